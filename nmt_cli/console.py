@@ -1,0 +1,137 @@
+"""What a person sees while a command works: progress, tables and log lines, all on stderr.
+
+stdout belongs to results. On a terminal progress is one live line; elsewhere it is a plain line now and then.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from nmt_cli.errors import printable
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Silence progress and log lines (warnings and errors stay)."""
+    global _quiet
+    _quiet = quiet
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print one log line."""
+    if not _quiet and sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print one warning line, even when quiet."""
+    if sys.stderr is not None:
+        print(f"nmt: warning: {printable(text, 400)}", file=sys.stderr, flush=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: the first column is text, the others are aligned right."""
+    if _quiet or sys.stderr is None:
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        grid.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(printable(cell, 1000)) for cell in row))
+    _console().print(grid)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as people write it: 42 s, 3 min 05 s, 2 h 10 min, 3 d 4 h."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+class Progress:
+    """A live progress line on a terminal, a plain line every `every` seconds elsewhere.
+
+    Args:
+        what: the stage, such as "encoding".
+        total: units in all, or None where that is unknown.
+        unit: what is counted, in the plural.
+        every: seconds between plain lines; None prints none (the caller says what is worth a line).
+    """
+
+    def __init__(self, what: str, total: int | None, unit: str, *, every: float | None = 10, done: int = 0) -> None:
+        self.what, self.total, self.unit, self.every = what, total, unit, every
+        self.done = self.first = done
+        self.start = self.last = time.monotonic()
+        self._live: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Progress":
+        if not _quiet and sys.stderr is not None and sys.stderr.isatty():
+            from rich import progress
+
+            columns = [
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(bar_width=24),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[facts]}"),
+                progress.TimeElapsedColumn(),
+                progress.TextColumn("left"),
+                progress.TimeRemainingColumn(),
+            ]
+            # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
+            self._live = progress.Progress(
+                *columns, console=_console(), redirect_stdout=False, redirect_stderr=False, transient=True
+            )
+            self._task = self._live.add_task(self.what, total=self.total, completed=self.done, facts="")
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is no live line, so that progress is worth lines of its own."""
+        return self._live is None
+
+    def advance(self, count: int = 1, facts: str = "") -> None:
+        """Count `count` more units done; `facts` is shown beside the bar."""
+        self.done += count
+        if self._live is not None:
+            self._live.update(self._task, completed=self.done, facts=facts)
+            return
+        now = time.monotonic()
+        if self.every is not None and now - self.last >= self.every:
+            self.last = now
+            rate = (self.done - self.first) / (now - self.start)
+            left = f", {duration((self.total - self.done) / rate)} left" if self.total and rate else ""
+            of = f" of {self.total:,}" if self.total else ""
+            say(f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f}/s{left}{', ' + facts if facts else ''}")
+
+    def line(self, text: str) -> None:
+        """Print a log line above the live line."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False)
+        else:
+            say(text)

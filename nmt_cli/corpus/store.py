@@ -1,0 +1,142 @@
+"""The prepared corpus on disk: flat token ids and offsets, memory-mapped; raw development and test text.
+
+A corpus directory holds, beside its manifest:
+
+    train.src.ids  train.tgt.ids          all sentences end to end, each closed by EOS; little-endian uint16 or uint32
+    train.src.offsets  train.tgt.offsets  int64, one more than there are sentences
+    tokenizer.model                       the joint SentencePiece model
+    dev.src dev.tgt test.src test.tgt     raw UTF-8 text, one sentence a line
+    cleaning.json                         what was repaired and dropped, and why
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt_cli import artefact
+from nmt_cli.errors import DataError, MissingError
+
+Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Lengths = npt.NDArray[np.int64]
+KIND = "corpus"
+
+
+def id_type(vocabulary_size: int) -> str:
+    """Return the smallest storage type ("<u2" or "<u4") that holds every piece id."""
+    return "<u2" if vocabulary_size <= 1 << 16 else "<u4"
+
+
+@dataclass(frozen=True)
+class Side:
+    """The sentences of one side: `ids[offsets[i]:offsets[i + 1]]` is sentence i with its EOS."""
+
+    ids: Ids
+    offsets: Lengths
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def lengths(self) -> Lengths:
+        """Return the length of every sentence in pieces, EOS counted."""
+        return np.diff(self.offsets)
+
+    def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
+        """Return the ids of `sentences` end to end, and their lengths."""
+        starts = self.offsets[sentences]
+        lengths = self.offsets[sentences + 1] - starts
+        ends = np.cumsum(lengths)
+        positions = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+        return self.ids[positions].astype(np.int64), lengths
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A prepared corpus, opened."""
+
+    directory: Path
+    manifest: dict[str, Any]
+    src: Side
+    tgt: Side
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.directory / "tokenizer.model"
+
+    @property
+    def identity(self) -> str:
+        """The SHA-256 of everything training depends on."""
+        files = self.manifest["files"]
+        return artefact.digest({name: files[name]["sha256"] for name in sorted(files) if name != "cleaning.json"})
+
+    def lines(self, split: str) -> tuple[list[str], list[str]]:
+        """Return the raw source and target lines of "dev" or "test"; empty lists where there is no such split."""
+        return read_lines(self.directory / f"{split}.src"), read_lines(self.directory / f"{split}.tgt")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file, split on line feeds only; [] where the file does not exist."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().decode().split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+class SideWriter:
+    """Writes one side of the training ids, some sentences at a time.
+
+    Args:
+        directory: the corpus being written.
+        name: "src" or "tgt".
+        vocabulary_size: decides how many bytes an id takes.
+    """
+
+    def __init__(self, directory: Path, name: str, vocabulary_size: int) -> None:
+        self._kind, self._end = id_type(vocabulary_size), 0
+        self._ids = (directory / f"train.{name}.ids").open("xb")
+        self._offsets = (directory / f"train.{name}.offsets").open("xb")
+        self._offsets.write(np.zeros(1, "<i8").tobytes())
+
+    def append(self, ids: npt.NDArray[Any], lengths: Lengths) -> None:
+        """Add sentences: their ids end to end, each closed by EOS, and their lengths with it."""
+        self._ids.write(ids.astype(self._kind, copy=False).tobytes())
+        self._offsets.write((self._end + np.cumsum(lengths)).astype("<i8").tobytes())
+        self._end += len(ids)
+
+    def close(self) -> None:
+        """Finish both files."""
+        self._ids.close()
+        self._offsets.close()
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """Write raw text, one sentence a line."""
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+
+
+def _side(directory: Path, name: str, kind: str, pairs: int) -> Side:
+    ids = np.asarray(np.memmap(directory / f"train.{name}.ids", dtype=kind, mode="r"))
+    offsets = np.asarray(np.memmap(directory / f"train.{name}.offsets", dtype="<i8", mode="r"))
+    if len(offsets) != pairs + 1 or offsets[0] != 0 or offsets[-1] != len(ids):
+        raise DataError(f"{directory}: train.{name}.offsets does not fit train.{name}.ids. Run nmt prepare again")
+    return Side(ids, offsets)
+
+
+def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
+    """Open a prepared corpus after checking it against its manifest.
+
+    Args:
+        directory: such as `data/toy-en-de`.
+        content: also compare the hashes of all files, not only sizes.
+
+    Raises:
+        MissingError: it is not prepared yet.
+        DataError: it is damaged.
+    """
+    if not (directory / artefact.MANIFEST).exists():
+        raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
+    manifest = artefact.verify(directory, KIND, content=content)
+    pairs, kind = int(manifest["pairs"]), id_type(int(manifest["vocabulary_size"]))
+    return Corpus(directory, manifest, _side(directory, "src", kind, pairs), _side(directory, "tgt", kind, pairs))

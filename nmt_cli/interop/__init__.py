@@ -1,0 +1,1 @@
+"""Models to and from Hugging Face transformers and CTranslate2."""

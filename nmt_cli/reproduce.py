@@ -1,0 +1,150 @@
+"""The reproduce command: prepare, train, average, translate and score in order, skipping what is done."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt_cli import artefact, recipe
+from nmt_cli.console import duration, say, table, warn
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.corpus.toy import pronoun_accuracy
+from nmt_cli.reporting.report import report
+from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
+from nmt_cli.scoring.score import corpus_bleu, corpus_chrf
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Where a reproduction reads and writes."""
+
+    data: Path
+    run: Path
+    mirror: Path | None = None
+    workers: int | None = None
+
+
+def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
+    """Play a recipe from raw text to a score beside the expected one, and return the exit code.
+
+    Killed or stopped anywhere, the same command goes on from there. Under `accelerate launch` all processes train and
+    the first one does the rest.
+    """
+    start = time.monotonic()
+    main = int(os.environ.get("RANK", "0")) == 0
+    if main:
+        _prepare(settings, options)
+    else:
+        _wait_for(options.data / artefact.MANIFEST)
+    code = _train(settings, options)
+    if code or not main:
+        return code
+    corpus = open_corpus(options.data)
+    _average(settings, options.run)
+    hypotheses = _translate(settings, corpus, options.run)
+    _score(settings, corpus, hypotheses)
+    page = report(options.run, data=options.data)
+    say(f"{page} shows all of it. {duration(time.monotonic() - start)} in all")
+    return 0
+
+
+def _prepare(settings: recipe.Recipe, options: ReproduceOptions) -> None:
+    own = settings.corpus.name not in recipe.NAMED_CORPORA and not settings.corpus.train_src
+    if own and (options.data / artefact.MANIFEST).exists():
+        return  # the user prepared it; the recipe only names it
+    say(f"1/5 prepare {options.data}")
+    prepare(settings.corpus, options.data, PrepareOptions(mirror=options.mirror, workers=options.workers))
+
+
+def _wait_for(path: Path) -> None:
+    """Wait until another process has committed `path`; the launcher ends this one if that process fails."""
+    while not path.exists():
+        time.sleep(1)
+
+
+def _train(settings: recipe.Recipe, options: ReproduceOptions) -> int:
+    from nmt_cli.training.train import TrainOptions, train
+
+    say(f"2/5 train {options.run}")
+    return train(settings, TrainOptions(options.data, options.run))
+
+
+def _average(settings: recipe.Recipe, run: Path) -> None:
+    from nmt_cli.training import checkpoints
+    from nmt_cli.training.average import average
+
+    have = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
+    last = min(settings.averaging.last, len(have))
+    if last < settings.averaging.last:
+        warn(f"training ended early: {last} checkpoints are averaged, not {settings.averaging.last}")
+    if not last:
+        return
+    model, steps = average(run, last, None)
+    say(
+        f"3/5 average-checkpoints: {model} is the mean of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
+    )
+
+
+def _translate(settings: recipe.Recipe, corpus: Corpus, run: Path) -> dict[str, list[str]]:
+    """Return the translations of dev and test; those of this very model on disk are not made again."""
+    from nmt_cli.corpus.store import read_lines
+    from nmt_cli.transformer.incremental import for_inference
+    from nmt_cli.transformer.precision import choose_dtype, inference_device
+    from nmt_cli.transformer.weights import WEIGHTS, load_model
+    from nmt_cli.translation.lines import translate_lines
+    from nmt_cli.translation.search import SearchSettings
+
+    device = inference_device()
+    loaded = load_model(run / "model", device)
+    made_by = artefact.digest([loaded.manifest["files"][WEIGHTS]["sha256"], recipe.to_plain(settings.decoding)])
+    stamp = run / "translations.json"
+    known = artefact.read_json(stamp).get("made_by") if stamp.exists() else None
+    decoding = settings.decoding
+    search = SearchSettings(decoding.beam, decoding.alpha, decoding.extra_length)
+    dtype = choose_dtype("fp32" if settings.training.precision == "fp32" else "auto", device)
+    hypotheses = {}
+    for split in ("dev", "test"):
+        file, sources = run / f"{split}.hyp", corpus.lines(split)[0]
+        if known == made_by and file.exists():
+            hypotheses[split] = read_lines(file)
+            continue
+        say(f"4/5 translate {split}: {len(sources):,} lines, beam {decoding.beam}, alpha {decoding.alpha}")
+        tokenizer = Tokenizer(loaded.tokenizer_file)
+        nfkc = settings.corpus.cleaning.nfkc
+        lines = translate_lines([for_inference(loaded.model, dtype)], dtype, tokenizer, sources, search, nfkc)
+        hypotheses[split] = lines
+        artefact.replace_file(file, "".join(f"{line}\n" for line in lines).encode())
+    artefact.replace_file(stamp, artefact.json_bytes({"made_by": made_by}))
+    return hypotheses
+
+
+def _score(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> None:
+    """Print what was expected and what came out."""
+    rows: list[list[str]] = []
+    signature = ""
+    expect = settings.expect
+    source, references = corpus.lines("test")
+    for split in ("dev", "test"):
+        lines = corpus.lines(split)[1]
+        if lines:
+            bleu, signature = corpus_bleu(hypotheses[split], lines)
+            expected = f"{expect.bleu[0]:g} to {expect.bleu[1]:g}" if expect.bleu and split == "test" else ""
+            rows.append([f"{split} BLEU (sacreBLEU)", expected, f"{bleu:.2f}"])
+    if references:
+        rows.append(["test chrF2", "", f"{corpus_chrf(hypotheses['test'], references)[0]:.2f}"])
+        if not corpus.manifest.get("generated") and settings.corpus.tgt in LANGUAGES:
+            paper = f"{expect.paper_bleu:g} (the paper)" if expect.paper_bleu else ""
+            ours = paper_bleu(hypotheses["test"], references, language=settings.corpus.tgt)
+            rows.append(["test BLEU as in the paper (tokenised, compounds split)", paper, f"{ours.score:.2f}"])
+    if corpus.manifest.get("generated") and settings.corpus.src == "en":
+        right, total = pronoun_accuracy(source, hypotheses["test"], references)
+        rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
+    note = " (generated text: not comparable with anything)" if corpus.manifest.get("generated") else ""
+    say("5/5 score")
+    say(f"sacreBLEU {signature}")
+    table(f"{settings.name}: {corpus.manifest['name']}{note}", ["", "expected", "obtained"], rows)
+    picks = [i * len(source) // 5 for i in range(5)] if source else []
+    for i in picks:
+        say(f"  source      {source[i]}\n  reference   {references[i]}\n  translation {hypotheses['test'][i]}\n")

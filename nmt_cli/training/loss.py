@@ -1,0 +1,88 @@
+"""Label-smoothed negative log-likelihood (section 5.4), summed over target tokens, from hidden states in one pass.
+
+Shapes: N tokens, D d_model, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK_BYTES = 64 << 20  # logits held at once on the CPU
+CUDA_BLOCK_BYTES = 2 << 30
+ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its cache
+
+
+class _SmoothedLoss(torch.autograd.Function):
+    """The loss and its gradient, computed together, a block of rows at a time.
+
+    Only one block of logits exists at any time: at 25,000 tokens and 37,000 pieces all of them would be 3.7 GB. The
+    gradient is known up to the factor that comes from above, which is a number, so it is computed at once. The even
+    part of the smoothing is the same for every row or column, so it never touches the logits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> Any:
+        weight = weight_VD.to(hidden_ND.dtype)
+        wide = torch.promote_types(hidden_ND.dtype, torch.float32)
+        even = smoothing / (len(weight) - 1)
+        block = (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // (weight.element_size() * len(weight))
+        sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all pieces' vectors; PAD is none
+        grad_ND = torch.empty_like(hidden_ND)
+        grad_VD = torch.zeros_like(weight_VD, dtype=wide)
+        loss, nll = hidden_ND.new_zeros((), dtype=torch.float64), hidden_ND.new_zeros((), dtype=torch.float64)
+        for start in range(0, len(labels_N), max(1, block)):
+            rows = slice(start, start + max(1, block))
+            h_CD, labels_C1 = hidden_ND[rows], labels_N[rows, None]
+            logits_CV = h_CD @ weight.t()
+            logits_CV[:, 0] = -torch.inf
+            gold_C1, norm_C1 = logits_CV.gather(1, labels_C1).to(wide), _softmax_(logits_CV, wide)
+            log_probs_C1 = gold_C1 - norm_C1
+            nll -= log_probs_C1.sum(dtype=torch.float64)
+            all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * norm_C1[:, 0]
+            loss -= (1 - smoothing) * log_probs_C1.sum(dtype=torch.float64) + even * all_C.sum(dtype=torch.float64)
+            if any(ctx.needs_input_grad):
+                # The label's probability anew and not from the rounded softmax: it may be close to 1 - smoothing.
+                label_grads_C1 = (log_probs_C1.exp() - (1 - smoothing)).to(logits_CV.dtype)
+                every_C = torch.arange(len(labels_C1), device=labels_C1.device)
+                logits_CV[every_C, labels_C1[:, 0]] = label_grads_C1[:, 0]
+                grad_ND[rows] = (logits_CV @ weight).sub_((even * sums_D).to(weight.dtype))
+                grad_VD += logits_CV.t() @ h_CD
+        grad_VD[1:] -= even * hidden_ND.sum(0, dtype=wide)
+        ctx.save_for_backward(grad_ND, grad_VD)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad_ND, grad_VD = ctx.saved_tensors
+        factor = grads[0]
+        return grad_ND * factor.to(grad_ND.dtype), grad_VD.mul_(factor.to(grad_VD.dtype)), None, None
+
+
+def _softmax_(logits_CV: Tensor, wide: torch.dtype) -> Tensor:
+    """Replace logits by probabilities and return the logarithm of each row's sum of exponentials, C x 1."""
+    norms = []
+    for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
+        probs_RV = torch.softmax(rows_RV, -1)
+        best_R1 = probs_RV.amax(-1, keepdim=True)  # the exponential of what the highest logit is above the sum
+        norms.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
+        rows_RV.copy_(probs_RV)
+    return torch.cat(norms)
+
+
+def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
+
+    The target distribution is (1 - smoothing) on the label plus smoothing spread evenly over all pieces but PAD,
+    the label included: Szegedy et al. 2015, which the paper cites, and torch's cross_entropy over those V - 1 classes.
+    (The released code gave the label none of the even part: smoothing / (V - 2) on each other piece.)
+
+    Args:
+        hidden_ND: the decoder's output.
+        weight_VD: the tied embedding matrix, PAD first.
+        labels_N: target ids, never PAD.
+        smoothing: epsilon_ls.
+    """
+    loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]
+    return loss, nll

@@ -1,0 +1,113 @@
+"""metrics.jsonl: one JSON object per line, appended as training goes, cut back to the checkpoint on resume."""
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt_cli.console import warn
+from nmt_cli.errors import DataError
+from nmt_cli.training.update import Part
+
+
+class Metrics:
+    """The metrics file of a run.
+
+    Args:
+        path: of the file; created where there is none.
+        size: bytes that belong to the run so far; what a killed process wrote after its last checkpoint is cut off.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.file = path.open("a+b", buffering=0)
+        self.file.seek(0)
+        self.size = self.file.read(size).rfind(b"\n") + 1
+        self.file.truncate(self.size)
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record; where that fails, warn and go on without it."""
+        finite = {k: v if not isinstance(v, float) or v - v == 0 else None for k, v in record.items()}
+        line = json.dumps(finite, ensure_ascii=False).encode() + b"\n"
+        try:
+            if self.file.write(line) != len(line):
+                raise OSError(28, os.strerror(28), self.file.name)
+            self.size += len(line)
+        except OSError as error:
+            warn(f"a line of {self.file.name} could not be written: {error.strerror}")
+            self.file.truncate(self.size)
+
+    def commit(self) -> int:
+        """Force the lines to the disk and return the bytes written so far."""
+        os.fsync(self.file.fileno())
+        return self.size
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class Window:
+    """Sums since the last line of metrics."""
+
+    def __init__(self) -> None:
+        self.start, self.updates, self.src_tokens, self.tgt_tokens = time.monotonic(), 0, 0, 0
+        self.nll: torch.Tensor | float = 0.0
+        self.norm = 0.0
+        self.places = self.padded = 0
+
+    def add(self, nll: torch.Tensor, norm: torch.Tensor, tokens: tuple[int, int], parts: list[Part]) -> None:
+        """Count one update: its loss and gradient norm, its source and target tokens, and what was computed here."""
+        self.updates += 1
+        self.nll = self.nll + nll
+        self.norm = float(norm)
+        self.src_tokens += tokens[0]
+        self.tgt_tokens += tokens[1]
+        for part in parts:
+            for ids_N, layout in ((part.batch.src_N, part.batch.src), (part.batch.tgt_out_N, part.batch.tgt)):
+                places = len(layout.lengths_B) * layout.max_length
+                self.places, self.padded = self.places + places, self.padded + places - len(ids_N)
+
+    def summary(self, nll: float) -> dict[str, Any]:
+        """Return what goes into the line, the loss of all processes being `nll`."""
+        return {
+            "nll": nll / max(1, self.tgt_tokens),
+            "gradient_norm": self.norm,
+            "src_tokens_per_update": self.src_tokens / self.updates,
+            "tgt_tokens_per_update": self.tgt_tokens / self.updates,
+            "tgt_tokens_per_second": self.tgt_tokens / (time.monotonic() - self.start),
+            "padded_share": self.padded / self.places,
+            "peak_memory_mb": peak_memory_mb(),
+        }
+
+
+def peak_memory_mb() -> int:
+    """Return the most memory this process has held: of its GPU where it has one, else of the machine."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() // 1_000_000
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // 1_000_000 if sys.platform == "darwin" else peak * 1024 // 1_000_000
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return all whole records; a last line cut short by a kill is left out.
+
+    Raises:
+        DataError: a line before the last is damaged.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                records.append(json.loads(line))
+        except ValueError:
+            if number < len(lines) - 1:
+                raise DataError(f"{path}, line {number} is damaged") from None
+    return records

@@ -1,0 +1,23 @@
+"""Adam and the learning rate of section 5.3."""
+
+import torch
+from torch import nn
+
+from nmt_cli.recipe import Training
+
+
+def noam_rate(step: int, d_model: int, training: Training) -> float:
+    """Return the learning rate of update `step` (the first is 1), equation 3.
+
+    d_model^-0.5 x min(step^-0.5, step x warmup^-1.5), times the recipe's factor, and over the recipe's last
+    `cooldown_steps` (0 in the paper) times a line that ends at zero.
+    """
+    rate: float = training.rate_factor * d_model**-0.5 * min(step**-0.5, step * training.warmup_steps**-1.5)
+    left = training.steps - step + 1
+    return rate * min(1.0, left / (training.cooldown_steps + 1)) if training.cooldown_steps else rate
+
+
+def adam(model: nn.Module, training: Training) -> torch.optim.Adam:
+    """Return Adam with the recipe's betas and epsilon; the rate is set before each update."""
+    betas = (training.adam_beta1, training.adam_beta2)
+    return torch.optim.Adam(model.parameters(), lr=0.0, betas=betas, eps=training.adam_epsilon, fused=True)

@@ -1,0 +1,211 @@
+"""Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
+
+Shapes: B sentences, S source length, T target length, N tokens in a packed batch, H heads, K size per head
+(of keys or values), D d_model. A packed tensor x_ND holds the real tokens of all sentences end to end and no pads;
+only the attention core looks at the padded grid, because only it needs to know which tokens share a sentence.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmt_cli.transformer.quantised import Int8Linear
+
+
+class Layout:
+    """Which tokens of a packed batch belong to which sentence.
+
+    Args:
+        lengths: tokens of each sentence, at least 1.
+        device: where the model is.
+
+    Attributes:
+        lengths_B: the same as a tensor.
+        max_length: the longest of them.
+        positions_N: each token's place in its sentence, from 0.
+        full: whether all are of one length, so that the padded grid has no pads.
+    """
+
+    def __init__(self, lengths: Sequence[int] | npt.NDArray[np.int64], device: torch.device | str = "cpu") -> None:
+        counts = np.asarray(lengths)
+        self.max_length = int(counts.max())
+        self.full = bool((counts == self.max_length).all())
+        starts = np.repeat(np.cumsum(counts) - counts, counts)
+        self._rows = np.repeat(np.arange(len(counts)), counts)
+        self._positions = np.arange(len(starts)) - starts
+        self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self.device = device
+        self.lengths_B = torch.from_numpy(counts).to(device, non_blocking=True)
+        self.positions_N = torch.from_numpy(self._positions).to(device, non_blocking=True)
+
+    def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
+        """Return where row (token, part, head) lies in a grid of parts x B x heads x max_length rows, and which row
+        lies at each place of the grid (0 for pads).
+        """
+        if (parts, heads) not in self._indices:
+            sentences = len(self.lengths_B)
+            part, head = np.arange(parts)[:, None], np.arange(heads)
+            place = (part * sentences + self._rows[:, None, None]) * heads + head
+            index = (place * self.max_length + self._positions[:, None, None]).reshape(-1)
+            rows = np.zeros(parts * sentences * heads * self.max_length, np.int64)
+            rows[index] = np.arange(len(index))
+            tensors = [torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows)]
+            self._indices[parts, heads] = (tensors[0], tensors[1])
+        return self._indices[parts, heads]
+
+    @property
+    def mask_BT(self) -> Tensor | None:
+        """True where the padded grid holds a token; None where it does everywhere."""
+        if self.full:
+            return None
+        return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
+
+
+class _ToGrid(torch.autograd.Function):
+    """Rows to their places in the grid, by looking up for each place which row it holds."""
+
+    @staticmethod
+    def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_M: Tensor) -> Tensor:
+        ctx.save_for_backward(index_R)
+        return x_RK.index_select(0, rows_M)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (index_R,) = ctx.saved_tensors
+        return grads[0].index_select(0, index_R), None, None
+
+
+class _FromGrid(torch.autograd.Function):
+    """The rows of the grid that hold tokens; pads get no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x_MK: Tensor, index_R: Tensor) -> Tensor:
+        ctx.save_for_backward(index_R)
+        ctx.size = x_MK.shape[0]
+        return x_MK.index_select(0, index_R)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (index_R,) = ctx.saved_tensors
+        return grads[0].new_zeros(ctx.size, grads[0].shape[1]).index_copy_(0, index_R, grads[0]), None
+
+
+def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
+    """Return parts x B x H x T x K: packed rows of `parts` x `heads` vectors on the padded grid.
+
+    Pads hold some token's vector, not zeros: nobody may look at them, and they pass no gradient on.
+    """
+    index_R, rows_M = layout.index(parts, heads)
+    grid: Tensor = _ToGrid.apply(x_NC.reshape(len(index_R), -1), index_R, rows_M)  # type: ignore[no-untyped-call]
+    return grid.view(parts, len(layout.lengths_B), heads, layout.max_length, -1)
+
+
+def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
+    """Return N x HK: the real tokens of the padded grid, end to end, heads side by side."""
+    index_R, _ = layout.index(1, x_BHTK.shape[1])
+    gathered: Tensor = _FromGrid.apply(x_BHTK.reshape(-1, x_BHTK.shape[-1]), index_R)  # type: ignore[no-untyped-call]
+    return gathered.view(len(layout.positions_N), -1)
+
+
+def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return what to add to scores: 0 where the mask is True, a large negative number elsewhere.
+
+    Finite, not -inf: a row that may attend nowhere then stays finite, and so does its gradient.
+    """
+    if mask is None:
+        return None
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
+
+
+def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
+    """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1).
+
+    On CUDA this is torch's fused kernel. On the CPU torch's fused kernel is about eight times slower than two matrix
+    products and a softmax at sentence lengths (tests/benchmarks/README.md), so those are written out.
+
+    Args:
+        q_BHTK: queries.
+        k_BHSK: keys.
+        v_BHSK: values; their size per head may differ from the keys'.
+        bias: added to the scores, broadcast to B, H, T, S (see mask_bias); None for nothing.
+    """
+    scale = q_BHTK.shape[-1] ** -0.5
+    if q_BHTK.is_cuda:
+        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
+    scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
+    scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
+    return torch.softmax(scores_BHTS, -1) @ v_BHSK
+
+
+def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
+    """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy (bytes are used as they are)."""
+    if isinstance(layer, Int8Linear):
+        return layer.forward(x)
+    bias = layer.bias
+    return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)
+
+
+class Attention(nn.Module):
+    """Multi-head attention with all heads' projections in one matrix product.
+
+    The projection by W^Q, W^K, W^V of the paper for head i are rows of `query`, `key_value` (or, where queries, keys
+    and values come from the same place, of `query_key_value`): queries of all heads, then keys, then values.
+
+    Args:
+        d_model: width of the residual stream.
+        num_heads: H.
+        d_k: size of a query or key per head, free of d_model.
+        d_v: size of a value per head.
+        bias: whether projections have biases (the paper writes none; the released code of 2017 had them).
+        cross: whether keys and values come from another sequence than the queries.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:
+        super().__init__()
+        self.num_heads, self.d_k, self.d_v = num_heads, d_k, d_v
+        query, key_value = num_heads * d_k, num_heads * (d_k + d_v)
+        if cross:
+            self.query = nn.Linear(d_model, query, bias=bias)
+            self.key_value = nn.Linear(d_model, key_value, bias=bias)
+        else:
+            self.query_key_value = nn.Linear(d_model, query + key_value, bias=bias)
+        self.output = nn.Linear(num_heads * d_v, d_model, bias=bias)
+
+    def projections(self) -> list[Tensor]:
+        """Return views of W^Q, W^K, W^V (each for all heads) and W^O, in this order."""
+        h, d_k, d_v = self.num_heads, self.d_k, self.d_v
+        if hasattr(self, "query"):
+            k, v = self.key_value.weight.split([h * d_k, h * d_v])
+            return [self.query.weight, k, v, self.output.weight]
+        return [*self.query_key_value.weight.split([h * d_k, h * d_k, h * d_v]), self.output.weight]
+
+    def forward(
+        self, x_ND: Tensor, layout: Layout, bias: Tensor | None, memory: tuple[Tensor, Layout] | None = None
+    ) -> Tensor:
+        """Return attention's output for every token, N x D.
+
+        Args:
+            x_ND: where queries come from.
+            layout: of x_ND.
+            bias: added to the scores (see mask_bias).
+            memory: the packed encoder output and its layout, for cross-attention.
+        """
+        h = self.num_heads
+        if memory is None:
+            q, k, v = self._grids(linear(x_ND, self.query_key_value), layout, 3)
+        else:
+            (q,) = to_grid(linear(x_ND, self.query), layout, 1, h)
+            k, v = self._grids(linear(memory[0], self.key_value), memory[1], 2)
+        return linear(from_grid(dot_product_attention(q, k, v, bias), layout), self.output)
+
+    def _grids(self, x_NC: Tensor, layout: Layout, parts: int) -> list[Tensor]:
+        """Return queries (where parts is 3), keys and values on the padded grid, from their joint projection."""
+        if self.d_k == self.d_v:
+            return list(to_grid(x_NC, layout, parts, self.num_heads).unbind())
+        sizes = [self.num_heads * size for size in ([self.d_k] * (parts - 1) + [self.d_v])]
+        return [to_grid(x, layout, 1, self.num_heads)[0] for x in x_NC.split(sizes, -1)]

@@ -1,0 +1,222 @@
+"""The decoder one token at a time, for many sentences at once, each at its own position.
+
+Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads,
+K size per head, E cache entries, L source positions, N tokens in a packed batch, D d_model, V vocabulary.
+
+Keys and values of past tokens are not moved when a hypothesis continues another one; only a table changes that says
+whose past an entry is: `used_SWE`. A slot's hypotheses share most of their past, so its entries are not many more
+than its positions. Those that no hypothesis needs any more are dropped when the cache is full.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias
+from nmt_cli.transformer.model import NO_DROPOUT, PAD, DecoderLayer, Transformer, layer_norm
+from nmt_cli.transformer.quantised import Int8Linear
+
+ROUND = 8  # caches hold a multiple of this many entries
+STEPS = 6  # between two clearances of the cache, at least
+MIN_INT8_OUTPUTS = 512  # smaller layers cost more to quantise inputs for than bytes gain
+BLOCK = 64  # the vocabulary is rounded up to a multiple of this
+
+
+def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False) -> Transformer:
+    """Return a copy whose matrix products run in `dtype` or in bytes; embeddings and layer norms keep their type.
+
+    It has one more layer, `output`, for the logits: the embedding matrix, with rows of zeros up to a multiple of BLOCK.
+    """
+    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+    weight_VD = frozen.embedding.weight
+    size = -(-len(weight_VD) // BLOCK) * BLOCK
+    frozen.output = nn.Linear(weight_VD.shape[1], size, bias=False, device="meta")
+    frozen.output.weight = nn.Parameter(
+        torch.cat([weight_VD, weight_VD.new_zeros(size - len(weight_VD), weight_VD.shape[1])]), requires_grad=False
+    )
+    if frozen.output_bias is not None:
+        frozen.output.bias = nn.Parameter(
+            nn.functional.pad(frozen.output_bias, (0, size - len(weight_VD))), requires_grad=False
+        )
+    for parent in list(frozen.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, nn.Linear):
+                to = torch.float32 if layer is frozen.output else dtype
+                fits = int8 and layer.out_features >= MIN_INT8_OUTPUTS
+                setattr(parent, name, Int8Linear(layer.weight, layer.bias, to) if fits else layer.to(dtype))
+    return frozen
+
+
+class Incremental:
+    """Key/value caches of one model for slots of W hypotheses; none at first, see `resize`.
+
+    Args:
+        model: as `for_inference` returns it.
+        dtype: arithmetic.
+        width: W.
+    """
+
+    def __init__(self, model: Transformer, dtype: torch.dtype, width: int) -> None:
+        self.model, self.dtype, self.width, self.slots = model, dtype, width, 0
+        self.device = model.embedding.weight.device
+        self.layers = cast("list[DecoderLayer]", list(model.decoder))
+        self.heads = model.settings.num_heads
+        sizes = (model.settings.d_k, model.settings.d_v)
+
+        def empty(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=self.device)
+
+        self.past = [[empty(0, self.heads, ROUND, k) for k in sizes] for _ in self.layers]
+        self.memory = [[empty(0, self.heads, ROUND, k) for k in sizes] for _ in self.layers]
+        self.src_lengths_S = torch.zeros(0, dtype=torch.int64, device=self.device)
+        self.used_SWE = torch.zeros(0, width, ROUND, dtype=torch.bool, device=self.device)
+        self.filled_S = torch.zeros(0, dtype=torch.int64, device=self.device)
+
+    def resize(self, keep: Sequence[int], slots: int) -> None:
+        """Keep these slots, in this order, and add empty ones up to `slots`."""
+        index = torch.tensor(keep, dtype=torch.int64, device=self.device)
+
+        def resized(x: Tensor) -> Tensor:
+            return torch.cat([x[index], x.new_zeros(slots - len(keep), *x.shape[1:])])
+
+        self.past = [[resized(x) for x in pair] for pair in self.past]
+        self.memory = [[resized(x) for x in pair] for pair in self.memory]
+        self.src_lengths_S = resized(self.src_lengths_S)
+        self.used_SWE, self.filled_S = resized(self.used_SWE), resized(self.filled_S)
+        self.slots = slots
+
+    def reorder(self, parents_SW: Tensor) -> None:
+        """Let each hypothesis continue the one that `parents_SW` names."""
+        self.used_SWE = self.used_SWE.gather(1, parents_SW[:, :, None].expand(-1, -1, self.used_SWE.shape[2]))
+
+    def _clear(self) -> None:
+        """Drop entries that no hypothesis needs, so that there is room for some steps, and not for many more.
+
+        Caches stay contiguous: batched products of slices would be copied first.
+        """
+        needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
+        counts_S = needed_SE.sum(1)
+        most = int(counts_S.max())
+        entries = -(-(most + STEPS * self.width) // ROUND) * ROUND
+        order_SE = needed_SE.sort(dim=1, descending=True, stable=True)[1][:, :most]
+        rows_SH = torch.arange(self.slots * self.heads, device=self.device).view(self.slots, self.heads, 1)
+        from_M = (rows_SH * needed_SE.shape[1] + order_SE[:, None]).flatten()
+        to_M = (rows_SH * entries + torch.arange(most, device=self.device)).flatten()
+
+        def cleared(x: Tensor) -> Tensor:
+            y = x.new_zeros(self.slots, self.heads, entries, x.shape[3])
+            y.flatten(0, 2).index_copy_(0, to_M, x.flatten(0, 2).index_select(0, from_M))
+            return y
+
+        self.past = [[cleared(x) for x in pair] for pair in self.past]
+        used_SWE = self.used_SWE.gather(2, order_SE[:, None].expand(-1, self.width, -1))
+        self.used_SWE = torch.nn.functional.pad(used_SWE, (0, entries - most))
+        self.filled_S = counts_S
+
+    def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
+        """Return cross-attention's keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
+        memory_ND = self.model.encode(src_N, src, dtype=self.dtype)
+        return [linear(memory_ND, layer.cross_attention.key_value) for layer in self.layers]
+
+    def fill(
+        self, slots: Sequence[int], key_values: list[Tensor], starts: Sequence[int], lengths: Sequence[int]
+    ) -> None:
+        """Put sentences into slots: rows start to start + length of what `encode` returned."""
+        self.src_lengths_S[list(slots)] = torch.tensor(lengths, device=self.device)
+        self.used_SWE[list(slots)] = False
+        self.filled_S[list(slots)] = 0
+        self._fit_memory(-(-int(self.src_lengths_S.max()) // ROUND) * ROUND)
+        counts = np.asarray(lengths)
+        places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        from_N = torch.from_numpy(np.repeat(np.asarray(starts), counts) + places).to(self.device)
+        rows_NH = np.repeat(np.asarray(slots), counts)[:, None] * self.heads + np.arange(self.heads)
+        length = self.memory[0][0].shape[2]
+        to_M = torch.from_numpy((rows_NH * length + places[:, None]).reshape(-1)).to(self.device)
+        for pair, kv_NC in zip(self.memory, key_values, strict=True):
+            parts = kv_NC[from_N].split([self.heads * x.shape[3] for x in pair], 1)
+            for x_SHLK, part_NC in zip(pair, parts, strict=True):
+                x_SHLK.flatten(0, 2).index_copy_(0, to_M, part_NC.reshape(len(to_M), -1))
+
+    def leave(self, slots: Sequence[int]) -> None:
+        """Let sentences go; nothing is kept for their slots any more."""
+        self.src_lengths_S[list(slots)] = 0
+
+    def _fit_memory(self, length: int) -> None:
+        """Make room for sources of this length, and not for many more."""
+        old = self.memory[0][0].shape[2]
+        if length <= old <= 2 * length:
+            return
+
+        def fitted(x: Tensor) -> Tensor:
+            y = x.new_zeros(*x.shape[:2], length, x.shape[3])
+            y[:, :, :old] = x[:, :, :length]
+            return y
+
+        self.memory = [[fitted(x) for x in pair] for pair in self.memory]
+
+    def _attend(self, q_RC: Tensor, k: Tensor, v: Tensor, bias: Tensor, attention: Attention) -> Tensor:
+        """Return attention's output R x D; `k` and `v` are SH x keys x K, `bias` is added to the scores."""
+        q_SHWK = q_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
+        scores = q_SHWK.reshape(self.slots * self.heads, self.width, -1) @ k.transpose(1, 2)
+        scores = torch.add(bias, scores.view(self.slots, self.heads, self.width, -1), alpha=attention.d_k**-0.5)
+        mixed_SHWK = torch.softmax(scores, -1).flatten(0, 1) @ v
+        mixed_SWHK = mixed_SHWK.view(self.slots, self.heads, self.width, -1).transpose(1, 2)
+        return linear(mixed_SWHK.reshape(self.slots * self.width, -1), attention.output)
+
+    def _self_attention(
+        self, x_RD: Tensor, attention: Attention, past: list[Tensor], places_M: Tensor, bias: Tensor
+    ) -> Tensor:
+        key, value = self.heads * attention.d_k, self.heads * attention.d_v
+        q_RC, *new = linear(x_RD, attention.query_key_value).split([key, key, value], -1)
+        for cache_SHEK, part_RC in zip(past, new, strict=True):
+            part_SHWK = part_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
+            cache_SHEK.flatten(0, 2).index_copy_(0, places_M, part_SHWK.flatten(0, 2))
+        k, v = (cache.flatten(0, 1) for cache in past)
+        return self._attend(q_RC, k, v, bias, attention)
+
+    def _layer(self, i: int, x_RD: Tensor, places_M: Tensor, past_bias: Tensor, memory_bias: Tensor) -> Tensor:
+        layer = self.layers[i]
+        first, second, third = layer.residuals
+        cross = layer.cross_attention
+        k, v = (x.flatten(0, 1) for x in self.memory[i])
+        x_RD = first(
+            x_RD,
+            lambda x: self._self_attention(x, layer.self_attention, self.past[i], places_M, past_bias),
+            NO_DROPOUT,
+        )
+        x_RD = second(x_RD, lambda x: self._attend(linear(x, cross.query), k, v, memory_bias, cross), NO_DROPOUT)
+        return third(x_RD, layer.feed_forward, NO_DROPOUT)  # type: ignore[no-any-return]
+
+    def step(self, ids_SW: Tensor, positions_S: Tensor) -> Tensor:
+        """Return logits after each hypothesis' last token, R x V rounded up to BLOCK; PAD's and the added are -inf.
+
+        Args:
+            ids_SW: last tokens (PAD at the first position).
+            positions_S: their positions, from 0.
+        """
+        model, width = self.model, self.width
+        if int(self.filled_S.max()) + width > self.used_SWE.shape[2]:
+            self._clear()
+        entries = self.used_SWE.shape[2]
+        new_SW = self.filled_S[:, None] + torch.arange(width, device=self.device)
+        self.used_SWE.scatter_(2, new_SW[:, :, None], True)
+        self.filled_S += width
+        past_bias = cast(Tensor, mask_bias(self.used_SWE[:, None], self.dtype))
+        places_L = torch.arange(self.memory[0][0].shape[2], device=self.device)
+        known_SL = places_L < self.src_lengths_S[:, None]
+        memory_bias = cast(Tensor, mask_bias(known_SL[:, None, None], self.dtype))
+        rows_SH = torch.arange(self.slots * self.heads, device=self.device).view(self.slots, self.heads)
+        places_M = (rows_SH[:, :, None] * entries + new_SW[:, None]).flatten()
+        x_RD = model.embed(ids_SW.flatten(), positions_S.repeat_interleave(self.width), "tgt").to(self.dtype)
+        for i in range(len(self.layers)):
+            x_RD = self._layer(i, x_RD, places_M, past_bias, memory_bias)
+        if model.settings.norm == "pre":
+            x_RD = layer_norm(x_RD, model.decoder_norm)
+        logits_RV = linear(x_RD, cast(nn.Linear, model.output))
+        logits_RV[:, PAD] = -torch.inf
+        logits_RV[:, model.vocabulary_size :] = -torch.inf
+        return logits_RV

@@ -1,0 +1,316 @@
+"""The Transformer, in the order of section 3 of the paper.
+
+Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary.
+Post-norm, three-way tied embeddings scaled by sqrt(d_model), interleaved sinusoids, dropout on each sub-layer's output
+and on the embedding sums, and nowhere else. Layer norm epsilon is 1e-5 (the paper gives none; the released code had
+1e-6; 1e-5 is what other toolkits compute when they load the exported model).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmt_cli import recipe
+from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias
+
+PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
+LAYER_NORM_EPSILON = 1e-5
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packed sentence pairs.
+
+    Attributes:
+        src_N: source ids, each sentence closed by EOS.
+        src: their layout.
+        tgt_in_N: target ids shifted right by one, each sentence opened by PAD.
+        tgt_out_N: target ids, each sentence closed by EOS: what the decoder must say.
+        tgt: their layout.
+    """
+
+    src_N: Tensor
+    src: Layout
+    tgt_in_N: Tensor
+    tgt_out_N: Tensor
+    tgt: Layout
+
+
+def pack(
+    src_N: npt.NDArray[np.int64],
+    src_lengths: npt.NDArray[np.int64],
+    tgt_N: npt.NDArray[np.int64],
+    tgt_lengths: npt.NDArray[np.int64],
+    device: torch.device | str = "cpu",
+) -> Batch:
+    """Return a batch from ids that lie end to end, each sentence closed by EOS."""
+    tgt_in_N = np.empty_like(tgt_N)
+    tgt_in_N[1:] = tgt_N[:-1]
+    tgt_in_N[np.cumsum(tgt_lengths) - tgt_lengths] = PAD
+    src_T, in_T, out_T = (torch.from_numpy(x).to(device, non_blocking=True) for x in (src_N, tgt_in_N, tgt_N))
+    return Batch(src_T, Layout(src_lengths, device), in_T, out_T, Layout(tgt_lengths, device))
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Dropout masks of zeros and ones, one N x D block per place where the paper drops out."""
+
+    src_LND: Tensor
+    tgt_LND: Tensor
+
+
+class Dropout:
+    """Residual dropout of one stack: hands out its masks in the order of the places; without masks, no dropout."""
+
+    def __init__(self, masks_LND: Tensor | None, probability: float) -> None:
+        self.masks = iter(()) if masks_LND is None else iter(masks_LND.unbind())
+        self.active = masks_LND is not None
+        self.scale = 1 / (1 - probability)
+
+    def drop(self, x_ND: Tensor) -> Tensor:
+        """Return dropout(x)."""
+        return x_ND * next(self.masks) * self.scale if self.active else x_ND
+
+    def add(self, x_ND: Tensor, y_ND: Tensor) -> Tensor:
+        """Return x + dropout(y), in one pass over memory."""
+        return torch.addcmul(x_ND, y_ND, next(self.masks), value=self.scale) if self.active else x_ND + y_ND
+
+
+def padding_bias(layout: Layout, dtype: torch.dtype) -> Tensor | None:
+    """Return B x 1 x 1 x T to add to scores so that no query sees a pad; None where there are none."""
+    mask_BT = layout.mask_BT
+    return None if mask_BT is None else mask_bias(mask_BT[:, None, None], dtype)
+
+
+NO_DROPOUT = Dropout(None, 0.0)
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd places."""
+    positions = torch.arange(length, dtype=torch.float64)[:, None]
+    angles = positions / 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1).float()
+
+
+def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Normalise each token; the statistics are float32 whatever the arithmetic of `x_ND`."""
+    weight: Tensor = norm.weight
+    bias: Tensor = norm.bias
+    if x_ND.is_cuda:  # the CUDA kernel takes no mixed types
+        weight, bias = weight.to(x_ND.dtype), bias.to(x_ND.dtype)
+    return F.layer_norm(x_ND, norm.normalized_shape, weight, bias, norm.eps)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2 (equation 2)."""
+
+    def __init__(self, d_model: int, d_ff: int, activation: str) -> None:
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_ff)
+        self.outer = nn.Linear(d_ff, d_model)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        return linear(self.activation(linear(x_ND, self.inner)), self.outer)
+
+
+class Residual(nn.Module):
+    """A sub-layer's surroundings (section 3.1).
+
+    "post" (the paper): norm(x + dropout(sublayer(x))). "pre": x + dropout(sublayer(norm(x))).
+    """
+
+    def __init__(self, d_model: int, norm: str) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model, LAYER_NORM_EPSILON)
+        self.pre = norm == "pre"
+
+    def forward(self, x_ND: Tensor, sublayer: Callable[[Tensor], Tensor], dropout: Dropout) -> Tensor:
+        if self.pre:
+            return dropout.add(x_ND, sublayer(layer_norm(x_ND, self.norm)))
+        return layer_norm(dropout.add(x_ND, sublayer(x_ND)), self.norm)
+
+
+def _attention(settings: recipe.Model, *, cross: bool) -> Attention:
+    return Attention(
+        settings.d_model, settings.num_heads, settings.d_k, settings.d_v, bias=settings.attention_bias, cross=cross
+    )
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, settings: recipe.Model) -> None:
+        super().__init__()
+        self.self_attention = _attention(settings, cross=False)
+        self.feed_forward = FeedForward(settings.d_model, settings.d_ff, settings.activation)
+        self.residuals = nn.ModuleList(Residual(settings.d_model, settings.norm) for _ in range(2))
+
+    def forward(self, x_ND: Tensor, layout: Layout, bias: Tensor | None, dropout: Dropout) -> Tensor:
+        first, second = self.residuals
+        x_ND = first(x_ND, lambda x: self.self_attention(x, layout, bias), dropout)
+        return second(x_ND, self.feed_forward, dropout)  # type: ignore[no-any-return]
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, cross-attention to the encoder's output, then feed-forward."""
+
+    def __init__(self, settings: recipe.Model) -> None:
+        super().__init__()
+        self.self_attention = _attention(settings, cross=False)
+        self.cross_attention = _attention(settings, cross=True)
+        self.feed_forward = FeedForward(settings.d_model, settings.d_ff, settings.activation)
+        self.residuals = nn.ModuleList(Residual(settings.d_model, settings.norm) for _ in range(3))
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        causal: Tensor | None,
+        memory: tuple[Tensor, Layout],
+        memory_bias: Tensor | None,
+        dropout: Dropout,
+    ) -> Tensor:
+        first, second, third = self.residuals
+        x_ND = first(x_ND, lambda x: self.self_attention(x, layout, causal), dropout)
+        x_ND = second(x_ND, lambda x: self.cross_attention(x, layout, memory_bias, memory), dropout)
+        return third(x_ND, self.feed_forward, dropout)  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder of figure 1 with one embedding matrix for source, target and output.
+
+    Args:
+        settings: the recipe's model section.
+        vocabulary_size: V, PAD counted.
+    """
+
+    def __init__(self, settings: recipe.Model, vocabulary_size: int) -> None:
+        super().__init__()
+        self.settings, self.vocabulary_size = settings, vocabulary_size
+        self.embedding = nn.Embedding(vocabulary_size, settings.d_model, padding_idx=PAD)
+        self.output_bias = nn.Parameter(torch.zeros(vocabulary_size)) if settings.output_bias else None
+        if settings.positions == "learned":
+            self.src_positions = nn.Embedding(settings.max_length, settings.d_model)
+            self.tgt_positions = nn.Embedding(settings.max_length, settings.d_model)
+        self.restore_buffers()
+        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.num_layers))
+        if settings.norm == "pre":
+            self.encoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
+            self.decoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
+        self.initialise()
+
+    def restore_buffers(self) -> None:
+        """Compute what is not stored with the weights."""
+        if self.settings.positions == "sinusoidal":
+            table = sinusoids(self.settings.max_length, self.settings.d_model)
+            self.register_buffer("sinusoids", table.to(self.embedding.weight.device), persistent=False)
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Draw initial weights: Glorot uniform for each of W^Q, W^K, W^V, W^O, W1, W2; N(0, 1/d_model) embeddings.
+
+        Source: the released code of 2017 (the paper gives none).
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                module.bias.zero_()
+            if isinstance(module, Attention):
+                for weight in module.projections():
+                    nn.init.xavier_uniform_(weight)
+            elif isinstance(module, FeedForward):
+                nn.init.xavier_uniform_(module.inner.weight)
+                nn.init.xavier_uniform_(module.outer.weight)
+            elif isinstance(module, nn.Embedding):
+                module.weight.normal_(0, self.settings.d_model**-0.5)
+        self.embedding.weight[PAD].zero_()
+
+    def dropout_places(self) -> tuple[int, int]:
+        """Return how many dropout masks the encoder and the decoder need."""
+        return 1 + 2 * self.settings.num_layers, 1 + 3 * self.settings.num_layers
+
+    def positions(self, side: str) -> Tensor:
+        """Return the position vectors of "src" or "tgt", max_length x D."""
+        if self.settings.positions == "sinusoidal":
+            return self.get_buffer("sinusoids")
+        return self.get_parameter(f"{side}_positions.weight")
+
+    def embed(self, ids_N: Tensor, positions_N: Tensor, side: str) -> Tensor:
+        """Return embeddings x sqrt(d_model) plus positions, float32 (sections 3.4 and 3.5)."""
+        scaled_ND = self.embedding(ids_N) * math.sqrt(self.settings.d_model)
+        return scaled_ND + F.embedding(positions_N, self.positions(side))  # type: ignore[no-any-return]
+
+    def encode(
+        self, src_N: Tensor, src: Layout, masks_LND: Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Return memory_ND, the encoder's output.
+
+        Args:
+            src_N: packed source ids.
+            src: their layout.
+            masks_LND: dropout masks; None for no dropout.
+            dtype: arithmetic; default: that of the weights.
+        """
+        dropout = Dropout(masks_LND, self.settings.dropout)
+        x_ND = dropout.drop(self.embed(src_N, src.positions_N, "src")).to(dtype or self.embedding.weight.dtype)
+        bias = padding_bias(src, x_ND.dtype)
+        for layer in self.encoder:
+            x_ND = layer(x_ND, src, bias, dropout)
+        return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
+
+    def decode(self, batch: Batch, memory_ND: Tensor, masks_LND: Tensor | None = None) -> Tensor:
+        """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
+        dropout = Dropout(masks_LND, self.settings.dropout)
+        x_ND = dropout.drop(self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")).to(memory_ND.dtype)
+        length = batch.tgt.max_length
+        # Pads need no mask of their own: they come last, where no token of their sentence may look.
+        allowed = torch.ones(length, length, dtype=torch.bool, device=x_ND.device).tril_()
+        causal, memory_bias = mask_bias(allowed, x_ND.dtype), padding_bias(batch.src, x_ND.dtype)
+        for layer in self.decoder:
+            x_ND = layer(x_ND, batch.tgt, causal, (memory_ND, batch.src), memory_bias, dropout)
+        return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
+
+    def forward(self, batch: Batch, masks: Masks | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Return hidden_ND for every target token of a batch of sentence pairs."""
+        memory_ND = self.encode(batch.src_N, batch.src, masks.src_LND if masks else None, dtype)
+        return self.decode(batch, memory_ND, masks.tgt_LND if masks else None)
+
+    def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is multiplied for the logits: the hidden states, with a column of ones where there is a bias,
+        and the embedding matrix, with the bias as a column."""
+        if self.output_bias is None:
+            return hidden_ND, self.embedding.weight
+        return F.pad(hidden_ND, (0, 1), value=1.0), torch.cat([self.embedding.weight, self.output_bias[:, None]], 1)
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Return logits_NV by the tied embedding matrix; PAD's is -inf."""
+        hidden_ND, weight_VD = self.output_terms(hidden_ND)
+        logits_NV = F.linear(hidden_ND, weight_VD.to(hidden_ND.dtype))
+        logits_NV[:, PAD] = -torch.inf
+        return logits_NV
+
+
+def parameter_count(settings: recipe.Model, vocabulary_size: int) -> int:
+    """Return how many numbers are trained, by the closed form.
+
+    Per layer: query, key, value and output projections, two feed-forward matrices with biases, and scale and shift
+    of each layer norm; plus one embedding matrix. Source: sections 3.1-3.4.
+    """
+    d, h = settings.d_model, settings.num_heads
+    attention = 2 * d * h * settings.d_k + 2 * d * h * settings.d_v
+    if settings.attention_bias:
+        attention += 2 * h * settings.d_k + h * settings.d_v + d
+    feed_forward = 2 * d * settings.d_ff + settings.d_ff + d
+    layers = settings.num_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
+    final_norms = 4 * d if settings.norm == "pre" else 0
+    positions = 2 * settings.max_length * d if settings.positions == "learned" else 0
+    output = vocabulary_size if settings.output_bias else 0
+    return layers + final_norms + positions + vocabulary_size * d + output

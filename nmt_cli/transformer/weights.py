@@ -1,0 +1,142 @@
+"""The model directory: weights, recipe and tokenizer together, movable anywhere; and safetensors files in general."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli import artefact, recipe
+from nmt_cli.errors import DataError, MissingError, StorageError, printable
+from nmt_cli.transformer.model import Transformer
+
+KIND = "model"
+WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.model"
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write named tensors to a safetensors file.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise StorageError(f"cannot write {path}: {printable(error, 100)}. Free some space and try again") from None
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a safetensors file in order of their names, one in memory at a time.
+
+    Raises:
+        DataError: it is not one.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(file.keys()):
+                yield name, file.get_tensor(name)
+    except SafetensorError as error:
+        raise DataError(f"{path} is damaged or no safetensors file: {printable(error, 100)}") from None
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        DataError: it is not one.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise DataError(f"{path} is damaged or no safetensors file: {printable(error, 100)}") from None
+
+
+def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> None:
+    """Give a model these tensors as its weights, after checking every name and shape.
+
+    Raises:
+        DataError: naming the first tensor that does not fit.
+    """
+    own = model.state_dict()
+    for name in [*own, *tensors]:
+        if name not in tensors or name not in own:
+            raise DataError(f"{where} does not fit its recipe: tensor {printable(name, 80)} is missing or unknown")
+        if own[name].shape != tensors[name].shape:
+            shapes = f"{tuple(tensors[name].shape)}, not {tuple(own[name].shape)}"
+            raise DataError(f"{where} does not fit its recipe: tensor {name} has shape {shapes}")
+    model.load_state_dict(tensors, assign=True)
+    model.restore_buffers()
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model directory, opened."""
+
+    directory: Path
+    model: Transformer
+    recipe: recipe.Recipe
+    manifest: dict[str, Any]
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.directory / TOKENIZER
+
+
+def save_model(
+    directory: Path, tensors: dict[str, Tensor], resolved: recipe.Recipe, tokenizer_file: Path, about: dict[str, Any]
+) -> None:
+    """Commit a model directory, replacing the one that is there.
+
+    Args:
+        directory: where.
+        tensors: the weights, by parameter name.
+        resolved: the recipe, every knob named.
+        tokenizer_file: copied into the directory.
+        about: facts for the manifest (steps averaged, hashes of inputs).
+    """
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
+    with artefact.staged(directory, KIND, about, overwrite=True) as stage:
+        save_tensors(stage / WEIGHTS, tensors)
+        artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
+        artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
+
+
+def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
+    """Open and verify a model directory.
+
+    Raises:
+        MissingError: there is none.
+        DataError: it is damaged, or a pickle is offered in its place.
+    """
+    if directory.is_file():
+        raise DataError(
+            f"{directory} is a file; a model is a directory written by nmt train or nmt average-checkpoints"
+        )
+    if not (directory / artefact.MANIFEST).is_file():
+        if (directory / "model" / artefact.MANIFEST).is_file():  # a run was named
+            return load_model(directory / "model", device)
+        advice = "Train one: nmt reproduce recipes/toy.yaml"
+        raise MissingError(f"no model in {directory}. {advice}")
+    manifest = artefact.verify(directory, KIND)
+    resolved = recipe.load(directory / RECIPE)
+    tensors = load_tensors(directory / WEIGHTS)
+    embedding = tensors.get("embedding.weight")
+    if embedding is None or embedding.dim() != 2:
+        raise DataError(f"{directory / WEIGHTS} holds no embedding matrix")
+    with torch.device("meta"):
+        model = Transformer(resolved.model, embedding.shape[0])
+    load_into(model, tensors, directory / WEIGHTS)
+    return LoadedModel(directory, model.to(device).eval(), resolved, manifest)

@@ -1,0 +1,111 @@
+"""One step of search for all rows: from the models' logits to the best, or drawn, continuations.
+
+Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt_cli.errors import DivergedError
+from nmt_cli.transformer.incremental import BLOCK
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draw each piece from the model's probabilities instead of searching.
+
+    Attributes:
+        temperature: logits are divided by it.
+        top_k: draw from this many best pieces; 0 for all.
+        top_p: draw from the fewest best pieces that have this probability together.
+        seed: the same seed and sentence give the same translation.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+
+
+def average(logits: list[Tensor]) -> Tensor:
+    """Return scores R x V, at least float32, that a constant per row turns into log-probabilities.
+
+    Several models' probabilities are averaged.
+    """
+    wide = torch.promote_types(logits[0].dtype, torch.float32)
+    if len(logits) == 1:
+        return logits[0].to(wide)
+    return torch.stack([torch.log_softmax(x.to(wide), -1) for x in logits]).logsumexp(0)
+
+
+def best_continuations(
+    scores_RV: Tensor,
+    alive_SW: Tensor,
+    forced: tuple[list[int], list[int]],
+    sampling: Sampling | None,
+    random: list[float],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each slot's best sums of log-probabilities, their hypotheses and their ids, S x C, best first.
+
+    Args:
+        scores_RV: as `average` returns them; changed here.
+        alive_SW: log-probabilities of the hypotheses so far.
+        forced: rows whose next piece is given, and these pieces: such a hypothesis has no other continuation.
+        sampling: how to draw one piece per row (W is 1) instead of taking the 2W best; None for not.
+        random: for each row, the number from [0, 1) that decides what is drawn.
+
+    Raises:
+        DivergedError: the scores are not finite.
+    """
+    rows, blocks = len(scores_RV), scores_RV.shape[1] // BLOCK
+    largest_RB = scores_RV.view(rows, blocks, BLOCK).amax(-1)
+    top_R1, block_R1 = largest_RB.max(-1, keepdim=True)
+    # log Z = x - log softmax(x) for the largest x: torch's softmax is twice as fast as its logsumexp, and as exact.
+    first_R1 = torch.arange(rows, device=scores_RV.device)[:, None] * blocks
+    probability_R1 = torch.softmax(scores_RV, -1).view(-1, BLOCK)[(first_R1 + block_R1)[:, 0]].amax(-1, keepdim=True)
+    norm_R1 = top_R1 - probability_R1.log()
+    if not norm_R1.isfinite().all():
+        raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
+    base_R1 = alive_SW.view(-1, 1) - norm_R1
+    if forced[0]:
+        index_F, ids_F = (torch.tensor(x, device=scores_RV.device) for x in forced)
+        only_F = scores_RV[index_F, ids_F]
+        scores_RV[index_F] = largest_RB[index_F] = -torch.inf
+        scores_RV[index_F, ids_F] = largest_RB[index_F, ids_F // BLOCK] = only_F
+    if sampling:
+        best_R1, ids_R1 = _draw(scores_RV, sampling, torch.tensor(random, dtype=torch.float64, device=scores_RV.device))
+        return base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1
+    return _top(scores_RV, largest_RB, base_R1, alive_SW.shape[1])
+
+
+def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each slot's 2W best sums of a row's base and a score, their hypotheses and their ids, all S x C.
+
+    By blocks of the vocabulary: the best are in the blocks whose largest are the best. On a CPU that is five times as
+    fast as topk.
+    """
+    blocks = largest_RB.shape[1]
+    count = min(2 * width, width * blocks)
+    found_SC = (largest_RB + base_R1).view(-1, width * blocks).topk(count, 1, sorted=False)[1]
+    slots_S1 = torch.arange(len(found_SC), device=found_SC.device)[:, None]
+    scores_SCB = scores_RV.view(-1, BLOCK)[found_SC + slots_S1 * (width * blocks)]
+    parents_SC = found_SC // blocks
+    sums_SC = (scores_SCB + base_R1.view(-1, width).gather(1, parents_SC)[:, :, None]).flatten(1)
+    sums_SC, places_SC = sums_SC.topk(2 * width, 1)
+    block_SC = places_SC // BLOCK
+    ids_SC = found_SC.gather(1, block_SC) % blocks * BLOCK + places_SC % BLOCK
+    # Where there is no continuation, any place is as good as another, also one beyond the vocabulary: say PAD.
+    return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
+
+
+def _draw(scores_RV: Tensor, sampling: Sampling, random_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one drawn piece for each row and its score, R x 1."""
+    best_RC, ids_RC = scores_RV.topk(min(sampling.top_k or scores_RV.shape[1], scores_RV.shape[1]), -1)
+    cumulative_RC = torch.softmax(best_RC.double() / sampling.temperature, -1).cumsum(-1)
+    # The fewest that reach top_p together: those before which less than that has been reached.
+    last_R1 = (cumulative_RC < sampling.top_p).sum(-1, keepdim=True).clamp_max(cumulative_RC.shape[1] - 1)
+    point_R1 = random_R[:, None] * cumulative_RC.gather(1, last_R1)
+    drawn_R1 = torch.minimum((cumulative_RC <= point_R1).sum(-1, keepdim=True), last_R1)
+    return best_RC.gather(1, drawn_R1), ids_RC.gather(1, drawn_R1)

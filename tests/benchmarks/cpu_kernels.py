@@ -1,0 +1,91 @@
+"""Three choices that the CPU made for us, measured as ratios: attention, dropout masks, and the memory allocator.
+
+Attention and masks are measured in CPU time of one thread, which other work on the machine hardly changes.
+
+From the repository root, about two minutes:
+
+    NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/cpu_kernels.py
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from train_speed import take_turns
+from training_systems import Job, default_corpus
+
+from nmt_cli.training.batches import _mask
+from nmt_cli.transformer.attention import dot_product_attention
+from nmt_cli.transformer.precision import reuse_memory
+
+
+def compare(what: str, names: tuple[str, str], works: tuple[Callable[[], object], Callable[[], object]]) -> None:
+    """Let two ways take turns and print the median CPU milliseconds of each and how much faster the second one is."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(23):
+        for work, own in zip(works, times, strict=True):
+            start = time.process_time()
+            work()
+            if turn >= 3:
+                own.append(1000 * (time.process_time() - start))
+    slow, fast = (statistics.median(own) for own in times)
+    print(f"{what:44} {names[0]} {slow:7.2f} ms, {names[1]} {fast:7.2f} ms: {slow / fast:.1f} times faster", flush=True)
+
+
+def attention(precision: torch.dtype, sentences: int, length: int) -> None:
+    """torch's fused kernel against the written-out products, forward and backward, as packed batches need it."""
+    shape = (sentences, 4, length, 64)
+    q, k, v = (torch.randn(shape, dtype=precision, requires_grad=True) for _ in range(3))
+    bias, grad = torch.zeros(sentences, 1, 1, length, dtype=precision), torch.randn(shape, dtype=precision)
+    bias[:, :, :, -2:] = torch.finfo(precision).min / 2
+
+    def fused() -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+    name = str(precision).removeprefix("torch.")
+    compare(
+        f"attention, {sentences} x 4 heads x {length} x 64, {name}",
+        ("fused", "written out"),
+        (lambda: fused().backward(grad), lambda: dot_product_attention(q, k, v, bias).backward(grad)),
+    )
+
+
+def dropout() -> None:
+    mask, cpu = torch.empty(4096, 256), torch.device("cpu")
+    compare(
+        "dropout mask, 4,096 x 256",
+        ("bernoulli_", "SFC64"),
+        (lambda: mask.bernoulli_(0.9), lambda: _mask((1, 2, 3, 0), (1, 4096, 256), 58982, cpu)),
+    )
+
+
+def allocator() -> None:
+    """`train` with glibc's defaults and with freed memory kept, SMALL in bf16 (fp32 where there is no bf16)."""
+    systems = ("ours+defaults", "ours")
+    with tempfile.TemporaryDirectory() as directory:
+        corpus = str(default_corpus(Path(directory)))
+        windows = take_turns([Job(s, "small", "auto", corpus, 4096) for s in systems], rounds=4, seconds=6.0)
+    for what, key in (("CPU seconds", "cpu"), ("seconds", "seconds")):
+        slow, fast = (statistics.median(w[key] / w["updates"] for w in windows[s]) for s in systems)
+        memory = " and ".join(f"{max(w['memory'] for w in windows[s]):.0f}" for s in systems)
+        print(f"an update of SMALL, {what}: defaults {slow:.2f}, kept {fast:.2f}: {slow / fast:.2f} times; {memory} MB")
+
+
+def main() -> None:
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    reuse_memory()
+    torch.set_num_threads(1)
+    for precision in (torch.bfloat16, torch.float32):
+        attention(precision, 256, 16)
+        attention(precision, 128, 32)
+    dropout()
+    allocator()
+
+
+if __name__ == "__main__":
+    main()

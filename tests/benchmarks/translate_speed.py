@@ -1,0 +1,173 @@
+"""The speed of translate beside CTranslate2 and transformers, with identical weights, alternating in one run.
+
+    nmt export MODEL --to hf --out EXPORTS/hf           (and --to ctranslate2 into EXPORTS/float32 and EXPORTS/int8)
+    python tests/benchmarks/translate_speed.py --model MODEL --exports EXPORTS --source test.en --reference test.de \
+        --peer-python PYTHON_WITH_CTRANSLATE2_AND_TRANSFORMERS
+
+Every system is a process of its own that loads, warms up, and then translates all lines from text to text, some times,
+in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
+Prints medians with their range, tokens by the model's own tokenizer, and the ratio to CTranslate2 int8.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+BEAM = 4
+OURS = ("nmt fp32", "nmt bf16", "nmt int8")
+PEERS = ("ctranslate2 float32", "ctranslate2 int8", "transformers float32")
+
+
+def ours(arguments: argparse.Namespace, precision: str) -> Callable[[list[str]], list[str]]:
+    """Return translation by this package, through the whole pipeline of the command."""
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from nmt_cli import console
+    from nmt_cli.translation import translate as module
+
+    console.set_quiet(True)
+    options = module.TranslateOptions(
+        models=(arguments.model,), beam=BEAM, alpha=0.0, precision=precision, workers=arguments.cores, split=False
+    )
+    engine = module.prepare_engine(options)
+
+    def run(lines: list[str]) -> list[str]:
+        with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
+            source.write("".join(f"{line}\n" for line in lines).encode())
+            source.seek(0)
+            with console.Progress("translating", None, "lines") as progress:
+                # A warm co-process has its workers already; forking them for one line would count here.
+                how = replace(options, workers=1) if len(lines) == 1 else options
+                module._run(engine, how, source.fileno(), target.fileno(), progress)
+            target.seek(0)
+            return target.read().decode().split("\n")[:-1]
+
+    return run
+
+
+def ctranslate2(arguments: argparse.Namespace, kind: str) -> Callable[[list[str]], list[str]]:
+    """Return translation by CTranslate2: as many workers as cores, one thread each, its best setting here."""
+    import ctranslate2
+    import sentencepiece
+
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
+    translator = ctranslate2.Translator(
+        str(arguments.exports / kind), inter_threads=arguments.cores, intra_threads=1, compute_type=kind
+    )
+
+    def run(lines: list[str]) -> list[str]:
+        pieces = [[*line, "</s>"] for line in tokenizer.encode(lines, out_type=str)]
+        results = translator.translate_batch(
+            pieces, beam_size=BEAM, length_penalty=0, max_batch_size=1024, batch_type="tokens", max_decoding_length=200
+        )
+        return tokenizer.decode([result.hypotheses[0] for result in results])
+
+    return run
+
+
+def transformers(arguments: argparse.Namespace, kind: str) -> Callable[[list[str]], list[str]]:
+    """Return translation by generate, lines sorted by length, 64 at a time."""
+    import torch
+    from transformers import MarianMTModel, MarianTokenizer, logging
+
+    logging.set_verbosity_error()
+
+    torch.set_num_threads(arguments.cores)
+    tokenizer = MarianTokenizer.from_pretrained(arguments.exports / "hf")
+    model = MarianMTModel.from_pretrained(arguments.exports / "hf", dtype=getattr(torch, kind)).eval()
+
+    def run(lines: list[str]) -> list[str]:
+        order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
+        found: dict[int, str] = {}
+        for start in range(0, len(order), 64):
+            part = order[start : start + 64]
+            batch = tokenizer([lines[i] for i in part], return_tensors="pt", padding=True)
+            with torch.inference_mode():
+                ids = model.generate(**batch, num_beams=BEAM, length_penalty=0.0, max_new_tokens=200)
+            found.update(zip(part, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True))
+        return [found[i] for i in range(len(lines))]
+
+    return run
+
+
+def child(arguments: argparse.Namespace) -> None:
+    """Serve one system: translate once for every line on stdin, and answer with the seconds it took."""
+    import resource
+
+    name, kind = arguments.child.split()
+    make = {"nmt": ours, "ctranslate2": ctranslate2, "transformers": transformers}[name]
+    lines = arguments.source.read_text().split("\n")[: arguments.lines]
+    run = make(arguments, kind)
+    run(lines[:64])
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        output = run(lines)
+        seconds = time.perf_counter() - start
+        latencies = []
+        for line in lines[:20]:
+            began = time.perf_counter()
+            run([line])
+            latencies.append(time.perf_counter() - began)
+        usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        answer = {"seconds": seconds, "latency": statistics.median(latencies), "megabytes": sum(usage) / 1000}
+        print(json.dumps({**answer, "output": output}), flush=True)
+
+
+def main() -> None:
+    """Start every system, ask them in turn, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name in ("model", "exports", "source", "reference"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--peer-python", default=sys.executable)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--systems", nargs="+", default=[*OURS, *PEERS])
+    parser.add_argument("--child")
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments)
+        return
+    import sacrebleu
+    import sentencepiece
+
+    children: dict[str, Any] = {}
+    for system in arguments.systems:
+        python = sys.executable if system in OURS else arguments.peer_python
+        command = [python, __file__, *sys.argv[1:], "--child", system]
+        children[system] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    answers: dict[str, list[dict[str, Any]]] = {system: [] for system in children}
+    for _ in range(arguments.rounds):
+        for system, process in children.items():
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            answers[system].append(json.loads(process.stdout.readline()))
+    for process in children.values():
+        process.stdin.close()
+        process.wait()
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
+    reference = arguments.reference.read_text().split("\n")[: arguments.lines]
+    base = statistics.median(a["seconds"] for a in answers.get("ctranslate2 int8", [{"seconds": float("nan")}]))
+    print("| system | lines/s (range) | tokens/s | x CTranslate2 int8 | ms for one line | peak MB | BLEU |")
+    print("|--|--|--|--|--|--|--|")
+    for system, found in answers.items():
+        seconds = sorted(a["seconds"] for a in found)
+        middle, output = statistics.median(seconds), found[0]["output"]
+        tokens = sum(map(len, tokenizer.encode(output))) + len(output)
+        bleu = sacrebleu.corpus_bleu(output, [reference]).score
+        span = f"{len(output) / middle:.0f} ({len(output) / seconds[-1]:.0f}-{len(output) / seconds[0]:.0f})"
+        latency = 1000 * statistics.median(a["latency"] for a in found)
+        print(f"| {system} | {span} | {tokens / middle:,.0f} | {base / middle:.2f} | {latency:.1f} "
+              f"| {found[-1]['megabytes']:.0f} | {bleu:.2f} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What several test files share: a small prepared corpus of spelt-out numbers and a recipe to train on it."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmt_cli import recipe
+from nmt_cli.recipe import Recipe
+
+# One thread: what tests compute is too small for more, and waiting threads make a busy machine crawl.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+
+TINY = """
+name: tiny
+corpus: {{name: numbers, train_src: [{0}/train.en], train_tgt: [{0}/train.de], dev_src: {0}/dev.en, dev_tgt: {0}/dev.de,
+  test_src: {0}/test.en, test_tgt: {0}/test.de, tokenizer: {{vocabulary_size: 320}}, cleaning: {{check_script: false}}}}
+model: {{num_layers: 2, d_model: 32, d_ff: 64, num_heads: 2, d_k: 16, d_v: 16, dropout: 0.1, max_length: 64}}
+training: {{steps: 30, tokens_per_update: 400, micro_batches: 4, warmup_steps: 60, log_every: 5, validate_every: 15,
+  validate_bleu: 4, checkpoint_every: 10, keep_checkpoints: 3, precision: fp32}}
+averaging: {{last: 3}}
+decoding: {{beam: 1}}
+"""
+
+
+def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Return different numbers of two to eight digits, spelt digit by digit in English and German."""
+    draw, pairs = random.Random(seed), {}
+    while len(pairs) < count:
+        digits = [draw.randrange(10) for _ in range(draw.randint(2, 8))]
+        pairs[" ".join(ENGLISH[d] for d in digits)] = " ".join(GERMAN[d] for d in digits)
+    return list(pairs.items())
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The directory of real corpora that NMT_CORPORA names; tests that need it skip without it."""
+    if not os.environ.get("NMT_CORPORA"):
+        pytest.skip("NMT_CORPORA is not set")
+    return Path(os.environ["NMT_CORPORA"]).resolve()
+
+
+@pytest.fixture(scope="session")
+def numbers_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with train, dev and test text of spelt-out numbers, English and German."""
+    directory = tmp_path_factory.mktemp("text")
+    pairs = number_pairs(540, 7)
+    for split, part in (("train", pairs[:500]), ("dev", pairs[500:520]), ("test", pairs[520:])):
+        for language, side in (("en", 0), ("de", 1)):
+            (directory / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in part))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe_file(numbers_text: Path) -> Path:
+    """The recipe file of a model that trains on the number words in seconds."""
+    path = numbers_text / "tiny.yaml"
+    path.write_text(TINY.format(numbers_text))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe(tiny_recipe_file: Path) -> Callable[..., Recipe]:
+    """Return the tiny recipe with changes: tiny_recipe("training.steps=5", "model.dropout=0")."""
+    return lambda *changes: recipe.load(tiny_recipe_file, changes)
+
+
+@pytest.fixture(scope="session")
+def numbers_corpus(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callable[..., Recipe]) -> Path:
+    """The prepared corpus of number words. Do not change it: it is shared."""
+    from nmt_cli.corpus.prepare import PrepareOptions, prepare
+
+    return prepare(tiny_recipe().corpus, tmp_path_factory.mktemp("data") / "numbers", PrepareOptions(workers=1))
+
+
+@pytest.fixture(scope="session")
+def reference_run(
+    tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path
+) -> Path:
+    """An undisturbed run of the tiny recipe, 30 updates. Do not change it: it is shared."""
+    from nmt_cli.training.train import TrainOptions, train
+
+    run = tmp_path_factory.mktemp("runs") / "reference"
+    assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0
+    return run
+
+
+@pytest.fixture(scope="session")
+def fingerprint() -> Callable[..., tuple[str, str]]:
+    """Return the hashes of a checkpoint's weights and of its moments, after verifying them: fingerprint(run, step)."""
+    from nmt_cli.training import checkpoints
+
+    def hashes(run: Path, step: int = 30) -> tuple[str, str]:
+        files = checkpoints.check(run, step)["files"]
+        return files[checkpoints.MODEL]["sha256"], files[checkpoints.OPTIMIZER]["sha256"]
+
+    return hashes

@@ -1,0 +1,121 @@
+"""Training jobs of one or several processes for tests: imports torch once, forks each process from there.
+
+    python tests/faults/job.py SPECS.json
+
+SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} and what it is for:
+"ids": a directory to log in which sentences each rank computed in each update;
+"nan": [step, rank]: the loss of that update is NaN on that rank;
+"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that update.
+
+Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. Where one fails,
+the others have 30 seconds, then they are killed, as launchers do.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import accelerate  # noqa: F401
+
+import nmt_cli.training.train  # noqa: F401
+from nmt_cli.training import update
+from nmt_cli.training.batches import Updates
+
+
+def inject(spec: dict[str, Any], rank: int) -> None:
+    """Patch this process' trainer as the spec says."""
+    now = {"step": 0}
+    if spec.get("ids"):
+        log = (Path(spec["ids"]) / f"ids-{rank}.jsonl").open("a")
+        parts, batch = update.Trainer.parts, Updates.batch
+        seen: list[int] = []
+
+        def logged_batch(self: Updates, sentences: Any, device: Any = "cpu") -> Any:
+            seen.extend(sentences.tolist())
+            return batch(self, sentences, device)
+
+        def logged_parts(self: update.Trainer, step: int) -> Any:
+            seen.clear()
+            result = parts(self, step)
+            log.write(json.dumps({"step": step, "ids": seen, "real": sum(p.weight for p in result[0])}) + "\n")
+            log.flush()
+            return result
+
+        Updates.batch, update.Trainer.parts = logged_batch, logged_parts  # type: ignore[method-assign]
+    whole, forward = update.Trainer.update, update.LossModel.forward
+
+    def injected_update(self: update.Trainer, step: int, *rest: Any) -> Any:
+        now["step"] = step
+        if spec.get("kill") and spec["kill"][1:] == [step, rank]:
+            os.kill(os.getpid(), getattr(signal, spec["kill"][0]))
+        return whole(self, step, *rest)
+
+    def injected_forward(self: update.LossModel, *inputs: Any) -> Any:
+        loss, nll = forward(self, *inputs)
+        if spec.get("nan") and spec["nan"] == [now["step"], rank]:
+            loss = loss * float("nan")
+        return loss, nll
+
+    update.Trainer.update = injected_update  # type: ignore[method-assign]
+    update.LossModel.forward = injected_forward  # type: ignore[method-assign]
+
+
+def start(spec: dict[str, Any], rank: int, port: int) -> int:
+    """Fork one process of the job and return its id."""
+    child = os.fork()
+    if child:
+        return child
+    world = spec.get("world", 1)
+    os.environ.pop("MASTER_ADDR", None)
+    if world > 1:
+        facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+        os.environ.update({key: str(value) for key, value in facts.items()}, MASTER_ADDR="127.0.0.1")
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    sys.argv = ["nmt", *spec["args"]]
+    code = 1
+    try:
+        inject(spec, rank)
+        from nmt_cli.__main__ import main
+
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run(spec: dict[str, Any]) -> dict[str, Any]:
+    """Run a job to its end and return the exit codes."""
+    port = free_port()
+    begin = time.monotonic()
+    running = {start(spec, rank, port): rank for rank in range(spec.get("world", 1))}
+    codes, failed = [0] * len(running), 0.0
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            rank = running.pop(pid)
+            codes[rank] = os.waitstatus_to_exitcode(status)
+            failed = failed or (time.monotonic() if codes[rank] else 0.0)
+        elif (failed and time.monotonic() - failed > 30) or (failed and spec.get("kill", [""])[0] == "SIGSTOP"):
+            for left in running:
+                os.kill(left, signal.SIGKILL)
+        time.sleep(0.02)
+    return {"codes": codes, "seconds": time.monotonic() - begin}
+
+
+if __name__ == "__main__":
+    print(json.dumps([run(spec) for spec in json.loads(Path(sys.argv[1]).read_text())]))

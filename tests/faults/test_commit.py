@@ -1,0 +1,419 @@
+"""Commits under faults: stopped or failing at each of their steps in turn, they leave the old state or the new one.
+
+A child process does the work. At its k-th change of the file system (opening for writing, fsync, rename, mkdir, chmod,
+unlink, ...) it dies or gets an error; then the parent looks at what a reader finds. k runs until the work completes.
+SIGKILL does not lose what the page cache holds; that power failures do not either follows from the order of fsync and
+rename, which has its own tests.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli import artefact, recipe
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.errors import NmtError, from_os_error
+from nmt_cli.recipe import Recipe
+from nmt_cli.training import checkpoints, metrics, start
+from nmt_cli.training.average import average
+from nmt_cli.training.checkpoints import State
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.weights import load_model, save_model
+
+CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "ctypes.dlsym"}
+WRITING = os.O_WRONLY | os.O_RDWR
+# Real fsyncs cost a test most of its time and tell it nothing: SIGKILL does not empty the page cache.
+FAST = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+KILLED, COMPLETED = 99, 98
+ERRORS = [errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ESTALE]
+
+
+def stop_at(k: int, error: int | None) -> Callable[[], bool]:
+    """Make the k-th change of the file system by this process fail with `error`, or end the process there.
+
+    Returns:
+        whether there has been a k-th change yet.
+    """
+    count = 0
+
+    def change() -> None:
+        nonlocal count
+        count += 1
+        if count == k:
+            if error is None:
+                os._exit(KILLED)
+            raise OSError(error, os.strerror(error))
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in CHANGES or (event == "open" and arguments[2] & WRITING):
+            change()
+
+    fsync = os.fsync
+
+    def failing_fsync(handle: int) -> None:
+        change()
+        fsync(handle)
+
+    os.fsync = failing_fsync
+    sys.addaudithook(hook)
+    return lambda: count >= k
+
+
+def code_of(work: Callable[[], object], k: int, error: int | None) -> int:
+    """Do `work` in a child whose k-th change fails; return its exit code as `nmt` would give it, or COMPLETED."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            reached = stop_at(k, error)
+            work()
+            code = 0 if reached() else COMPLETED
+        except NmtError as failure:
+            code = failure.exit_code
+        except OSError as failure:
+            code = from_os_error(failure).exit_code
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def every_point(
+    place: Path, prepare: Callable[[Path], None], work: Callable[[Path], object], error: int | None, step: int = 1
+) -> Iterator[tuple[Path, int]]:
+    """Yield a directory after `work` was stopped in it, and its exit code, for each point until it completes."""
+    template = place / "template"
+    template.mkdir(parents=True)
+    prepare(template)
+    code, k = 1, 0
+    while code != COMPLETED:
+        k += step
+        directory = place / f"{k}"
+        shutil.copytree(template, directory)
+        code = code_of(lambda directory=directory: work(directory), k, error)
+        # An error in cleaning up is no failure.
+        assert code in ((KILLED, COMPLETED) if error is None else (0, 73, 74, COMPLETED)), f"point {k}: code {code}"
+        yield directory, code if code != COMPLETED else 0
+        shutil.rmtree(directory)
+    assert k > 3 * step, "the work was not stopped anywhere: the engine is broken"
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is such a place."""
+    with tempfile.TemporaryDirectory(dir=FAST or tmp_path) as directory:
+        yield Path(directory)
+
+
+def checkpoint(run: Path, step: int) -> None:
+    model = {"w": torch.full((40, 3), float(step))}
+    checkpoints.save(run, State(step=step), model, {"w.exp_avg": -model["w"]}, {"corpus": "c"})
+
+
+def newest(run: Path) -> int:
+    """Return the step that a run resumes from, after checking that all of it is of that step."""
+    step = checkpoints.newest(run, "c")
+    if step:
+        model, moments = checkpoints.load(run, step)
+        assert model["w"][0, 0] == step == -moments["w.exp_avg"][0, 0] == checkpoints.read_state(run, step).step
+    return step
+
+
+def temporaries(run: Path) -> list[Path]:
+    return list(run.rglob(".tmp-*"))
+
+
+def save_10_and_20(run: Path) -> None:
+    checkpoint(run, 10)
+    checkpoint(run, 20)
+
+
+def damage_20(run: Path) -> None:
+    save_10_and_20(run)
+    (checkpoints.directory_of(run, 20) / checkpoints.MODEL).write_bytes(b"")
+
+
+SAVES = {
+    "first": (lambda run: None, 10, 0),
+    "later": (save_10_and_20, 30, 20),
+    "over a damaged one": (damage_20, 20, 10),
+}
+
+
+@pytest.mark.parametrize("which", SAVES)
+@pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
+def test_a_save_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path, which: str, error: int | None) -> None:
+    prepare, step, before = SAVES[which]
+    seen = set()
+    for run, code in every_point(tmp_path, prepare, lambda run: checkpoint(run, step), error):
+        found = newest(run)
+        assert found in ((before, step) if code else (step,))
+        seen.add(found)
+        if error and code:
+            assert not temporaries(run)
+        checkpoint(run, step)  # the next process finishes what was left
+        assert newest(run) == step
+        assert not temporaries(run)
+    assert seen == {before, step}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: errno.errorcode[e])
+def test_other_errors_in_a_save(tmp_path: Path, error: int) -> None:
+    for run, code in every_point(tmp_path, save_10_and_20, lambda run: checkpoint(run, 30), error, step=3):
+        assert newest(run) in ((20, 30) if code else (30,))
+
+
+@pytest.mark.parametrize("error", [None, errno.EIO], ids=["killed", "failing"])
+def test_pruning_stopped_anywhere_leaves_whole_checkpoints(tmp_path: Path, error: int | None) -> None:
+    def prepare(run: Path) -> None:
+        for step in (10, 20, 30, 40):
+            checkpoint(run, step)
+
+    def prune(run: Path) -> None:
+        checkpoints.prune(run, State(step=40), 10, 2)
+
+    for run, _ in every_point(tmp_path, prepare, prune, error):
+        assert newest(run) == 40
+        assert {30, 40} <= set(checkpoints.steps_in(run))
+        for step in checkpoints.steps_in(run):
+            checkpoints.check(run, step)
+        prune(run)
+        checkpoint(run, 50)
+        assert checkpoints.steps_in(run) == [30, 40, 50]
+        assert not temporaries(run)
+
+
+@pytest.fixture
+def small(tiny_recipe: Callable[..., Recipe]) -> Recipe:
+    return tiny_recipe("model.num_layers=1", "model.d_model=8", "model.d_ff=8", "averaging.last=2")
+
+
+def model_of(small: Recipe, value: float) -> dict[str, torch.Tensor]:
+    with torch.device("meta"):
+        model = Transformer(small.model, 9)
+    return {name: torch.full(tensor.shape, value) for name, tensor in model.state_dict().items()}
+
+
+def value_of(directory: Path) -> float:
+    """Return the number that all weights of a model directory have; 0 where there is no model."""
+    if not directory.exists():
+        return 0.0
+    values = {float(value) for tensor in load_model(directory).model.state_dict().values() for value in tensor.unique()}
+    assert len(values) == 1
+    return values.pop()
+
+
+@pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
+@pytest.mark.parametrize("before", [0.0, 1.0], ids=["no model", "a model"])
+def test_a_model_is_replaced_in_one_step(
+    tmp_path: Path, small: Recipe, numbers_corpus: Path, before: float, error: int | None
+) -> None:
+    def write(value: float) -> Callable[[Path], None]:
+        tokenizer = numbers_corpus / "tokenizer.model"
+        return lambda run: save_model(run / "model", model_of(small, value), small, tokenizer, {}) if value else None
+
+    for run, code in every_point(tmp_path, write(before), write(2.0), error):
+        assert value_of(run / "model") in ((before, 2.0) if code else (2.0,))
+        write(3.0)(run)
+        assert value_of(run / "model") == 3.0
+        assert not temporaries(run)
+
+
+def test_without_an_exchange_of_names_a_model_is_still_replaced(
+    tmp_path: Path, small: Recipe, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artefact.ctypes, "CDLL", lambda name: object())
+    for value in (1.0, 2.0):
+        save_model(tmp_path / "model", model_of(small, value), small, numbers_corpus / "tokenizer.model", {})
+    assert value_of(tmp_path / "model") == 2.0
+    real = os.rename
+
+    def fails_to_commit(source: Any, target: Any) -> None:
+        if Path(target) == tmp_path / "model" and "-trash-" not in str(source) and not fails.pop():
+            raise OSError(errno.EIO, "I/O error")
+        real(source, target)
+
+    fails = [True, False]
+    monkeypatch.setattr(os, "rename", fails_to_commit)
+    with pytest.raises(OSError, match="I/O error"):
+        save_model(tmp_path / "model", model_of(small, 3.0), small, numbers_corpus / "tokenizer.model", {})
+    assert value_of(tmp_path / "model") == 2.0
+    assert not temporaries(tmp_path)
+
+
+@pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
+def test_an_average_is_committed_in_one_step(
+    tmp_path: Path, small: Recipe, numbers_corpus: Path, error: int | None
+) -> None:
+    def prepare(run: Path) -> None:
+        for step in (10, 20):
+            checkpoints.save(run, State(step=step), model_of(small, step / 10), {}, {"corpus": "c"})
+        (run / "recipe.yaml").write_bytes(recipe.to_yaml(small))
+        (run / "corpus.json").write_text('{"corpus": "c"}')
+        shutil.copy(numbers_corpus / "tokenizer.model", run)
+        save_model(run / "model", model_of(small, 2.0), small, run / "tokenizer.model", {})
+
+    for run, code in every_point(tmp_path, prepare, lambda run: average(run, None, None), error):
+        assert value_of(run / "model") in ((2.0, 1.5) if code else (1.5,))
+        for step in (10, 20):
+            checkpoints.check(run, step)
+
+
+@pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
+def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
+    tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, error: int | None
+) -> None:
+    corpus, settings = open_corpus(numbers_corpus), tiny_recipe()
+
+    def found(run: Path) -> None:
+        start._check_same(settings, corpus, run)
+
+    for run, code in every_point(tmp_path, lambda run: None, found, error):
+        assert code or (run / "recipe.yaml").exists()
+        found(run)
+        assert recipe.load(run / "recipe.yaml") == settings
+        assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
+        assert artefact.sha256(run / "tokenizer.model") == artefact.sha256(corpus.tokenizer_file)
+
+
+@pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
+def test_a_small_file_has_the_old_or_the_new_content(tmp_path: Path, error: int | None) -> None:
+    def write(value: int) -> Callable[[Path], None]:
+        return lambda run: artefact.replace_file(run / "best.json", artefact.json_bytes({"step": value}))
+
+    for run, code in every_point(tmp_path, write(1), write(2), error):
+        assert artefact.read_json(run / "best.json")["step"] in ((1, 2) if code else (2,))
+
+
+@pytest.mark.parametrize("cut", range(0, 60, 7))
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = metrics.Metrics(path, 0)
+    for step in (1, 2):
+        file.write({"step": step, "nll": 0.5})
+    size = file.commit()
+    for step in (3, 4):
+        file.write({"step": step, "nll": float("nan")})
+    file.close()
+    os.truncate(path, max(size, path.stat().st_size - cut))  # killed while writing
+    steps = [record["step"] for record in metrics.read(path)]
+    assert steps == [1, 2, 3, 4][: len(steps)]
+    file = metrics.Metrics(path, size)
+    for step in (3, 4, 5):
+        file.write({"step": step})
+    file.close()
+    assert [record["step"] for record in metrics.read(path)] == [1, 2, 3, 4, 5]
+
+
+def test_metrics_shorter_than_the_checkpoint_says_are_cut_at_a_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"st')
+    metrics.Metrics(path, 1000).write({"step": 2})
+    assert [record["step"] for record in metrics.read(path)] == [1, 2]
+
+
+def test_a_line_of_metrics_that_does_not_fit_is_left_out_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import resource
+    import signal
+
+    path = tmp_path / "metrics.jsonl"
+    file = metrics.Metrics(path, 0)
+    file.write({"step": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, limits[1]))
+        file.write({"step": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert "could not be written" in capsys.readouterr().err
+    file.write({"step": 3})
+    assert [record["step"] for record in metrics.read(path)] == [1, 3]
+
+
+def test_a_damaged_line_of_metrics_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(NmtError, match="line 2 is damaged"):
+        metrics.read(path)
+
+
+@contextlib.contextmanager
+def trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
+    """Record fsyncs and renames by path, in order."""
+    events: list[tuple[str, str]] = []
+    fsync, rename, replace, exchange = os.fsync, os.rename, os.replace, artefact._exchange
+
+    def record(kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(source: Any, target: Any = None) -> None:
+            path = str(Path(f"/proc/self/fd/{source}").readlink()) if kind == "fsync" else f"{source}->{target}"
+            events.append((kind, path))
+            real(source) if target is None else real(source, target)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", record("fsync", fsync))
+        patch.setattr(os, "rename", record("rename", rename))
+        patch.setattr(os, "replace", record("rename", replace))
+        patch.setattr(artefact, "_exchange", record("rename", exchange))
+        yield events
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["new", "exchanged"])
+def test_a_checkpoint_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    if again:
+        checkpoint(tmp_path, 10)
+    with trace(monkeypatch) as events:
+        checkpoint(tmp_path, 10)
+    target = checkpoints.directory_of(tmp_path, 10)
+    (commit,) = [i for i, (kind, path) in enumerate(events) if kind == "rename" and path.endswith(f"->{target}")]
+    stage = events[commit][1].split("->")[0]
+    before = [path for kind, path in events[:commit] if kind == "fsync"]
+    for name in (checkpoints.MODEL, checkpoints.OPTIMIZER, checkpoints.STATE, artefact.MANIFEST):
+        assert f"{stage}/{name}" in before
+    assert before[-1] == stage, "the stage's own entries come last"
+    assert before.index(f"{stage}/{artefact.MANIFEST}") > before.index(f"{stage}/{checkpoints.MODEL}")
+    assert ("fsync", str(target.parent)) in events[commit:]
+    if not again:
+        assert str(tmp_path) in before, "checkpoints/ itself is an entry too"
+
+
+def test_a_replaced_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with trace(monkeypatch) as events:
+        artefact.replace_file(tmp_path / "best.json", b"{}")
+    assert [kind for kind, _ in events] == ["fsync", "rename", "fsync"]
+    assert events[1][1] == f"{events[0][1]}->{tmp_path / 'best.json'}"
+    assert events[2][1] == str(tmp_path)
+
+
+def test_files_of_a_checkpoint_have_the_rights_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        checkpoint(tmp_path, 10)
+    finally:
+        os.umask(before)
+    for path in checkpoints.directory_of(tmp_path, 10).iterdir():
+        assert path.stat().st_mode & 0o777 == 0o640, path
+
+
+def test_there_is_no_pickle_in_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 10)
+    names = {path.name for path in checkpoints.directory_of(tmp_path, 10).iterdir()}
+    assert names == {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
+    json.loads((checkpoints.directory_of(tmp_path, 10) / "state.json").read_text())

@@ -1,0 +1,345 @@
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import texts
+
+from nmt_cli import artefact
+from nmt_cli.corpus import cleaning, stages, store
+from nmt_cli.errors import BusyError, DataError, MissingError, NmtError, StorageError
+
+PAIRS = texts.pairs(600)
+
+
+def refused(tmp_path: Path, src: Path, tgt: Path, **more: Any) -> NmtError:
+    """Prepare, expect a refusal, and check that nothing was left under the corpus' name."""
+    section = texts.corpus({"name": "own", "train_src": [str(src)], "train_tgt": [str(tgt)], **more})
+    with pytest.raises(NmtError) as caught:
+        texts.run(section, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert len(str(caught.value)) < 300 + len(str(tmp_path)) * 3
+    return caught.value
+
+
+@pytest.mark.parametrize(("more", "fewer"), [(600, 599), (598, 600), (600, 1)])
+def test_unequal_sides(tmp_path: Path, more: int, fewer: int) -> None:
+    src = texts.write(tmp_path / "a.en", ["a"] * more)
+    error = refused(tmp_path, src, texts.write(tmp_path / "a.de", ["b"] * fewer))
+    assert error.exit_code == 65
+    assert f"a.en has {more:,} lines" in str(error)
+    assert f"a.de has {fewer:,}" in str(error)
+
+
+def test_blank_lines_at_the_end_are_lines_too(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_bytes(b"a\nb\n\n")
+    (tmp_path / "a.de").write_bytes(b"c\nd\n")
+    assert "has 3 lines" in str(refused(tmp_path, tmp_path / "a.en", tmp_path / "a.de"))
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "message"),
+    [
+        (b"", "a.en", "is empty"),
+        (gzip.compress(b""), "a.en.gz", "is empty"),
+        ("a\nb\n".encode("utf-16"), "a.en", "UTF-16"),
+        ("a\nb\n".encode("utf-32"), "a.en", "UTF-16 or UTF-32"),
+        (gzip.compress(b"a\nb\n"), "a.en", "gzip"),
+        (b"PK\x03\x04....\n", "a.en", "zip archive"),
+        (b"\x28\xb5\x2f\xfd....\n", "a.en", "zstd"),
+        (b"PAR1....\n", "a.en", "parquet"),
+        (b"....\n", "a.parquet", "not a whole parquet file"),
+        (b"no gzip\n", "a.en.gz", "truncated or corrupt"),
+        (b"no zstd\n", "a.en.zst", "truncated or corrupt"),
+    ],
+)
+def test_files_that_are_not_what_they_are_named(tmp_path: Path, data: bytes, name: str, message: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    error = refused(tmp_path, tmp_path / name, texts.write(tmp_path / "a.de", ["c", "d"]))
+    assert error.exit_code == 65
+    assert message in str(error)
+    assert name in str(error)
+
+
+def test_random_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_bytes(b"".join(os.urandom(50).replace(b"\n", b"x") + b"\n" for _ in range(500)))
+    error = refused(tmp_path, tmp_path / "a.en", texts.write(tmp_path / "a.de", ["b"] * 500))
+    assert error.exit_code == 65
+    assert "500 lines are not UTF-8" in str(error)
+
+
+@pytest.mark.parametrize("damage", ["cut one byte", "cut half", "garbage after", "flip"])
+def test_damaged_gzip(tmp_path: Path, damage: str) -> None:
+    data = gzip.compress("\n".join(src for src, _ in PAIRS).encode())
+    damaged = {
+        "cut one byte": data[:-1],
+        "cut half": data[: len(data) // 2],
+        "garbage after": data + b"garbage",
+        "flip": data[:1000] + bytes([data[1000] ^ 4]) + data[1001:],
+    }[damage]
+    (tmp_path / "a.en.gz").write_bytes(damaged)
+    error = refused(tmp_path, tmp_path / "a.en.gz", texts.write(tmp_path / "a.de", (tgt for _, tgt in PAIRS)))
+    assert error.exit_code == 65
+    assert "truncated or corrupt" in str(error)
+
+
+def test_a_bomb_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt_cli.corpus.readers.ALWAYS_ALLOWED", 1 << 20)
+    (tmp_path / "a.en.gz").write_bytes(gzip.compress(b"a\n" * 4_000_000))
+    error = refused(tmp_path, tmp_path / "a.en.gz", texts.write(tmp_path / "a.de", ["b"]))
+    assert "unpacks to over 200 times its size" in str(error)
+
+
+def test_what_is_not_a_file(tmp_path: Path) -> None:
+    tgt = texts.write(tmp_path / "a.de", ["b"])
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (("none", "not there"), ("folder", "not a file"), ("pipe", "not a file")):
+        error = refused(tmp_path, tmp_path / name, tgt)
+        assert isinstance(error, MissingError)
+        assert message in str(error)
+
+
+def test_a_held_out_set_may_lose_nothing(tmp_path: Path) -> None:
+    src, tgt = texts.write(tmp_path / "a.en", ["a", "b"]), texts.write(tmp_path / "a.de", ["c", "d"])
+    dev = texts.write(tmp_path / "dev.en", [b"\xff", b"x"])
+    assert "dev.en" in str(refused(tmp_path, src, tgt, dev_src=str(dev), dev_tgt=str(tgt)))
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = texts.own(tmp_path / "in", PAIRS)
+    clean = stages.clean
+
+    def grow(*arguments: Any) -> cleaning.Tally:
+        summary = clean(*arguments)
+        for language in ("en", "de"):
+            with (tmp_path / "in" / f"train.{language}").open("a") as file:
+                file.write("late\n")
+        return summary
+
+    monkeypatch.setattr(stages, "clean", grow)
+    with pytest.raises(DataError, match=r"train\.en changed while it was read"):
+        texts.run(section, tmp_path / "out")
+
+
+def test_floods_of_characters_meet_the_length_limit(tmp_path: Path) -> None:
+    floods = [("\ufdfa" * 500, "b " * 9), ("e" + "\u0301" * 10_000, "c " * 9)]
+    settings = {"nfkc": True, "check_script": False}
+    out = texts.run(texts.own(tmp_path / "in", [*PAIRS, *floods], cleaning=settings), tmp_path / "out")
+    dropped = artefact.read_json(out / "cleaning.json")["dropped"]
+    assert dropped[cleaning.TOO_LONG]["pairs"] == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", bytes(17 << 20)])
+def test_a_bad_tokenizer_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "bad.model").write_bytes(data)
+    section = texts.own(tmp_path / "in", PAIRS, tokenizer={"file": str(tmp_path / "bad.model")})
+    with pytest.raises(DataError, match=r"bad\.model is not"):
+        texts.run(section, tmp_path / "out")
+
+
+def test_a_place_nobody_can_write_to(tmp_path: Path) -> None:
+    with pytest.raises(NmtError) as caught:
+        texts.run(texts.own(tmp_path / "in", PAIRS), Path("/sys/nmt/out"))
+    assert caught.value.exit_code in (73, 74)
+
+
+# Processes that die.
+
+
+def start(tmp_path: Path, out: Path, workers: int, **more: Any) -> "subprocess.Popen[str]":
+    files = ["--src", str(tmp_path / "in" / "train.en"), "--tgt", str(tmp_path / "in" / "train.de")]
+    size = ["--set", "corpus.tokenizer.vocabulary_size=400"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "nmt_cli", "prepare", *files, *size, "--workers", str(workers), "--out", str(out)],
+        env={**os.environ, "PYTHONPATH": str(texts.ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,
+    )
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return value
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text enough to keep two workers busy for some seconds."""
+    folder = tmp_path_factory.mktemp("large")
+    base = texts.pairs(4000)
+    texts.own(folder / "in", [(f"{src} {i}", f"{tgt} {i}") for i in range(25) for src, tgt in base])
+    return folder
+
+
+def test_killed_at_any_moment_and_run_again_gives_the_same_bytes(tmp_path: Path) -> None:
+    section = texts.own(tmp_path / "in", [(f"{s} {i}", f"{t} {i}") for i in range(4) for s, t in texts.pairs(4000)])
+    whole = store.open_corpus(texts.run(section, tmp_path / "whole", workers=2)).identity
+    out = tmp_path / "out"
+    for delay in (0.35, 0.5, 0.65, 0.8, 1.0):
+        process = start(tmp_path, out, 2)
+        time.sleep(delay)
+        process.kill()
+        process.communicate()
+        if out.exists():
+            store.open_corpus(out, content=True)
+    process = start(tmp_path, out, 2)
+    _, text = process.communicate()
+    assert process.returncode == 0, text
+    assert store.open_corpus(out, content=True).identity == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "whole"]
+
+
+def test_a_crash_at_every_change_of_the_disk(tmp_path: Path) -> None:
+    """A child ends without a word before its n-th fsync, rename or unlink, for every n."""
+    section = texts.own(tmp_path / "in", PAIRS[:150], tokenizer={"vocabulary_size": 300})
+    whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
+    out, finished, point = tmp_path / "out", False, 0
+    while not finished:
+        point += 1
+        pid = os.fork()
+        if pid == 0:
+            os.close(2)
+            left = [point]
+            for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"), (os, "rmdir")):
+                setattr(module, name, _dying(getattr(module, name), left))
+            try:
+                texts.run(section, out)
+                os._exit(0)
+            finally:
+                os._exit(3)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, 9)
+        finished = code == 0
+        assert out.exists() or not finished
+        if out.exists():
+            assert store.open_corpus(out, content=True).identity == whole
+            artefact.remove_tree(out)
+        if point % 10 == 0:
+            assert store.open_corpus(texts.run(section, out), content=True).identity == whole
+            artefact.remove_tree(out)
+    assert point > 20
+
+
+def _dying(function: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
+    def replacement(*arguments: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            os._exit(9)
+        return function(*arguments, **named)
+
+    return replacement
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals(large: Path, tmp_path: Path, number: int, code: int) -> None:
+    process = start(large, tmp_path / "out", 2)
+    workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
+    time.sleep(0.5)  # until they work: one that is still being started complains itself when its parent goes
+    process.send_signal(number)
+    began = time.monotonic()
+    _, text = process.communicate()
+    assert time.monotonic() - began < 5
+    assert process.returncode == code
+    assert "Traceback" not in text
+    assert wait_for(lambda: all(map(gone, workers)), 3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_workers_do_not_outlive_a_killed_parent(large: Path, tmp_path: Path) -> None:
+    process = start(large, tmp_path / "out", 2)
+    workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
+    time.sleep(0.5)
+    process.kill()
+    process.communicate()
+    assert wait_for(lambda: all(map(gone, workers)), 5)
+
+
+def test_a_killed_worker_is_noticed(large: Path, tmp_path: Path) -> None:
+    process = start(large, tmp_path / "out", 2)
+    workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
+    os.kill(workers[-1], signal.SIGKILL)
+    began = time.monotonic()
+    _, text = process.communicate()
+    assert time.monotonic() - began < 10
+    assert process.returncode == 74, text
+    assert "a worker process was killed" in text
+    assert "Traceback" not in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_worker_that_dies_breaks_the_stream_and_not_the_order() -> None:
+    assert list(stages.spread(_twice, range(100), 2)) == [2 * i for i in range(100)]
+    with pytest.raises(StorageError, match="worker process was killed"):
+        list(stages.spread(_twice, [*range(50), -1, *range(50)], 2))
+
+
+def _twice(job: int) -> Any:
+    if job < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2 * job
+
+
+def test_tokenizer_training_apart_answers_fails_and_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt_cli.corpus.prepare.LONG_TRAINING", 10)
+    out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
+    monkeypatch.undo()
+    here = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "here")
+    assert store.open_corpus(out).identity == store.open_corpus(here).identity
+    monkeypatch.setattr("nmt_cli.corpus.prepare.LONG_TRAINING", 10)
+    with pytest.raises(DataError, match="at most"):
+        texts.run(texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 30_000}), tmp_path / "none")
+    with pytest.raises(StorageError, match="worker process was killed"):
+        stages.apart(_twice, -1)
+
+
+def test_a_full_disk(large: Path, tmp_path: Path) -> None:
+    import resource
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    process = start(large, tmp_path / "out", 1, preexec_fn=limit)
+    _, text = process.communicate()
+    assert process.returncode == 74
+    assert "MB free" in text.splitlines()[-1]
+    assert "Traceback" not in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_little_space_is_said_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt_cli.corpus.prepare.free_megabytes", lambda _: 0)
+    with pytest.raises(StorageError, match="needs about 1 MB of disk, 0 MB are free"):
+        texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
+
+
+def test_two_at_once(large: Path, tmp_path: Path) -> None:
+    process = start(large, tmp_path / "out", 1)
+    wait_for(lambda: (tmp_path / ".out.preparing" / "text").exists())
+    with pytest.raises(BusyError, match="is in use by host"):
+        texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
+    process.kill()
+    process.communicate()

@@ -1,0 +1,488 @@
+"""Training under faults: signals, poison, full disks, changed inputs, damaged checkpoints, kills. Rows of the bar."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt_cli import artefact
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.errors import BusyError, DataError, DivergedError, NmtError, OutputError, StorageError
+from nmt_cli.recipe import Recipe
+from nmt_cli.training import checkpoints, metrics, processes, start
+from nmt_cli.training import train as module
+from nmt_cli.training.batches import Updates
+from nmt_cli.training.train import TrainOptions, train
+from nmt_cli.training.update import LossModel, Trainer
+from nmt_cli.transformer.weights import load_model
+
+Make = Callable[..., Recipe]
+Hashes = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def options(tmp_path: Path, numbers_corpus: Path) -> TrainOptions:
+    return TrainOptions(numbers_corpus, tmp_path / "run")
+
+
+def before_each_update(monkeypatch: pytest.MonkeyPatch, act: Callable[[Trainer, int], None]) -> None:
+    """Call `act(trainer, step)` before each update."""
+    real = Trainer.update
+
+    def update(self: Trainer, step: int, *rest: Any) -> Any:
+        act(self, step)
+        return real(self, step, *rest)
+
+    monkeypatch.setattr(Trainer, "update", update)
+
+
+def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
+    """Call `act` before each call of a function."""
+    real = getattr(owner, name)
+
+    def acting(*arguments: Any, **named: Any) -> Any:
+        act()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, acting)
+
+
+# ---- Signals ----
+
+PHASES = {
+    "update": (Trainer, "update"),
+    "save": (artefact, "staged"),
+    "validation": (module, "validate"),
+    "log": (metrics.Metrics, "write"),
+    "data": (Trainer, "parts"),
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "phase", "code"),
+    [
+        (signal.SIGTERM, "update", 143),
+        (signal.SIGINT, "save", 130),
+        (signal.SIGUSR1, "validation", 143),
+        (signal.SIGTERM, "save", 143),
+        (signal.SIGINT, "log", 130),
+        (signal.SIGTERM, "data", 143),
+    ],
+)
+def test_a_signal_ends_the_update_and_commits(
+    options: TrainOptions,
+    number: signal.Signals,
+    phase: str,
+    code: int,
+    reference_run: Path,
+    tiny_recipe: Make,
+    fingerprint: Hashes,
+) -> None:
+    handlers = [signal.getsignal(n) for n in processes.SIGNALS]
+    with pytest.MonkeyPatch.context() as patch:
+        sent = []
+
+        def send() -> None:
+            if not sent and (phase != "data" or checkpoints.steps_in(options.run)):
+                sent.append(os.kill(os.getpid(), number))
+
+        before(patch, *PHASES[phase], send)
+        assert train(tiny_recipe(), options) == code
+    assert [signal.getsignal(n) for n in processes.SIGNALS] == handlers
+    stopped = checkpoints.steps_in(options.run)[-1]
+    assert 0 < stopped < 30
+    assert not (options.run / "model").exists()
+    assert train(tiny_recipe(), options) == 0
+    assert fingerprint(options.run) == fingerprint(reference_run)
+
+
+def test_a_signal_before_the_first_update_leaves_no_checkpoint(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before(monkeypatch, module, "open_run", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert train(tiny_recipe(), options) == 143
+    assert checkpoints.steps_in(options.run) == []
+    assert not (options.run / "model").exists()
+
+
+@pytest.mark.parametrize(("seconds", "number", "code"), [(0.1, 15, 7), (1.5, 15, 143), (1.5, 2, 130), (1.5, 10, 143)])
+def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, number: int, code: int) -> None:
+    """Launchers forward what a terminal or a scheduler has sent to every process already."""
+    child = os.fork()
+    if not child:
+        now = [100.0]
+        processes.time.monotonic = lambda: now[0]  # type: ignore[attr-defined]
+        with processes.Stop() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            now[0] += seconds
+            os.kill(os.getpid(), number)
+            os._exit(7 if stop.signal == signal.SIGTERM else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
+
+
+# ---- Numbers that are not finite ----
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
+    """Make the loss of these updates NaN."""
+    now = [0]
+    before_each_update(monkeypatch, lambda _, step: now.__setitem__(0, step))
+    real = LossModel.forward
+
+    def forward(self: LossModel, *inputs: Any) -> Any:
+        loss, nll = real(self, *inputs)
+        return (loss * float("nan") if now[0] in steps else loss), nll
+
+    monkeypatch.setattr(LossModel, "forward", forward)
+
+
+def test_one_poisoned_update_is_skipped_and_counted(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poison(monkeypatch, range(7, 8))
+    assert train(tiny_recipe("training.steps=10"), options) == 0
+    state = checkpoints.read_state(options.run, 10)
+    assert (state.skipped, state.skipped_in_a_row) == (1, 0)
+    assert "update 7: the gradient is not finite" in capsys.readouterr().err
+    _, moments = checkpoints.load(options.run, 10)
+    assert moments["embedding.weight.step"] == 9
+    assert [r["skipped"] for r in metrics.read(options.run / "metrics.jsonl") if "skipped" in r] == [0, 1]
+
+
+def test_a_poisoned_first_update_can_be_resumed(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, range(1, 2))
+    assert train(tiny_recipe("training.steps=1"), options) == 0
+    assert train(tiny_recipe("training.steps=3"), options) == 0
+    assert checkpoints.read_state(options.run, 3).skipped == 1
+
+
+def test_too_many_poisoned_updates_end_the_run_and_name_the_sentences(
+    options: TrainOptions, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, range(12, 99))
+    with pytest.raises(DivergedError, match="11 updates had no finite gradient, the last at step 22"):
+        train(tiny_recipe(), options)
+    assert checkpoints.newest(options.run, open_corpus(numbers_corpus).identity) == 20
+    crash = json.loads((options.run / "crash.json").read_text())
+    assert crash["step"] == 22
+    updates = Updates(open_corpus(numbers_corpus), 400, 4, 1)
+    assert crash["sentences"] == [m.tolist() for m in updates.micro_batches_of(21)]
+    assert all(torch.isfinite(t).all() for t in checkpoints.load(options.run, 20)[0].values())
+
+
+def test_weights_that_are_not_finite_are_never_committed(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ruin(trainer: Trainer, step: int) -> None:
+        if step == 15:
+            with torch.no_grad():
+                trainer.transformer.embedding.weight[5, 5] = float("inf")
+
+    before_each_update(monkeypatch, ruin)
+    with pytest.raises(DivergedError, match=r"weight embedding\.weight is not finite at step"):
+        train(tiny_recipe("training.validate_every=100"), options)
+    assert checkpoints.steps_in(options.run) == [10]
+    assert not (options.run / "model").exists()
+
+
+# ---- Disks ----
+
+
+def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int) -> None:
+    """Make the commits of the checkpoints of these steps fail."""
+    real = checkpoints.save
+
+    def save(run: Path, state: checkpoints.State, *rest: Any) -> None:
+        if state.step in steps:
+            raise OSError(error, os.strerror(error), str(run))
+        real(run, state, *rest)
+
+    monkeypatch.setattr(checkpoints, "save", save)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(
+    options: TrainOptions,
+    error: int,
+    reference_run: Path,
+    tiny_recipe: Make,
+    fingerprint: Hashes,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failing_saves(monkeypatch, [10, 15], error)
+    assert train(tiny_recipe(), options) == 0
+    assert "NO CHECKPOINT of update 10" in (text := capsys.readouterr().err)
+    assert "MB are free" in text
+    assert checkpoints.steps_in(options.run) == [20, 30]
+    assert fingerprint(options.run) == fingerprint(reference_run)
+
+
+def test_the_third_failure_or_the_last_save_ends_the_run(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_saves(monkeypatch, [15, 20, 25, 30], errno.ENOSPC)
+    with pytest.raises(StorageError):
+        train(tiny_recipe("training.checkpoint_every=5"), options)
+    assert checkpoints.steps_in(options.run) == [5, 10]
+    with pytest.raises(StorageError):
+        train(tiny_recipe("training.steps=15"), options)
+    assert checkpoints.steps_in(options.run) == [5, 10]
+
+
+def test_files_that_may_not_grow(options: TrainOptions, tiny_recipe: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real limit on file sizes: what the safetensors library writes hits it, the rest does not."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+        with pytest.raises(StorageError, match="File too large"):
+            train(tiny_recipe("training.steps=20"), options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "NO CHECKPOINT of update 10" in capsys.readouterr().err
+    assert list((options.run / "checkpoints").iterdir()) == []
+
+
+def test_too_little_disk_is_said_before_the_first_update(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "free_megabytes", lambda path: 1)
+    before_each_update(monkeypatch, lambda *_: pytest.fail("it trained"))
+    with pytest.raises(StorageError, match="needs 4 MB for checkpoints and has 1 MB free"):
+        train(tiny_recipe(), options)
+
+
+def test_a_run_that_cannot_be_written_is_said_before_the_corpus_is_read(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def read_only(self: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if options.run in self.parents and set(mode) & set("wxa+"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+        return real(self, mode, *rest, **named)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    monkeypatch.setattr(start, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
+    with pytest.raises(OutputError, match="Read-only file system"):
+        train(tiny_recipe(), options)
+
+
+# ---- Memory ----
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("x"), RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()]
+)
+def test_too_little_memory_is_said_before_the_first_update(
+    options: TrainOptions, tiny_recipe: Make, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(self: LossModel, *inputs: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(LossModel, "forward", forward)
+    before_each_update(monkeypatch, lambda *_: pytest.fail("it trained"))
+    with pytest.raises(StorageError, match=r"out of memory.*training\.memory_tokens=N"):
+        train(tiny_recipe(), options)
+    assert checkpoints.steps_in(options.run) == []
+
+
+def test_other_failures_of_torch_are_not_explained_away(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(self: LossModel, *inputs: Any) -> Any:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(LossModel, "forward", forward)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        train(tiny_recipe(), options)
+
+
+# ---- Changed inputs ----
+
+
+@pytest.fixture
+def begun(options: TrainOptions, reference_run: Path) -> TrainOptions:
+    """A copy of the reference run, to go on from update 20."""
+    shutil.copytree(reference_run, options.run)
+    shutil.rmtree(checkpoints.directory_of(options.run, 30))
+    shutil.rmtree(options.run / "model")
+    return options
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "model.num_layers=3",
+        "model.dropout=0.2",
+        "training.rate_factor=2",
+        "training.tokens_per_update=500",
+        "training.micro_batches=8",
+        "training.seed=2",
+        "training.label_smoothing=0",
+        "training.precision=auto",
+        "training.init_from=elsewhere",
+        "corpus.cleaning.nfkc=true",
+        "corpus.limit=100",
+    ],
+)
+def test_a_changed_recipe_is_refused_by_key(begun: TrainOptions, tiny_recipe: Make, change: str) -> None:
+    stored = (begun.run / "recipe.yaml").read_bytes()
+    with pytest.raises(DataError, match=change.split("=")[0].replace(".", r"\.") + ": .* -> ") as refusal:
+        train(tiny_recipe(change), begun)
+    assert refusal.value.exit_code == 65
+    assert (begun.run / "recipe.yaml").read_bytes() == stored
+
+
+def test_what_does_not_change_the_model_may_change(
+    begun: TrainOptions, reference_run: Path, tiny_recipe: Make, fingerprint: Hashes
+) -> None:
+    changes = [
+        *"log_every=3 validate_every=7 validate_bleu=0 checkpoint_every=30 keep_checkpoints=4".split(),  # noqa: SIM905
+        *"patience=9 max_hours=99 max_epochs=99 memory_tokens=2000".split(),  # noqa: SIM905
+    ]
+    elsewhere = ("decoding.beam=2", "averaging.last=2", "name=other", "corpus.train_src=[elsewhere/train.en]")
+    assert train(tiny_recipe(*(f"training.{c}" for c in changes), *elsewhere), begun) == 0
+    assert fingerprint(begun.run) == fingerprint(reference_run)
+    assert b"log_every: 3" in (begun.run / "recipe.yaml").read_bytes()
+
+
+def test_other_data_or_another_tokenizer_is_refused(begun: TrainOptions, tiny_recipe: Make, tmp_path: Path) -> None:
+    data = prepare(tiny_recipe("corpus.limit=300").corpus, tmp_path / "data", PrepareOptions(workers=1))
+    with pytest.raises(DataError, match="other data or with another tokenizer"):
+        train(tiny_recipe(), TrainOptions(data, begun.run))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "manifest"])
+def test_a_damaged_corpus_is_refused(begun: TrainOptions, tiny_recipe: Make, tmp_path: Path, damage: str) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(begun.data, data)
+    ids = data / "train.tgt.ids"
+    if damage == "cut":
+        os.truncate(ids, ids.stat().st_size - 16)
+    elif damage == "flipped":
+        content = bytearray(ids.read_bytes())
+        content[100] ^= 1
+        ids.write_bytes(content)
+    elif damage == "gone":
+        ids.unlink()
+    else:
+        manifest = json.loads((data / artefact.MANIFEST).read_text())
+        content = bytearray(ids.read_bytes())
+        content[100] ^= 1
+        ids.write_bytes(content)
+        manifest["files"]["train.tgt.ids"]["sha256"] = artefact.sha256(ids)
+        (data / artefact.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(DataError):
+        train(tiny_recipe(), TrainOptions(data, begun.run))
+
+
+def test_checkpoints_without_a_recipe_are_not_adopted(begun: TrainOptions, tiny_recipe: Make) -> None:
+    (begun.run / "recipe.yaml").unlink()
+    with pytest.raises(DataError, match="is missing, but there are checkpoints"):
+        train(tiny_recipe(), begun)
+
+
+# ---- Damaged checkpoints, two runs at once ----
+
+
+def test_a_damaged_newest_checkpoint_costs_one_interval(
+    begun: TrainOptions,
+    reference_run: Path,
+    tiny_recipe: Make,
+    fingerprint: Hashes,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = checkpoints.directory_of(begun.run, 20) / checkpoints.OPTIMIZER
+    path.write_bytes(path.read_bytes()[:-9])
+    assert train(tiny_recipe(), begun) == 0
+    assert "step-0000020 is not usable" in (text := capsys.readouterr().err)
+    assert "resuming after update 10" in text
+    for step in (20, 30):
+        assert fingerprint(begun.run, step) == fingerprint(reference_run, step)
+    steps = [record["step"] for record in metrics.read(begun.run / "metrics.jsonl")]
+    assert steps == [5, 10, 15, 15, 20, 25, 30, 30]
+
+
+def test_all_damaged_is_no_fresh_start(begun: TrainOptions, tiny_recipe: Make) -> None:
+    for step in (10, 20):
+        (checkpoints.directory_of(begun.run, step) / checkpoints.MODEL).write_bytes(b"")
+    with pytest.raises(DataError, match="all 2 checkpoints"):
+        train(tiny_recipe(), begun)
+
+
+@pytest.fixture
+def other_process(options: TrainOptions) -> Iterator[int]:
+    """A process that holds the run's lock."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        with artefact.locked(options.run, "run"):
+            os.write(told, b"x")
+            signal.pause()
+    os.read(ready, 1)
+    yield child
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_second_run_in_the_directory_is_refused(options: TrainOptions, tiny_recipe: Make, other_process: int) -> None:
+    with pytest.raises(BusyError, match=f"in use by host .*, process {other_process}, since") as refusal:
+        train(tiny_recipe(), options)
+    assert refusal.value.exit_code == 75
+    assert not (options.run / "recipe.yaml").exists()
+
+
+def test_a_stale_lock_is_no_lock(options: TrainOptions, tiny_recipe: Make) -> None:
+    options.run.mkdir()
+    (options.run / ".lock").write_text("host there, process 1, since long ago")
+    assert train(tiny_recipe("training.steps=1"), options) == 0
+
+
+def test_a_file_system_without_locks_is_not_called_busy(
+    options: TrainOptions, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(artefact.fcntl, "lockf", no_locks)
+    with pytest.raises(StorageError, match="No locks available"):
+        train(tiny_recipe(), options)
+
+
+def test_every_refusal_has_its_code() -> None:
+    codes = {kind: kind.exit_code for kind in (DataError, DivergedError, OutputError, StorageError, BusyError)}
+    assert list(codes.values()) == [65, 70, 73, 74, 75]
+    assert all(issubclass(kind, NmtError) for kind in codes)
+
+
+# ---- SIGKILL at random moments ----
+
+
+def test_a_run_killed_five_times_ends_with_the_same_bits(
+    tmp_path: Path, tiny_recipe_file: Path, numbers_corpus: Path
+) -> None:
+    script = Path(__file__).parent / "kill_many.py"
+    command = [sys.executable, script, tiny_recipe_file, numbers_corpus, tmp_path / "runs", "--kills", "5"]
+    environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["kills"] == 5
+    assert result["different"] == []
+    assert load_model(tmp_path / "runs" / "undisturbed").manifest["steps"] == [200]

@@ -1,0 +1,344 @@
+"""translate under faults, as a process: signals, broken and closed pipes, full disks, damaged models, huge lines."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tiny_model import make_model
+
+from nmt_cli import artefact
+from nmt_cli.errors import DivergedError, NmtError, StorageError
+from nmt_cli.translation import search as search_module
+from nmt_cli.translation import workers
+from nmt_cli.translation.search import SearchSettings, Source
+from nmt_cli.translation.translate import TranslateOptions, prepare_engine, translate
+
+COMMAND = [sys.executable, "-m", "nmt_cli", "translate", "--precision", "fp32"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+def environment(model: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "NMT_MODEL": str(model), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+def start(model: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*COMMAND, *arguments], **{"env": environment(model), **pipes, **more})
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pids: list[int]) -> bool:
+    for _ in range(100):
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def memory_mb(pid: int) -> float:
+    return (
+        int(next(x for x in Path(f"/proc/{pid}/status").read_text().split("\n") if x.startswith("VmHWM")).split()[1])
+        / 1000
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
+    model: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Output before the signal is a prefix of whole lines; with --output the final name does not appear."""
+    process = start(model, "--output", str(tmp_path / "out"))
+    assert process.stdin
+    process.stdin.write(b"der Hund\n" * 50)
+    process.stdin.flush()
+    part = tmp_path / "out.part"
+    for _ in range(400):
+        if part.exists() and part.read_bytes().count(b"\n") == 50:
+            break
+        time.sleep(0.05)
+    workers = children(process.pid)
+    assert workers or os.cpu_count() == 1
+    process.send_signal(number)
+    assert process.wait(20) == code
+    assert gone(workers)
+    assert not (tmp_path / "out").exists()
+    assert part.read_bytes().count(b"\n") == 50
+    assert part.read_bytes().endswith(b"\n")
+    assert b"Traceback" not in process.communicate()[1]
+
+
+def test_a_broken_pipe_is_silent(model: Path) -> None:
+    """`nmt translate | head -1`: exit 141 soon after the reader has gone."""
+    process = start(model, "--quiet")
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"der Hund\n" * 10)
+    process.stdin.flush()
+    assert process.stdout.readline().endswith(b"\n")
+    process.stdout.close()
+    began = time.monotonic()
+    try:
+        while process.poll() is None and time.monotonic() - began < 20:
+            process.stdin.write(b"die Katze\n" * 10)
+            process.stdin.flush()
+            time.sleep(0.02)
+    except BrokenPipeError:
+        pass
+    assert process.wait(20) == 141
+    assert process.stderr
+    assert process.stderr.read() == b""
+
+
+def test_a_slow_reader_and_a_line_by_line_partner(model: Path) -> None:
+    """Answers come line by line; while nobody reads, no more than a chunk and the pipes are read ahead."""
+    process = start(model)
+    assert process.stdin
+    assert process.stdout
+    for i in range(20):
+        process.stdin.write(b"der Hund %d\n" % i)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"\n")
+    os.set_blocking(process.stdin.fileno(), False)
+    sent, still = 0, 0
+    line = b"die Katze ist rot und steht auf das Haus mit der Hund nicht ein Baum geht\n"
+    while still < 40 and sent < 1 << 26:
+        try:
+            sent += os.write(process.stdin.fileno(), line * 50)
+            still = 0
+        except BlockingIOError:
+            still += 1
+            time.sleep(0.05)
+    assert sent < (8192 + (1 << 17) // len(line) * 3) * len(line)
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("closed", "code", "words"), [("<&-", 66, "stdin is closed"), (">&-", 74, "stdout is closed")])
+def test_closed_descriptors_are_named(model: Path, closed: str, code: int, words: str) -> None:
+    command = " ".join([*COMMAND, closed])
+    done = subprocess.run(["sh", "-c", command], env=environment(model), capture_output=True, input=b"a\n")
+    assert done.returncode == code
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"der Hund und die Katze\n" * 2000)
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    arguments = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--beam", "1"]
+    process = start(model, *arguments, preexec_fn=limit)
+    _, errors = process.communicate()
+    assert process.returncode == 74
+    assert errors.decode().count("error:") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_stdout_on_a_full_device(model: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start(model, stdout=full)
+        _, errors = process.communicate(b"der Hund\n")
+    assert process.returncode == 74
+    assert errors.decode().count("error:") == 1
+
+
+def test_hundred_megabytes_without_a_line_feed(model: Path) -> None:
+    """The line is cut while it is read: one line out, its neighbours as ever, little memory."""
+    process = start(model, "--beam", "1", "--split", "off")
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"der Hund\n")
+    process.stdin.flush()
+    neighbour = process.stdout.readline()
+    before = memory_mb(process.pid)
+    for _ in range(100):
+        process.stdin.write(b"der Hund ist rot und " * 50_000)
+    process.stdin.write(b"\nder Hund\n")
+    process.stdin.flush()
+    lines = [process.stdout.readline() for _ in range(2)]
+    peak = memory_mb(process.pid)
+    _, errors = process.communicate()
+    assert process.returncode == 0
+    assert lines[1] == neighbour
+    assert len(lines[0]) > 1
+    assert "1 lines were over 1,048,576 bytes and were cut while they were read" in errors.decode()
+    assert peak < 512
+    assert peak - before < 150
+
+
+def test_a_binary_file_has_as_many_lines_after_as_before(model: Path, tmp_path: Path) -> None:
+    data = os.urandom(20_000)
+    (tmp_path / "in").write_bytes(data)
+    options = TranslateOptions(tmp_path / "in", tmp_path / "out", (model,), beam=1, precision="fp32")
+    assert translate(options) == 0
+    assert (tmp_path / "out").read_bytes().count(b"\n") == data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> None:
+    more = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    surroundings = {k: v for k, v in environment(model, **more).items() if k != "HOME"}
+    done = subprocess.run(COMMAND, env=surroundings, cwd=tmp_path, capture_output=True, input=b"f\xc3\xbcr\n\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b"\n") == 2
+
+
+def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, tmp_path: Path) -> None:
+    """With stderr on a terminal and stdout in a file, the file has the lines (Rich would take them)."""
+    import pty
+
+    parent, child = pty.openpty()
+    with (tmp_path / "out").open("wb") as out:
+        process = start(model, stdout=out, stderr=child)
+        assert process.stdin
+        process.stdin.write(b"der Hund\n\nrot\n")
+        process.stdin.close()
+        os.close(child)
+        shown = b""
+        while True:
+            try:
+                block = os.read(parent, 1000)
+            except OSError:
+                break
+            if not block:
+                break
+            shown += block
+        assert process.wait(20) == 0
+    os.close(parent)
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 3
+    assert b"3 lines" in shown
+
+
+# ---- damaged models
+
+
+def damaged(model: Path, place: Path) -> Iterator[tuple[str, Path]]:
+    """Yield copies of a model, each damaged in another way."""
+    import shutil
+
+    def copy(name: str) -> Path:
+        shutil.copytree(model, place / name)
+        return place / name
+
+    for file in ("model.safetensors", "tokenizer.model", "recipe.yaml", "manifest.json"):
+        if file == "manifest.json":
+            one = copy("cut-manifest")
+            (one / file).write_bytes((one / file).read_bytes()[:300])
+            yield "cut manifest", one
+            continue
+        one = copy(f"flipped-{file}")
+        data = bytearray((one / file).read_bytes())
+        data[len(data) // 2] ^= 1
+        (one / file).write_bytes(data)
+        yield f"flipped {file}", one
+        one = copy(f"cut-{file}")
+        (one / file).write_bytes((one / file).read_bytes()[:-1])
+        yield f"cut {file}", one
+        one = copy(f"absent-{file}")
+        (one / file).unlink()
+        yield f"absent {file}", one
+    one = copy("newer")
+    manifest = json.loads((one / "manifest.json").read_text())
+    (one / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    yield "newer format", one
+    pickle = place / "model.pt"
+    pickle.write_bytes(b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.")
+    yield "a pickle", pickle
+
+
+def test_no_damaged_model_says_a_word(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").write_bytes(b"der Hund\n")
+    for what, place in damaged(model, tmp_path / "models"):
+        with pytest.raises(NmtError) as caught:
+            translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (place,)))
+        assert caught.value.exit_code in (2, 65), what
+        assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "canary").exists()
+
+
+def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: Path) -> None:
+    """Weights that pass every check and yet overflow: exit 70, from this process and from workers."""
+    import shutil
+
+    shutil.copytree(model, tmp_path / "bad")
+    tensors = load_file(tmp_path / "bad" / "model.safetensors")
+    tensors["decoder.0.feed_forward.outer.weight"].fill_(float("nan"))
+    save_file(tensors, tmp_path / "bad" / "model.safetensors")
+    path = tmp_path / "bad" / "model.safetensors"
+    manifest = json.loads((tmp_path / "bad" / "manifest.json").read_text())
+    manifest["files"]["model.safetensors"] = {"bytes": path.stat().st_size, "sha256": artefact.sha256(path)}
+    (tmp_path / "bad" / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "in").write_bytes(b"\nder Hund\n")
+    for count in (1, 2):
+        with pytest.raises(DivergedError):
+            translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (tmp_path / "bad",), workers=count))
+        assert not (tmp_path / "out").exists()
+
+
+# ---- memory and workers
+
+
+def test_out_of_memory_halves_the_batch_and_loses_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = prepare_engine(TranslateOptions(models=(model,), precision="fp32"))
+    sources = [Source([*ids, 2]) for ids in engine.tokenizer.encode([f"der Hund {i}" for i in range(50)])]
+    how = SearchSettings(beam=2, extra_length=5, rows=64)
+    expected = dict(workers.steady_search(engine.models, engine.dtype, iter(sources), how))
+    real = search_module.Incremental.step
+
+    def step(self: Any, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        if ids.numel() > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, ids, positions)
+
+    monkeypatch.setattr(search_module.Incremental, "step", step)
+    got = list(workers.steady_search(engine.models, engine.dtype, iter(sources), how))
+    assert len(got) == 50
+    assert {n: h[0].ids for n, h in got} == {n: h[0].ids for n, h in expected.items()}
+    assert "going on with 8 hypotheses" in capsys.readouterr().err
+    monkeypatch.setattr(search_module.Incremental, "step", lambda *_: (_ for _ in ()).throw(MemoryError))
+    with pytest.raises(StorageError, match="too little memory"):
+        list(workers.steady_search(engine.models, engine.dtype, iter(sources), how))
+
+
+def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
+    process = start(model, "--workers", "2")
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b"der Hund\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    for pid in children(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(b"die Katze\n" * 10, timeout=20)
+    assert process.returncode == 74
+    assert errors.decode().count("error:") == 1
+    assert "Traceback" not in errors.decode()

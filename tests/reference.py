@@ -1,0 +1,193 @@
+"""A plain float64 Transformer, written from the paper's equations and from nothing else.
+
+Everything the package does cleverly is done here the long way round: sentences stand in padded rectangles, masks are
+written out with -inf, every head is its own small matrix product, every sentence has its own loop. It takes the
+package's weights by name and gives logits that the package must match to 1e-10. Its gradients come from autograd.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt_cli import recipe
+from nmt_cli.transformer.model import Batch, Transformer, pack
+
+Pair = tuple[Sequence[int], Sequence[int]]
+EPSILON = 1e-5
+
+
+def batch_of(pairs: Sequence[Pair]) -> Batch:
+    """Pack (source ids, target ids) as the package does; the ids should end with EOS."""
+    flat = [np.concatenate([np.asarray(pair[side], np.int64) for pair in pairs]) for side in (0, 1)]
+    lengths = [np.array([len(pair[side]) for pair in pairs]) for side in (0, 1)]
+    return pack(flat[0], lengths[0], flat[1], lengths[1])
+
+
+def random_pairs(seed: int, vocabulary: int, lengths: Sequence[tuple[int, int]]) -> list[Pair]:
+    """Return pairs of random ids (3 to vocabulary - 1) of these lengths, the last id being EOS (2)."""
+    draw = np.random.default_rng(seed)
+    return [
+        ([*draw.integers(3, vocabulary, s - 1).tolist(), 2], [*draw.integers(3, vocabulary, t - 1).tolist(), 2])
+        for s, t in lengths
+    ]
+
+
+def tiny(**changes: object) -> recipe.Model:
+    """Return the settings of a small model in which no two sizes are equal."""
+    sizes = {"num_layers": 2, "d_model": 12, "d_ff": 20, "num_heads": 3, "d_k": 4, "d_v": 5, "max_length": 32}
+    return recipe.Model(**{**sizes, **changes})  # type: ignore[arg-type]
+
+
+def random_model(settings: recipe.Model, vocabulary: int, seed: int = 0) -> Transformer:
+    """Return a float64 model in which no bias is 0 and no scale is 1, so that none can be forgotten."""
+    torch.manual_seed(seed)
+    model = Transformer(settings, vocabulary).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(-0.5, 0.5)
+                if "norm" in name and name.endswith("weight"):
+                    parameter.add_(1)
+    return model
+
+
+class Reference:
+    """The model of section 3 with the weights of `model`, as leaves of their own that gradients can be taken of.
+
+    Args:
+        model: whose weights are copied.
+        masks: dropout masks of zeros and ones, per side a list (one entry per place) of lists (one N_i x D mask per
+            sentence); None for no dropout.
+    """
+
+    def __init__(self, model: Transformer, masks: tuple[list[list[Tensor]], list[list[Tensor]]] | None = None) -> None:
+        self.settings = model.settings
+        self.weights = {name: p.detach().double().clone().requires_grad_() for name, p in model.named_parameters()}
+        self.masks = masks
+        self.attended: dict[str, Tensor] = {}  # by layer, the last weights: B x H x queries x keys
+
+    def logits(self, pairs: Sequence[Pair]) -> list[Tensor]:
+        """Return T x (V - 1) logits per pair: of every piece but PAD."""
+        s, w = self.settings, self.weights
+        self.places = {"src": 0, "tgt": 0}
+        src, src_lengths = self.rectangle([pair[0] for pair in pairs])
+        tgt, tgt_lengths = self.rectangle([[0, *pair[1][:-1]] for pair in pairs])
+        src_keys = torch.tensor([[i < n for i in range(src.shape[1])] for n in src_lengths])
+        tgt_keys = torch.tensor([[i < n for i in range(tgt.shape[1])] for n in tgt_lengths])
+        everywhere = src_keys[:, None, :].expand(-1, src.shape[1], -1)
+        causal = torch.tensor([[j <= i for j in range(tgt.shape[1])] for i in range(tgt.shape[1])])
+        before = tgt_keys[:, None, :] & causal[None]
+        to_source = src_keys[:, None, :].expand(-1, tgt.shape[1], -1)
+
+        x = self.embed(src, src_lengths, "src")
+        for layer in [f"encoder.{n}" for n in range(s.num_layers)]:
+            residuals = [f"{layer}.residuals.{i}.norm" for i in range(2)]
+            x = self.sublayer(x, residuals[0], "src", self.attention, f"{layer}.self_attention", everywhere)
+            x = self.sublayer(x, residuals[1], "src", self.feed_forward, f"{layer}.feed_forward")
+        memory = self.norm(x, "encoder_norm") if s.norm == "pre" else x
+
+        y = self.embed(tgt, tgt_lengths, "tgt")
+        for layer in [f"decoder.{n}" for n in range(s.num_layers)]:
+            residuals = [f"{layer}.residuals.{i}.norm" for i in range(3)]
+            y = self.sublayer(y, residuals[0], "tgt", self.attention, f"{layer}.self_attention", before)
+            y = self.sublayer(y, residuals[1], "tgt", self.attention, f"{layer}.cross_attention", to_source, memory)
+            y = self.sublayer(y, residuals[2], "tgt", self.feed_forward, f"{layer}.feed_forward")
+        if s.norm == "pre":
+            y = self.norm(y, "decoder_norm")
+        out = y @ w["embedding.weight"][1:].T
+        return [out[i, :n] for i, n in enumerate(tgt_lengths)]
+
+    def rectangle(self, sentences: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
+        # Pads hold a real piece, not PAD: a mask that is missing anywhere must show.
+        width = max(map(len, sentences)) + 2
+        return torch.tensor([[*s, *[5] * (width - len(s))] for s in sentences]), [len(s) for s in sentences]
+
+    def embed(self, ids: Tensor, lengths: list[int], side: str) -> Tensor:
+        d = self.settings.d_model
+        table = self.weights["embedding.weight"]
+        rows = []
+        for sentence in ids.tolist():
+            for position, piece in enumerate(sentence):
+                # PAD opens the target: a vector of zeros that is never learnt.
+                vector = table[piece] * math.sqrt(d) if piece else torch.zeros(d, dtype=torch.float64)
+                rows.append(vector + self.position(position, side))
+        x = torch.stack(rows).view(*ids.shape, d)
+        return self.dropout(x, side)
+
+    def position(self, pos: int, side: str) -> Tensor:
+        if self.settings.positions == "learned":
+            return self.weights[f"{side}_positions.weight"][pos]
+        d = self.settings.d_model
+        values = []
+        for i in range(d // 2):
+            angle = pos / 10000 ** (2 * i / d)
+            values += [math.sin(angle), math.cos(angle)]
+        return torch.tensor(values, dtype=torch.float64).float().double()  # the package's table is float32
+
+    def dropout(self, x: Tensor, side: str) -> Tensor:
+        if self.masks is None:
+            return x
+        place = self.places[side]
+        self.places[side] += 1
+        scaled = torch.zeros_like(x)
+        for i, mask in enumerate(self.masks[side == "tgt"][place]):
+            scaled[i, : len(mask)] = x[i, : len(mask)] * mask / (1 - self.settings.dropout)
+        return scaled
+
+    def sublayer(self, x: Tensor, norm: str, side: str, function: Callable[..., Tensor], *rest: object) -> Tensor:
+        if self.settings.norm == "pre":
+            return x + self.dropout(function(self.norm(x, norm), *rest), side)
+        return self.norm(x + self.dropout(function(x, *rest), side), norm)
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+        standard = (x - mean) / torch.sqrt(variance + EPSILON)
+        return standard * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def matrices(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """Return the weight and bias of the query, key and value projections, all heads together."""
+        h, d_k, d_v = self.settings.num_heads, self.settings.d_k, self.settings.d_v
+        if f"{name}.query.weight" in self.weights:
+            parts = [f"{name}.query", f"{name}.key_value"]
+        else:
+            parts = [f"{name}.query_key_value"]
+        weight = torch.cat([self.weights[f"{part}.weight"] for part in parts])
+        none = torch.zeros(len(weight), dtype=torch.float64)
+        bias = torch.cat([self.weights[f"{part}.bias"] for part in parts]) if self.settings.attention_bias else none
+        a, b = h * d_k, 2 * h * d_k
+        assert len(weight) == b + h * d_v
+        return [(weight[:a], bias[:a]), (weight[a:b], bias[a:b]), (weight[b:], bias[b:])]
+
+    def attention(self, x: Tensor, name: str, mask: Tensor, memory: Tensor | None = None) -> Tensor:
+        s = self.settings
+        memory = x if memory is None else memory
+        (w_q, b_q), (w_k, b_k), (w_v, b_v) = self.matrices(name)
+        heads, weights = [], []
+        for i in range(s.num_heads):
+            keys, values = slice(i * s.d_k, (i + 1) * s.d_k), slice(i * s.d_v, (i + 1) * s.d_v)
+            q = x @ w_q[keys].T + b_q[keys]
+            k = memory @ w_k[keys].T + b_k[keys]
+            v = memory @ w_v[values].T + b_v[values]
+            scores = q @ k.transpose(1, 2) / math.sqrt(s.d_k)
+            scores = torch.where(mask, scores, torch.tensor(-math.inf, dtype=torch.float64))
+            scores = torch.exp(scores - scores.max(-1, keepdim=True).values)
+            weights.append(scores / scores.sum(-1, keepdim=True))
+            heads.append(weights[-1] @ v)
+        self.attended[name] = torch.stack(weights, 1)
+        out = torch.cat(heads, -1) @ self.weights[f"{name}.output.weight"].T
+        return out + self.weights[f"{name}.output.bias"] if s.attention_bias else out
+
+    def feed_forward(self, x: Tensor, name: str) -> Tensor:
+        w = self.weights
+        inner = x @ w[f"{name}.inner.weight"].T + w[f"{name}.inner.bias"]
+        if self.settings.activation == "relu":
+            inner = torch.clamp(inner, min=0)
+        elif self.settings.activation == "swish":
+            inner = inner / (1 + torch.exp(-inner))
+        else:
+            inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
+        return inner @ w[f"{name}.outer.weight"].T + w[f"{name}.outer.bias"]

@@ -1,0 +1,201 @@
+"""Attention against equation 1 written out, and the way between packed tokens and the padded grid."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nmt_cli.transformer.attention import (
+    Attention,
+    Layout,
+    dot_product_attention,
+    from_grid,
+    linear,
+    mask_bias,
+    to_grid,
+)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention with a mask B x T x S (True: may be attended), the same for all heads."""
+    return dot_product_attention(q, k, v, mask_bias(None if mask is None else mask[:, None], q.dtype))
+
+
+lengths_of_sentences = st.lists(st.integers(1, 9), min_size=1, max_size=7)
+
+
+def by_loops(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Equation 1 for every sentence, head and query alone."""
+    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            for t in range(q.shape[2]):
+                allowed = [s for s in range(k.shape[2]) if mask is None or mask[b % len(mask), t % mask.shape[1], s]]
+                scores = [float(q[b, h, t] @ k[b, h, s]) / math.sqrt(q.shape[3]) for s in allowed]
+                weights = [math.exp(score - max(scores)) for score in scores]
+                for s, weight in zip(allowed, weights, strict=True):
+                    out[b, h, t] += weight / sum(weights) * v[b, h, s]
+    return out
+
+
+def random_qkv(dtype: torch.dtype = torch.float64, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 3, 4, 6), (2, 3, 5, 6), (2, 3, 5, 7))  # d_k 6, d_v 7
+    return tuple((torch.randn(s, generator=generator) * scale).to(dtype) for s in shapes)  # type: ignore[return-value]
+
+
+MASKS = {
+    "none": None,
+    "per query": torch.rand(2, 4, 5, generator=torch.Generator().manual_seed(1)) < 0.6,
+    "one row for all queries": torch.tensor([[[True] * 5], [[True, True, False, False, False]]]),
+    "causal, one for all sentences": torch.ones(1, 4, 5, dtype=torch.bool).tril(),
+}
+MASKS["per query"][..., 2] = True  # nobody is left without a key
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_attention_is_equation_1(mask: Tensor | None) -> None:
+    q, k, v = random_qkv()
+    expected = by_loops(q, k, v, mask)
+    assert torch.allclose(attend(q, k, v, mask), expected, rtol=0, atol=1e-12)
+    fused = nn.functional.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None])
+    assert torch.allclose(fused, expected, rtol=0, atol=1e-12), "torch's own kernel, which CUDA uses, is the same"
+
+
+def test_scores_are_divided_by_the_root_of_d_k() -> None:
+    # Two keys with q.k = 8 and 0 at d_k = 64: weights e^1 to 1, not e^8 to 1 (no scale) or e^(1/8) to 1 (by d_k).
+    q = torch.zeros(1, 1, 1, 64, dtype=torch.float64)
+    q[..., 0] = 8
+    k = torch.zeros(1, 1, 2, 64, dtype=torch.float64)
+    k[0, 0, 0, 0] = 1
+    v = torch.tensor([[[[1.0], [0.0]]]], dtype=torch.float64)
+    assert float(attend(q, k, v, None)) == pytest.approx(math.e / (math.e + 1), abs=1e-12)
+
+
+def test_scaling_keeps_the_scores_variance_at_one() -> None:
+    # Footnote 4 of the paper. With one-hot values the output is the softmax itself.
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 1, 400, 256).double(), torch.randn(1, 1, 50, 256).double()
+    weights = attend(q, k, torch.eye(50).double()[None, None], None)
+    logits = weights.log()
+    assert float((logits - logits.mean(-1, keepdim=True)).std()) == pytest.approx(1, abs=0.05)
+
+
+def test_masked_values_have_no_weight_at_all() -> None:
+    q, k, v = random_qkv(torch.float32)
+    mask = torch.tensor([True, True, True, False, False]).expand(2, 4, 5)
+    k[:, :, 3:], v[:, :, 3:] = 50.0, 1e30
+    assert torch.allclose(attend(q, k, v, mask), attend(q, k[:, :, :3], v[:, :, :3], None), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_row_that_may_attend_nowhere_stays_finite_and_leaves_the_others_alone(dtype: torch.dtype) -> None:
+    q, k, v = (x.requires_grad_() for x in random_qkv(dtype, scale=100))
+    mask = torch.ones(2, 4, 5, dtype=torch.bool)
+    mask[0, 1] = False
+    out = attend(q, k, v, mask)
+    out.float().sum().backward()
+    assert out.isfinite().all()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+    whole = attend(q, k, v, None)
+    assert torch.allclose(out[1].float(), whole[1].float(), rtol=2e-2, atol=2e-2)
+    assert torch.allclose(out[0, :, [0, 2, 3]].float(), whole[0, :, [0, 2, 3]].float(), rtol=2e-2, atol=2e-2)
+
+
+# --- packed tokens and the padded grid ------------------------------------------------------------------------------
+
+
+@given(lengths_of_sentences)
+def test_a_layout_says_where_every_token_is(lengths: list[int]) -> None:
+    layout = Layout(lengths)
+    assert layout.lengths_B.tolist() == lengths
+    assert layout.max_length == max(lengths)
+    assert layout.positions_N.tolist() == [position for n in lengths for position in range(n)]
+    expected = [[t < n for t in range(max(lengths))] for n in lengths]
+    if len(set(lengths)) == 1:
+        assert layout.mask_BT is None, "no pads, nothing to mask"
+    else:
+        assert layout.mask_BT.tolist() == expected
+
+
+@given(lengths_of_sentences, st.integers(1, 3), st.integers(1, 3))
+def test_every_token_head_and_part_has_its_place_on_the_grid(lengths: list[int], parts: int, heads: int) -> None:
+    layout, size = Layout(lengths), 2
+    x_NC = torch.randn(sum(lengths), parts * heads * size)
+    grid = to_grid(x_NC, layout, parts, heads)
+    assert grid.shape == (parts, len(lengths), heads, max(lengths), size)
+    split_NPHK = x_NC.view(-1, parts, heads, size)
+    start = 0
+    for b, n in enumerate(lengths):
+        for part in range(parts):
+            for head in range(heads):
+                assert torch.equal(grid[part, b, head, :n], split_NPHK[start : start + n, part, head])
+        start += n
+    assert torch.equal(from_grid(grid[0], layout), split_NPHK[:, 0].flatten(1))
+
+
+@settings(max_examples=10, deadline=None)
+@given(lengths_of_sentences)
+def test_gradients_pass_both_ways(lengths: list[int]) -> None:
+    layout = Layout(lengths)
+    # What pads hold is nobody's business, as long as nobody looks at them.
+    real = torch.ones(len(lengths), max(lengths)) if layout.full else layout.mask_BT.double()
+    x_NC = torch.randn(sum(lengths), 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: to_grid(x, layout, 2, 2) * real[:, None, :, None], x_NC)
+    x_BHTK = torch.randn(len(lengths), 2, max(lengths), 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: from_grid(x, layout), x_BHTK)
+
+
+# --- many heads -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d_v", [4, 5])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("cross", [False, True])
+def test_heads_are_projected_apart_attended_apart_and_concatenated(cross: bool, bias: bool, d_v: int) -> None:
+    torch.manual_seed(0)
+    h, d_k, d = 3, 4, 10
+    attention = Attention(d, h, d_k, d_v, bias=bias, cross=cross).double()
+    layout, memory_layout = Layout([3, 1, 4]), Layout([2, 5, 4] if cross else [3, 1, 4])
+    x = torch.randn(8, d, dtype=torch.float64)
+    memory = torch.randn(11, d, dtype=torch.float64) if cross else x
+    bias_BHTS = mask_bias(memory_layout.mask_BT[:, None, None], x.dtype)
+    actual = attention(x, layout, bias_BHTS, (memory, memory_layout) if cross else None)
+
+    w_q, w_k, w_v, w_o = attention.projections()
+    size = h * d_k
+    zero = torch.zeros(h * (2 * d_k + d_v)).double()
+    if cross:
+        b = torch.cat([attention.query.bias, attention.key_value.bias]) if bias else zero
+    else:
+        b = attention.query_key_value.bias if bias else zero
+    xs, memories = x.split([3, 1, 4]), memory.split(memory_layout.lengths_B.tolist())
+    expected = []
+    for mine, theirs in zip(xs, memories, strict=True):
+        heads = []
+        for i in range(h):
+            keys, values = slice(i * d_k, (i + 1) * d_k), slice(i * d_v, (i + 1) * d_v)
+            q = mine @ w_q[keys].T + b[:size][keys]
+            k = theirs @ w_k[keys].T + b[size : 2 * size][keys]
+            v = theirs @ w_v[values].T + b[2 * size :][values]
+            heads.append(torch.softmax(q @ k.T / math.sqrt(d_k), -1) @ v)
+        expected.append(torch.cat(heads, -1) @ w_o.T + (attention.output.bias if bias else 0))
+    assert torch.allclose(actual, torch.cat(expected), rtol=0, atol=1e-12)
+
+
+def test_biases_are_there_only_when_asked_for() -> None:
+    for bias in (False, True):
+        names = [n for n, _ in Attention(8, 2, 4, 4, bias=bias, cross=True).named_parameters()]
+        assert sum(n.endswith("bias") for n in names) == (3 if bias else 0)
+
+
+def test_a_layer_computes_in_its_inputs_type_and_keeps_float32_weights() -> None:
+    layer = nn.Linear(4, 3)
+    out = linear(torch.ones(2, 4, dtype=torch.bfloat16), layer)
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
+    assert torch.allclose(out.float(), layer(torch.ones(2, 4)), atol=2e-2)

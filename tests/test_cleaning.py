@@ -1,0 +1,175 @@
+import re
+import unicodedata
+
+import pytest
+import texts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt_cli.corpus import cleaning
+from nmt_cli.corpus.cleaning import Cleaned, Cleaner, HeldOut, Tally
+from nmt_cli.recipe import Cleaning
+
+NOTHING = HeldOut(frozenset(), frozenset())
+
+
+def clean(
+    pairs: list[tuple[bytes | None, bytes | None]],
+    src: str = "en",
+    tgt: str = "de",
+    held_out: HeldOut = NOTHING,
+    settings: Cleaning | None = None,
+) -> Cleaned:
+    return Cleaner(src, tgt, settings or Cleaning(), held_out)(([p[0] for p in pairs], [p[1] for p in pairs]))
+
+
+@given(st.text(), st.booleans())
+def test_normalising_twice_changes_nothing(text: str, nfkc: bool) -> None:
+    once = cleaning.normalise(text, nfkc)
+    assert cleaning.normalise(once, nfkc) == once
+
+
+@given(st.text(st.one_of(st.characters(), st.sampled_from("\r\n\t\x00\x0b\x0c\x1c\x85\xa0\u2028\u2029\u200b\ufeff  "))))
+def test_normalised_text_is_one_line_of_words_between_single_spaces(text: str) -> None:
+    line = cleaning.normalise(text, nfkc=False)
+    assert line == line.strip()
+    assert "  " not in line
+    assert not any(unicodedata.category(c) in ("Cc", "Zl", "Zp", "Cs") for c in line)
+    assert len((line + "x").splitlines()) == 1
+    line.encode()
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_plain_text_only_loses_spaces(text: str) -> None:
+    assert cleaning.normalise(text, nfkc=False) == " ".join(text.split())
+
+
+def test_unicode_forms() -> None:
+    assert cleaning.normalise("e\u0301 ½ ﬁ", nfkc=False) == "é ½ ﬁ"
+    assert cleaning.normalise("e\u0301 ½ ﬁ", nfkc=True) == "é 1⁄2 fi"
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("R&amp;D", "R&D"),
+        ("&amp;lt;", "&lt;"),
+        ("&#252;&#xFC;&uuml;", "üüü"),
+        ("Q&A, AT&T", "Q&A, AT&T"),
+        ("?a=1&copy=2", "?a=1&copy=2"),
+        ("&unknownentity;", "&unknownentity;"),
+    ],
+)
+def test_entities_are_undone_once(text: str, plain: str) -> None:
+    assert cleaning.unescape(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("\ufeffa b", "byte-order mark"),
+        ("a b\r", "carriage return at the end"),
+        ("a\x00b", "control character inside"),
+        ("a\tb", "control character inside"),
+        ("a\rb", "control character inside"),
+        ("a\x85b", "Unicode line separator"),
+        ("a\u2028b", "Unicode line separator"),
+        ("a\xa0b", "Unicode space"),
+        ("e\u0301", "NFC"),
+        ("a &lt; b", "HTML entity"),
+    ],
+)
+def test_each_repair_is_counted_by_its_name(line: str, kind: str) -> None:
+    tally = Tally()
+    cleaning.repair(line, Cleaning(), tally)
+    assert +tally.repaired == {kind: 1}
+
+
+def test_unescaping_is_optional() -> None:
+    assert cleaning.repair("a &lt; b", Cleaning(unescape=False), Tally()) == "a &lt; b"
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason"),
+    [
+        ((None, b"ein"), cleaning.LONG_LINE),
+        ((b"a\xff", b"ein"), cleaning.NOT_UTF8),
+        ((b" \t", b"ein"), cleaning.EMPTY),
+        ((b"one", b"\xe2\x80\xa8"), cleaning.EMPTY),
+        ((b"same ", b" same"), cleaning.COPY),
+        (("Привет, мир".encode(), b"Hallo Welt"), cleaning.SCRIPT),
+        ((b"a dog", "一只狗".encode()), cleaning.SCRIPT),
+    ],
+)
+def test_each_reason_drops_its_pair(pair: tuple[bytes | None, bytes | None], reason: str) -> None:
+    done = clean([(b"a dog", b"ein Hund"), pair])
+    assert done.tally.dropped == {reason: 1}
+    assert (done.src, done.tgt, done.tally.read) == (["a dog"], ["ein Hund"], 2)
+    assert len(done.hashes) == 16
+    assert len(done.tally.examples[reason]) == 1
+
+
+def test_optional_reasons_can_be_off() -> None:
+    settings = Cleaning(drop_copies=False, check_script=False)
+    pairs = [(b"same", b"same"), ("мир".encode(), b"Welt")]
+    assert len(clean(pairs, settings=settings).src) == 2
+
+
+def test_held_out_pairs_are_dropped_after_the_same_cleaning() -> None:
+    held_out = cleaning.held_out([(["R&amp;D is\u2028fun", "Only here"], ["FuE macht Spaß", "Nur hier"])], Cleaning())
+    train = [
+        (b"R&D is fun", "FuE  macht Spaß".encode()),
+        (b"Only here", b"anders"),
+        (b"A third", b"Ein drittes"),
+    ]
+    done = clean(train, held_out=held_out)
+    assert done.tally.dropped == {cleaning.HELD_OUT: 1, cleaning.SOURCE_HELD_OUT: 1}
+    assert done.src == ["Only here", "A third"]
+
+
+@pytest.mark.parametrize(
+    ("line", "language", "expected"),
+    [
+        ("Straße – „ü“ 12 %", "de", False),
+        ("naïve Здр", "en", False),
+        ("не naïf", "ru", True),
+        ("привет 12", "ru", False),
+        ("12:30", "ru", False),
+        ("日本語のテキスト OK", "ja", False),
+        ("only English", "ja", True),
+        ("中文 iPhone", "zh", False),
+        ("привет", "xx", False),
+    ],
+)
+def test_script(line: str, language: str, expected: bool) -> None:
+    assert cleaning.foreign(line, language) is expected
+
+
+def test_shifted_lines_are_noticed() -> None:
+    src, tgt = (list(side) for side in zip(*texts.pairs(2000), strict=True))
+    assert not cleaning.shifted(src, tgt)
+    assert cleaning.shifted(src[1:], tgt[:-1])
+    assert cleaning.shifted(src[:-2], tgt[2:])
+    assert not cleaning.shifted(src[:100], tgt[1:101])  # too few to tell
+    assert not cleaning.shifted(["same"] * 1000, ["gleich"] * 1000)
+
+
+def test_swapped_sides_get_more_votes_for_the_other_language() -> None:
+    pairs = [(src.encode(), tgt.encode()) for src, tgt in texts.pairs(300)]
+    straight, swapped = clean(pairs).swap_votes, clean([(tgt, src) for src, tgt in pairs]).swap_votes
+    assert (straight[:, 0] > 2 * straight[:, 1]).all()
+    assert (swapped[:, 1] > 2 * swapped[:, 0]).all()
+
+
+def test_only_the_first_three_examples_are_kept_and_cut() -> None:
+    done = clean([(b"x" * 500, b"x" * 500)] + [(f"s{i}".encode(), f"s{i}".encode()) for i in range(9)])
+    total = Tally()
+    total.add(done.tally)
+    total.add(done.tally)
+    assert total.dropped[cleaning.COPY] == 20
+    assert [src for src, _ in total.examples[cleaning.COPY]] == ["x" * 200, "s0", "s1"]
+
+
+def test_hashes_tell_where_the_source_ends() -> None:
+    assert cleaning.pair_hash("a b", "c") != cleaning.pair_hash("a", "b c")
+    assert re.fullmatch(r"[0-9a-f]{32}", cleaning.pair_hash("a", "b").hex())

@@ -1,0 +1,203 @@
+"""The label-smoothed loss: a table worked out by hand, torch's own loss over the V - 1 real pieces, gradients."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import batch_of, random_model, random_pairs, tiny
+from torch import Tensor
+
+from nmt_cli.training import loss as module
+from nmt_cli.training.loss import smoothed_loss
+
+LN2 = math.log(2)
+
+
+def one_distribution(labels: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return hidden states and weights whose logits give pieces 1 to 4 the probabilities 1/2, 1/4, 1/8, 1/8."""
+    logits = torch.tensor(
+        [9.0, 0.5, 0.25, 0.125, 0.125], dtype=torch.float64
+    ).log()  # PAD's is large and must not count
+    return torch.ones(len(labels), 1, dtype=torch.float64), logits[:, None].clone(), torch.tensor(labels)
+
+
+def random_case(
+    tokens: int, dtype: torch.dtype = torch.float64, vocabulary: int = 11, width: int = 6
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(tokens)
+    hidden = torch.randn(tokens, width, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(vocabulary, width, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    return hidden, weight, torch.randint(1, vocabulary, (tokens,), generator=generator)
+
+
+def torchs(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    return F.cross_entropy((hidden @ weight.T)[:, 1:], labels - 1, label_smoothing=smoothing, reduction="sum")
+
+
+# Smoothing 0.1 over 4 pieces gives each 0.025 and the label 0.9 more. In units of ln 2 the pieces cost 1, 2, 3, 3.
+BY_HAND = {1: (1.0, 1.125), 2: (2.0, 2.025), 3: (3.0, 2.925), 4: (3.0, 2.925)}
+
+
+@pytest.mark.parametrize("label", BY_HAND)
+def test_the_table_worked_out_by_hand(label: int) -> None:
+    loss, nll = smoothed_loss(*one_distribution([label]), 0.1)
+    plain, smoothed = BY_HAND[label]
+    assert nll.item() == pytest.approx(plain * LN2, rel=1e-12)
+    assert loss.item() == pytest.approx(smoothed * LN2, rel=1e-12)
+
+
+def test_tokens_are_summed_not_averaged() -> None:
+    loss, nll = smoothed_loss(*one_distribution([1, 2, 3, 3]), 0.1)
+    assert loss.item() == pytest.approx((1.125 + 2.025 + 2 * 2.925) * LN2, rel=1e-12)
+    assert nll.item() == pytest.approx((1 + 2 + 2 * 3) * LN2, rel=1e-12)
+
+
+def test_the_reported_nll_is_not_smoothed_and_in_nats() -> None:
+    for smoothing in (0.0, 0.1, 0.5):
+        _, nll = smoothed_loss(*one_distribution([2]), smoothing)
+        assert math.exp(nll.item()) == pytest.approx(4)  # perplexity of a piece with probability 1/4
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_value_and_gradients_are_torchs_over_the_real_pieces(tokens: int, smoothing: float) -> None:
+    hidden, weight, labels = random_case(tokens)
+    loss, nll = smoothed_loss(hidden, weight, labels, smoothing)
+    expected = torchs(hidden, weight, labels, smoothing)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert nll.item() == pytest.approx(torchs(hidden, weight, labels, 0.0).item(), rel=1e-12)
+    actual_grads = torch.autograd.grad(loss * 3, (hidden, weight))
+    expected_grads = torch.autograd.grad(expected * 3, (hidden, weight))
+    for actual, wanted in zip(actual_grads, expected_grads, strict=True):
+        assert torch.allclose(actual, wanted, rtol=0, atol=1e-12)
+
+
+def test_float32_is_within_a_millionth_of_torchs() -> None:
+    hidden, weight, labels = random_case(300, torch.float32, vocabulary=500, width=64)
+    loss, _ = smoothed_loss(hidden, weight, labels, 0.1)
+    exact = torchs(hidden.double(), weight.double(), labels, 0.1)
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
+    for actual, wanted in zip(
+        torch.autograd.grad(loss, (hidden, weight)), torch.autograd.grad(exact, (hidden, weight)), strict=True
+    ):
+        assert torch.allclose(actual, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 8, 9, 16, 17])
+def test_blocks_change_nothing(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, labels = random_case(tokens)
+    whole, whole_nll = smoothed_loss(hidden, weight, labels, 0.1)
+    whole_grads = torch.autograd.grad(whole, (hidden, weight))
+    for rows_of_a_block, rows_of_a_softmax in ((8, 3), (8, 8), (1, 5), (0, 1)):
+        monkeypatch.setattr(module, "BLOCK_BYTES", rows_of_a_block * 11 * 8)
+        monkeypatch.setattr(module, "ROWS", rows_of_a_softmax)
+        cut, cut_nll = smoothed_loss(hidden, weight, labels, 0.1)
+        assert cut.item() == pytest.approx(whole.item(), rel=1e-13)
+        assert cut_nll.item() == pytest.approx(whole_nll.item(), rel=1e-13)
+        for a, b in zip(whole_grads, torch.autograd.grad(cut, (hidden, weight)), strict=True):
+            assert torch.allclose(a, b, rtol=0, atol=1e-12)
+
+
+def test_gradients_are_the_slopes_of_the_value() -> None:
+    # Not torch's gradcheck: it walks back twice through one graph, which this loss refuses (see below).
+    hidden, weight, labels = random_case(4, vocabulary=6, width=3)
+    grads = torch.autograd.grad(smoothed_loss(hidden, weight, labels, 0.2)[0], (hidden, weight))
+    for tensor, grad in zip((hidden, weight), grads, strict=True):
+        with torch.no_grad():
+            flat = tensor.view(-1)
+            for i in range(len(flat)):
+                there = float(flat[i])
+                values = []
+                for step in (1e-5, -1e-5):
+                    flat[i] = there + step
+                    values.append(float(smoothed_loss(hidden, weight, labels, 0.2)[0]))
+                flat[i] = there
+                assert (values[0] - values[1]) / 2e-5 == pytest.approx(float(grad.view(-1)[i]), abs=1e-8)
+
+
+def test_one_input_alone_may_need_a_gradient() -> None:
+    hidden, weight, labels = random_case(5)
+    both = torch.autograd.grad(smoothed_loss(hidden, weight, labels, 0.1)[0], (hidden, weight))
+    (only,) = torch.autograd.grad(smoothed_loss(hidden, weight.detach(), labels, 0.1)[0], hidden)
+    assert torch.equal(only, both[0])
+    (only,) = torch.autograd.grad(smoothed_loss(hidden.detach(), weight, labels, 0.1)[0], weight)
+    assert torch.equal(only, both[1])
+
+
+def test_a_second_backward_pass_is_right_or_refused() -> None:
+    hidden, weight, labels = random_case(5)
+    loss = smoothed_loss(hidden, weight, labels, 0.1)[0] * 2
+    first = [g.clone() for g in torch.autograd.grad(loss, (hidden, weight), retain_graph=True)]
+    try:
+        second = torch.autograd.grad(loss, (hidden, weight))
+    except RuntimeError:
+        return
+    assert all(torch.allclose(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_no_probability_and_no_gradient_goes_to_pad() -> None:
+    hidden, weight, labels = random_case(6)
+    loss, nll = smoothed_loss(hidden, weight, labels, 0.3)
+    hidden_grad, weight_grad = torch.autograd.grad(loss, (hidden, weight))
+    assert not weight_grad[0].any()
+    assert weight_grad[1:].abs().sum(1).all()
+    changed = weight.detach().clone()
+    changed[0] = 1e6
+    other, other_nll = smoothed_loss(hidden, changed, labels, 0.3)
+    assert torch.equal(other, loss)
+    assert torch.equal(other_nll, nll)
+    assert torch.equal(torch.autograd.grad(other, hidden)[0], hidden_grad)
+
+
+def test_the_gradient_is_zero_where_the_smoothed_target_is_met() -> None:
+    # Probabilities 0.925 and three times 0.025 are the smoothed target itself: nothing is left to learn.
+    logits = torch.tensor([1.0, 0.925, 0.025, 0.025, 0.025], dtype=torch.float64).log()[:, None].requires_grad_()
+    loss, _ = smoothed_loss(torch.ones(1, 1, dtype=torch.float64), logits, torch.tensor([1]), 0.1)
+    (grad,) = torch.autograd.grad(loss, logits)
+    assert float(grad.abs().max()) < 1e-15
+
+
+def test_large_scores_give_numbers() -> None:
+    hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
+    weight = torch.tensor([[5.0], [1.0], [-1.0]], requires_grad=True)
+    loss, nll = smoothed_loss(hidden, weight, torch.tensor([2, 1]), 0.1)
+    loss.backward()
+    assert nll.item() == pytest.approx(4e4)
+    assert hidden.grad.isfinite().all()
+    assert weight.grad.isfinite().all()
+
+
+def test_bfloat16_states_are_summed_in_float32() -> None:
+    hidden, weight, labels = random_case(400, torch.float32, vocabulary=300, width=32)
+    exact = torchs(hidden.double(), weight.double(), labels, 0.1)
+    loss, _ = smoothed_loss(hidden.bfloat16(), weight, labels, 0.1)
+    assert loss.dtype == torch.float64
+    assert loss.item() == pytest.approx(exact.item(), rel=2e-3)
+    (grad,) = torch.autograd.grad(loss, weight)
+    assert grad.dtype == torch.float32
+
+
+def test_nothing_is_kept_where_no_gradient_is_wanted() -> None:
+    hidden, weight, labels = random_case(5)
+    with torch.no_grad():
+        loss, _ = smoothed_loss(hidden, weight, labels, 0.1)
+    assert not loss.requires_grad
+    _, nll = smoothed_loss(hidden, weight, labels, 0.1)
+    assert not nll.requires_grad
+
+
+def test_the_models_loss_per_token_does_not_depend_on_how_a_batch_is_cut() -> None:
+    pairs = random_pairs(3, 23, [(4, 3), (2, 9), (7, 5)])
+    model = random_model(tiny(), 23)
+
+    def gradients(parts: list) -> list[Tensor]:
+        model.zero_grad()
+        for part in parts:
+            batch = batch_of(part)
+            loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
+            (loss / 17).backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    whole, cut = gradients([pairs]), gradients([pairs[:1], pairs[1:]])
+    assert max(float((a - b).abs().max()) for a, b in zip(whole, cut, strict=True)) < 1e-13

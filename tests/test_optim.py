@@ -1,0 +1,137 @@
+"""Golden learning rates and what Adam is made of (section 5.3)."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import batch_of, random_model, random_pairs, tiny
+from torch import nn
+
+from nmt_cli.recipe import Training
+from nmt_cli.training.loss import smoothed_loss
+from nmt_cli.training.optim import adam, noam_rate
+
+PAPER = Training()
+GOLDEN = {  # (d_model, step): rate, by a pocket calculator
+    (512, 1): 1.74693e-7,
+    (512, 4000): 6.98771e-4,
+    (512, 100_000): 1.39754e-4,
+    (1024, 1): 1.23526e-7,
+    (1024, 4000): 4.94106e-4,
+    (1024, 100_000): 9.88212e-5,
+    (1024, 300_000): 5.70544e-5,
+}
+
+
+@pytest.mark.parametrize(("where", "rate"), GOLDEN.items())
+def test_golden_rates(where: tuple[int, int], rate: float) -> None:
+    assert noam_rate(where[1], where[0], PAPER) == pytest.approx(rate, rel=1e-5)
+
+
+@given(st.integers(1, 200_000), st.integers(2, 4096), st.integers(1, 20_000))
+def test_the_rate_rises_in_a_line_then_falls_with_the_root(step: int, d_model: int, warmup: int) -> None:
+    training = dataclasses.replace(PAPER, warmup_steps=warmup)
+    rate, after = noam_rate(step, d_model, training), noam_rate(step + 1, d_model, training)
+    peak = 1 / math.sqrt(d_model * warmup)
+    assert 0 < rate <= peak * (1 + 1e-12)
+    if step < warmup:
+        assert after / rate == pytest.approx((step + 1) / step)
+    else:
+        assert after / rate == pytest.approx(math.sqrt(step / (step + 1)))
+    assert noam_rate(warmup, d_model, training) == pytest.approx(peak)
+
+
+def test_the_factor_multiplies_every_rate() -> None:
+    doubled = dataclasses.replace(PAPER, rate_factor=2.0)
+    for step in (1, 4000, 70_000):
+        assert noam_rate(step, 512, doubled) == pytest.approx(2 * noam_rate(step, 512, PAPER))
+
+
+def test_a_cooldown_ends_just_above_zero_and_changes_nothing_before_it() -> None:
+    cooled = dataclasses.replace(PAPER, steps=1000, warmup_steps=10, cooldown_steps=100)
+    plain = dataclasses.replace(cooled, cooldown_steps=0)
+    ratios = {s: noam_rate(s, 512, cooled) / noam_rate(s, 512, plain) for s in (1, 10, 500, 900, 901, 950, 999, 1000)}
+    assert ratios[1] == ratios[10] == ratios[500] == ratios[900] == 1
+    assert ratios[901] == pytest.approx(100 / 101)
+    assert ratios[950] == pytest.approx(51 / 101)
+    assert ratios[999] == pytest.approx(2 / 101)
+    assert ratios[1000] == pytest.approx(1 / 101)
+
+
+def test_the_papers_adam_and_nothing_more() -> None:
+    model = random_model(tiny(positions="learned"), 23).float()
+    (group,) = adam(model, PAPER).param_groups
+    assert group["betas"] == (0.9, 0.98)
+    assert group["eps"] == 1e-9
+    assert group["weight_decay"] == 0
+    assert not group["amsgrad"]
+    assert not group["decoupled_weight_decay"]
+    assert len(group["params"]) == len({p.data_ptr() for p in group["params"]}) == len(list(model.parameters()))
+    assert PAPER.clip_norm is None
+    assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
+
+
+def test_the_recipes_numbers_reach_adam() -> None:
+    training = dataclasses.replace(PAPER, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)
+    (group,) = adam(nn.Linear(2, 2), training).param_groups
+    assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
+
+
+def test_two_steps_by_hand() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    optimizer = adam(layer, PAPER)
+    weight, m, v = 1.0, 0.0, 0.0
+    for step, gradient in enumerate((0.5, -0.2), start=1):
+        rate = noam_rate(step, 512, PAPER)
+        layer.weight.grad = torch.tensor([[gradient]])
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * gradient, 0.98 * v + 0.02 * gradient**2
+        weight -= rate * (m / (1 - 0.9**step)) / (math.sqrt(v / (1 - 0.98**step)) + 1e-9)
+    assert layer.weight.item() == pytest.approx(weight, abs=1e-7)
+    assert layer.weight.item() < 1 - 1.7e-7
+
+
+def test_a_step_before_the_rate_is_set_changes_nothing() -> None:
+    layer = nn.Linear(2, 2)
+    before = layer.weight.detach().clone()
+    layer.weight.grad, layer.bias.grad = torch.ones(2, 2), torch.ones(2)
+    adam(layer, PAPER).step()
+    assert torch.equal(layer.weight, before)
+
+
+def test_bfloat16_arithmetic_keeps_float32_weights_and_moments() -> None:
+    model = random_model(tiny(), 23).float()
+    optimizer = adam(model, PAPER)
+    batch = batch_of(random_pairs(1, 23, [(4, 5)]))
+    before = model.encoder[0].feed_forward.inner.weight.detach().clone()
+    loss, _ = smoothed_loss(model(batch, None, torch.bfloat16), model.embedding.weight, batch.tgt_out_N, 0.1)
+    loss.backward()
+    optimizer.param_groups[0]["lr"] = 1e-5  # far below what a bfloat16 weight of 0.5 could take in
+    optimizer.step()
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert {m.dtype for m in moments} == {torch.float32}
+    moved = (model.encoder[0].feed_forward.inner.weight.detach() - before).abs()
+    assert 0 < float(moved.max()) < 2e-5
+
+
+def test_pads_row_stays_zero_through_training() -> None:
+    model = random_model(tiny(), 23).float()
+    with torch.no_grad():
+        model.embedding.weight[0] = 0
+    optimizer = adam(model, PAPER)
+    optimizer.param_groups[0]["lr"] = 1e-2
+    for seed in range(3):
+        batch = batch_of(random_pairs(seed, 23, [(4, 5), (3, 2)]))
+        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not model.embedding.weight[0].any()

@@ -1,0 +1,325 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+import texts
+
+from nmt_cli import artefact
+from nmt_cli.corpus import cleaning, stages, store
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.errors import DataError, NmtError, OutputError
+
+PAIRS = texts.pairs(1200)
+
+
+def report(out: Path) -> dict[str, Any]:
+    return artefact.read_json(out / "cleaning.json")
+
+
+def stored(out: Path) -> list[tuple[str, str]]:
+    """Return the training pairs as text again."""
+    corpus = store.open_corpus(out, content=True)
+    tokenizer = Tokenizer(corpus.tokenizer_file)
+    sides = []
+    for side in (corpus.src, corpus.tgt):
+        ids, lengths = side.gather(np.arange(len(side)))
+        sentences = np.split(ids, np.cumsum(lengths)[:-1])
+        assert all(sentence[-1] == EOS and EOS not in sentence[:-1] for sentence in sentences)
+        sides.append(tokenizer.decode([sentence[:-1].tolist() for sentence in sentences]))
+    return list(zip(*sides, strict=True))
+
+
+def test_text_comes_out_as_it_went_in(tmp_path: Path) -> None:
+    dev = texts.pairs(50, seed=5)
+    more = {
+        "dev_src": str(texts.write(tmp_path / "dev.en", ["\ufeff" + dev[0][0] + "\r", *(src for src, _ in dev[1:])])),
+        "dev_tgt": str(texts.write(tmp_path / "dev.de", ["A\u2028B  ", *(tgt for _, tgt in dev[1:])])),
+    }
+    out = texts.run(texts.own(tmp_path / "in", PAIRS, **more), tmp_path / "data" / "own")
+    assert stored(out) == PAIRS
+    corpus = store.open_corpus(out)
+    assert corpus.lines("dev") == ([src for src, _ in dev], ["A\u2028B  ", *(tgt for _, tgt in dev[1:])])
+    assert corpus.lines("test") == ([], [])
+    about = corpus.manifest
+    assert (about["name"], about["src"], about["tgt"], about["pairs"]) == ("own", "en", "de", 1200)
+    assert (about["vocabulary_size"], about["generated"], about["counts"]["kept"]) == (400, False, 1200)
+    assert about["recipe"]["tokenizer"]["vocabulary_size"] == 400
+    assert {source["name"] for source in about["sources"]} == {"train.en", "train.de", "dev.en", "dev.de"}
+    assert report(out)["references"]["dev"]["not_reproduced"] == 1
+    assert sorted(path.name for path in out.parent.iterdir()) == ["own"]  # nothing is left beside it
+
+
+def write_as(kind: str, folder: Path) -> dict[str, Any]:
+    """Write the pairs in one of the formats; return the knobs that name the files."""
+    src, tgt = ["\n".join(side) for side in zip(*PAIRS, strict=True)]  # no line feed at the end
+    if kind in ("tsv", "jsonl", "translation.jsonl"):
+        lines = {
+            "tsv": [f"{s}\t{t}" for s, t in PAIRS],
+            "jsonl": [json.dumps({"en": s, "de": t}) for s, t in PAIRS],
+            "translation.jsonl": [json.dumps({"translation": {"de": t, "en": s}}) for s, t in PAIRS],
+        }[kind]
+        path = str(texts.write(folder / f"both.{kind}", lines))
+        return {"train_src": [path], "train_tgt": [path]}
+    if kind == "several":
+        cut = [("a", PAIRS[:500]), ("b", PAIRS[500:])]
+        for name, some in cut:
+            texts.write(folder / f"{name}.en", (s for s, _ in some))
+            texts.write(folder / f"{name}.de", (t for _, t in some))
+        return {
+            f"train_{side}": [str(folder / f"{n}.{x}") for n, _ in cut] for side, x in (("src", "en"), ("tgt", "de"))
+        }
+    for text, language in ((src, "en"), (tgt, "de")):
+        path = folder / f"a.{language}{kind}"
+        data = text.encode()
+        if kind == ".gz":
+            path.write_bytes(gzip.compress(data[:9999]) + gzip.compress(data[9999:]))  # two members
+        elif kind == ".zst":
+            with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
+                file.write(data)
+        else:
+            path.write_bytes(data.replace(b"\n", b"\r\n"))
+    return {"train_src": [str(folder / f"a.en{kind}")], "train_tgt": [str(folder / f"a.de{kind}")]}
+
+
+@pytest.mark.parametrize("kind", ["", ".gz", ".zst", "tsv", "jsonl", "translation.jsonl", "several"])
+def test_every_format_gives_the_same_pairs(tmp_path: Path, kind: str) -> None:
+    plain = {"name": "own", "tokenizer": {"vocabulary_size": "400"}, **write_as(kind, tmp_path)}
+    assert stored(texts.run(texts.corpus(plain), tmp_path / "out")) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("suffix", "line"),
+    [(".tsv", "only one field"), (".tsv", "a\tb\tc"), (".jsonl", '{"en": 1, "de": "x"}'), (".jsonl", "[")],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, suffix: str, line: str) -> None:
+    good = "a\tb" if suffix == ".tsv" else '{"en": "a", "de": "b"}'
+    path = str(texts.write(tmp_path / f"bad{suffix}", [good, good, line]))
+    with pytest.raises(DataError, match=rf"bad\{suffix}, line 3: expected"):
+        texts.run(texts.corpus({"name": "own", "train_src": [path], "train_tgt": [path]}), tmp_path / "out")
+
+
+def test_the_same_bytes_whatever_the_workers_locale_or_hash_seed(tmp_path: Path, monkeypatch: Any) -> None:
+    text = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in texts.pairs(5000)] + PAIRS[:9] * 2
+    texts.own(tmp_path / "in", text)
+    files = ["--src", tmp_path / "in" / "train.en", "--tgt", tmp_path / "in" / "train.de"]
+    size = ["--set", "corpus.tokenizer.vocabulary_size=400"]
+    identities = set()
+    for workers, env in (
+        (1, {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo"}),
+        (2, {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0"}),
+    ):
+        out = tmp_path / f"out{workers}"
+        done = texts.nmt("prepare", *files, *size, "--workers", workers, "--out", out, **env)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+        files_of = store.open_corpus(out, content=True).manifest["files"]
+        identities.add(artefact.digest({name: facts["sha256"] for name, facts in files_of.items()}))
+    assert len(identities) == 1
+    assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 9
+
+
+def test_a_finished_corpus_is_verified_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    section = texts.own(tmp_path / "in", PAIRS)
+    out = texts.run(section, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    texts.run(section, out)
+    assert "prepared already" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    ids = bytearray((out / "train.src.ids").read_bytes())
+    ids[100] ^= 1
+    (out / "train.src.ids").write_bytes(ids)
+    with pytest.raises(DataError, match=r"train\.src\.ids is damaged.*--overwrite"):
+        texts.run(section, out)
+    texts.run(section, out, overwrite=True)
+    assert stored(out) == PAIRS
+
+
+def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path) -> None:
+    out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
+    with pytest.raises(OutputError, match=r"other inputs \(limit: None -> 100\)"):
+        texts.run(texts.own(tmp_path / "in", PAIRS, limit=100), out)
+    changed = texts.own(tmp_path / "in", PAIRS[:1000])
+    with pytest.raises(OutputError, match=r"train\.en is another file"):
+        texts.run(changed, out)
+    assert len(stored(texts.run(changed, out, overwrite=True))) == 1000
+
+
+def test_a_directory_of_something_else_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputError, match="not a prepared corpus"):
+        texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "precious", overwrite=True)
+    assert (tmp_path / "precious" / "thesis.txt").exists()
+
+
+def test_a_killed_run_is_taken_up_stage_by_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = texts.own(tmp_path / "in", PAIRS)
+    whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
+
+    def stop(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "encode", stop)
+        with pytest.raises(RuntimeError):
+            texts.run(section, tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "clean", stop)
+        patch.setattr("nmt_cli.corpus.tokenizer.train", stop)
+        assert store.open_corpus(texts.run(section, tmp_path / "out")).identity == whole
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_stage_that_was_altered_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = texts.own(tmp_path / "in", PAIRS)
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "encode", None)
+        with pytest.raises(TypeError):
+            texts.run(section, tmp_path / "out")
+    spool = tmp_path / ".out.preparing" / "clean" / "text.src"
+    spool.write_bytes(spool.read_bytes().replace(b"dog", b"cat"))
+    assert stored(texts.run(section, tmp_path / "out")) == PAIRS
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.run(texts.corpus({"name": "wmt14-en-de"}), tmp_path / "data" / "wmt", dry_run=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert all(fact in shown.err for fact in ("818 MB", "4,508,785", "memory", "time"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limit_takes_the_first_pairs(tmp_path: Path) -> None:
+    assert stored(texts.run(texts.own(tmp_path / "in", PAIRS, limit=700), tmp_path / "out")) == PAIRS[:700]
+
+
+def test_a_tokenizer_is_reused_and_its_hash_kept(tmp_path: Path) -> None:
+    first = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "first")
+    model = first / "tokenizer.model"
+    other = texts.own(tmp_path / "other", PAIRS[:300], tokenizer={"file": str(model)})
+    second = texts.run(other, tmp_path / "second")
+    assert (second / "tokenizer.model").read_bytes() == model.read_bytes()
+    sources = store.open_corpus(second).manifest["sources"]
+    assert artefact.sha256(model) in [source["sha256"] for source in sources]
+
+
+def test_lengths_and_ratios_are_judged_in_pieces(tmp_path: Path) -> None:
+    long, lopsided = ("dog " * 80, "hund " * 80), ("the small dog sleeps under the tree", "das")
+    settings = {"max_pieces": 60, "max_ratio": 3}
+    out = texts.run(texts.own(tmp_path / "in", [*PAIRS, long, lopsided], cleaning=settings), tmp_path / "out")
+    dropped = report(out)["dropped"]
+    assert (dropped[cleaning.TOO_LONG]["pairs"], dropped[cleaning.RATIO]["pairs"]) == (1, 1)
+    assert dropped[cleaning.RATIO]["examples"] == [list(lopsided)]
+    assert stored(out) == PAIRS
+
+
+def test_duplicates_are_found_exactly_in_any_number_of_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 100)
+    text = [*PAIRS[:600], *PAIRS[300:900], (PAIRS[0][0], "anders"), *PAIRS[900:], PAIRS[-1]]
+    out = texts.run(texts.own(tmp_path / "in", text), tmp_path / "out")
+    assert stored(out) == [*PAIRS[:900], (PAIRS[0][0], "anders"), *PAIRS[900:]]
+    assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 301
+    kept = texts.run(texts.own(tmp_path / "in", text, cleaning={"drop_duplicates": False}), tmp_path / "kept")
+    assert len(stored(kept)) == len(text)
+
+
+def test_the_sample_is_drawn_at_random_from_all_and_stated_by_its_seed(tmp_path: Path) -> None:
+    def models(seed: int, name: str) -> bytes:
+        section = texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 350, "sample_pairs": 300}, seed=seed)
+        return (texts.run(section, tmp_path / name) / "tokenizer.model").read_bytes()
+
+    assert models(1, "a") == models(1, "b") != models(2, "c")
+
+
+# A deliberately broken corpus: the right message or the right count for each fault.
+
+
+def test_shifted_by_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    src, tgt = zip(*PAIRS, strict=True)
+    section = texts.own(tmp_path / "in", list(zip(src[1:], tgt[:-1], strict=True)))
+    with pytest.raises(DataError, match="from about line 1 the lines of one side look shifted"):
+        texts.run(section, tmp_path / "strict", strict=True)
+    out = texts.run(section, tmp_path / "out")
+    assert "look shifted" in capsys.readouterr().err
+    assert len(report(out)["warnings"]) == 1
+
+
+def test_swapped_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    section = texts.own(tmp_path / "in", [(tgt, src) for src, tgt in PAIRS])
+    texts.run(section, tmp_path / "out")
+    assert "the sides look swapped: en text reads like de" in capsys.readouterr().err
+
+
+def test_latin_1(tmp_path: Path) -> None:
+    section = texts.own(tmp_path / "in", [(src, tgt.encode("latin-1")) for src, tgt in PAIRS])
+    with pytest.raises(DataError, match=r"lines are not UTF-8, the first is line \d+.*Latin-1"):
+        texts.run(section, tmp_path / "out")
+
+
+def test_a_few_lines_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = [*PAIRS[:700], ("a b", b"\xff\xfe"), *PAIRS[700:]]
+    out = texts.run(texts.own(tmp_path / "in", text), tmp_path / "out")
+    assert "1 lines are not UTF-8, the first is line 701" in capsys.readouterr().err
+    assert report(out)["dropped"][cleaning.NOT_UTF8]["pairs"] == 1
+    assert stored(out) == PAIRS
+    with pytest.raises(DataError, match="line 701"):
+        texts.run(texts.own(tmp_path / "in", text), tmp_path / "strict", strict=True)
+
+
+def test_line_separators_inside_lines(tmp_path: Path) -> None:
+    inside = "\r\x0b\x0c\x1c\x85\u2028\u2029\x00"
+    text = [(f"the{c}dog {i}", f"der{c}hund {i}") for i, c in enumerate(inside)]
+    out = texts.run(texts.own(tmp_path / "in", [*text, *PAIRS]), tmp_path / "out")
+    assert stored(out) == [*((f"the dog {i}", f"der hund {i}") for i in range(len(inside))), *PAIRS]
+    repaired = report(out)["repaired_lines"]
+    assert (repaired["Unicode line separator"], repaired["control character inside"]) == (6, 10)
+
+
+def test_a_line_of_100_megabytes(tmp_path: Path) -> None:
+    texts.own(tmp_path / "in", [*PAIRS[:600], (b"x" * 100_000_000, "kurz"), *PAIRS[600:]])
+    code = (
+        "import re, sys, texts\nfrom pathlib import Path\n"
+        "files = [sys.argv[1] + '/train.en'], [sys.argv[1] + '/train.de']\n"
+        "plain = {'name': 'own', 'train_src': files[0], 'train_tgt': files[1], 'tokenizer': {'vocabulary_size': 400}}\n"
+        "texts.run(texts.corpus(plain), Path(sys.argv[2]))\n"
+        # Not ru_maxrss: that starts from the memory of the process that started this one.
+        "print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{texts.ROOT}:{texts.ROOT / 'tests'}"}
+    words = [sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 512 * 1024
+    assert report(tmp_path / "out")["dropped"][cleaning.LONG_LINE]["pairs"] == 1
+    assert stored(tmp_path / "out") == PAIRS
+
+
+def test_dev_inside_train(tmp_path: Path) -> None:
+    more = {
+        "dev_src": str(texts.write(tmp_path / "dev.en", (src for src, _ in PAIRS[10:20]))),
+        "dev_tgt": str(texts.write(tmp_path / "dev.de", (tgt for _, tgt in PAIRS[10:20]))),
+        "test_src": str(texts.write(tmp_path / "test.en", [PAIRS[30][0] + "\u2028"])),
+        "test_tgt": str(texts.write(tmp_path / "test.de", [PAIRS[30][1]])),
+    }
+    out = texts.run(texts.own(tmp_path / "in", PAIRS, **more), tmp_path / "out")
+    assert report(out)["dropped"][cleaning.HELD_OUT]["pairs"] == 11
+    assert stored(out) == [*PAIRS[:10], *PAIRS[20:30], *PAIRS[31:]]
+
+
+@pytest.mark.parametrize("lines", [["", " ", "\t"], ["same", "same"]])
+def test_nothing_usable(tmp_path: Path, lines: list[str]) -> None:
+    with pytest.raises(DataError, match=r"no usable pairs: \d read; \d (empty side|source equals target)"):
+        texts.run(texts.own(tmp_path / "in", [(line, line) for line in lines]), tmp_path / "out")
+
+
+def test_a_vocabulary_that_does_not_fit_the_text(tmp_path: Path) -> None:
+    with pytest.raises(NmtError, match="at most"):
+        texts.run(texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 30_000}), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

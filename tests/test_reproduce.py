@@ -1,0 +1,61 @@
+"""A recipe played from raw text to the score: every command once, nothing twice, and what the files say is true."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nmt_cli import artefact, recipe
+from nmt_cli.corpus.store import open_corpus, read_lines
+from nmt_cli.reproduce import ReproduceOptions, reproduce
+from nmt_cli.scoring.score import corpus_bleu
+from nmt_cli.training import metrics
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path) -> tuple[recipe.Recipe, ReproduceOptions]:
+    """A tiny recipe reproduced once."""
+    directory = tmp_path_factory.mktemp("reproduced")
+    settings = recipe.load(tiny_recipe_file)
+    options = ReproduceOptions(directory / "data" / "numbers", directory / "runs" / "tiny", workers=1)
+    assert reproduce(settings, options) == 0
+    return settings, options
+
+
+def test_every_stage_leaves_its_artefact(played: tuple[recipe.Recipe, ReproduceOptions]) -> None:
+    _, options = played
+    corpus = open_corpus(options.data, content=True)
+    assert artefact.verify(options.run / "model", "model")["steps"] == [10, 20, 30]
+    for split in ("dev", "test"):
+        assert len(read_lines(options.run / f"{split}.hyp")) == len(corpus.lines(split)[0]) == 20
+    assert (options.run / "report.html").stat().st_size > 1000
+
+
+def test_again_does_nothing_and_says_the_same(
+    played: tuple[recipe.Recipe, ReproduceOptions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, options = played
+    watched = [*options.data.iterdir(), *options.run.glob("checkpoints/*"), *options.run.glob("*.hyp")]
+    before = [(path, path.stat().st_mtime_ns) for path in watched]
+    capsys.readouterr()
+    assert reproduce(settings, options) == 0
+    said = capsys.readouterr()
+    assert [(path, path.stat().st_mtime_ns) for path, _ in before] == before
+    assert "4/5 translate" not in said.err  # the translations of this very model are kept
+    score = corpus_bleu(read_lines(options.run / "test.hyp"), open_corpus(options.data).lines("test")[1])[0]
+    assert f"{score:.2f}" in said.err
+    assert said.out == ""
+    steps = [r["step"] for r in metrics.read(options.run / "metrics.jsonl") if "nll" in r]
+    assert steps == [5, 10, 15, 20, 25, 30]
+
+
+def test_goes_on_where_something_is_missing(played: tuple[recipe.Recipe, ReproduceOptions], tmp_path: Path) -> None:
+    settings, options = played
+    run = tmp_path / "run"
+    shutil.copytree(options.run, run)
+    before = (run / "test.hyp").read_bytes()
+    (run / "test.hyp").unlink()
+    shutil.rmtree(run / "model")
+    shutil.rmtree(run / "checkpoints" / "step-0000030")
+    assert reproduce(settings, ReproduceOptions(options.data, run, workers=1)) == 0
+    assert (run / "test.hyp").read_bytes() == before  # trained, averaged and translated again, to the same bits

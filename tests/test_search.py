@@ -1,0 +1,366 @@
+"""Search against brute force, against a plain search without caches, alone against in company, and by force.
+
+Models are random and float64 unless a test says otherwise: then equal means equal.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import batch_of, random_model, random_pairs, tiny
+
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.errors import DivergedError
+from nmt_cli.transformer.incremental import BLOCK, Incremental, for_inference
+from nmt_cli.transformer.model import PAD, Transformer
+from nmt_cli.transformer.quantised import Int8Linear
+from nmt_cli.translation import candidates
+from nmt_cli.translation.candidates import Sampling
+from nmt_cli.translation.scores import force_all
+from nmt_cli.translation.search import (
+    Hypothesis,
+    SearchSettings,
+    Source,
+    _coarse,
+    _fillers,
+    force,
+    length_penalty,
+    search,
+)
+
+DOUBLE = torch.float64
+V = 30
+
+
+def model_of(seed: int = 0, vocabulary: int = V, dtype: torch.dtype = DOUBLE, **changes: object) -> Transformer:
+    model = random_model(tiny(**changes), vocabulary, seed)
+    with torch.no_grad():  # sharper choices, so that sentences end and are of different lengths
+        model.embedding.weight *= 2
+    return for_inference(model.to(dtype), dtype)
+
+
+def sources_of(count: int, seed: int = 0, vocabulary: int = V, longest: int = 9) -> list[list[int]]:
+    lengths = torch.randint(2, longest, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return [pair[0] for pair in random_pairs(seed, vocabulary, [(n, 2) for n in lengths])]
+
+
+def found(
+    models: list[Transformer], sources: list[list[int]], how: SearchSettings, dtype: torch.dtype = DOUBLE
+) -> list[list[Hypothesis]]:
+    results = dict(search(models, dtype, iter([Source(ids, key=i) for i, ids in enumerate(sources)]), how))
+    assert sorted(results) == list(range(len(sources)))
+    return [results[i] for i in range(len(sources))]
+
+
+def log_probabilities(model: Transformer, source: list[int], prefixes: list[list[int]]) -> torch.Tensor:
+    """Return log-probabilities (prefixes x V) of what follows, by the whole model and no cache."""
+    with torch.no_grad():
+        batch = batch_of([(source, [*prefix, EOS]) for prefix in prefixes])
+        logits = model.logits(model(batch))
+    ends = batch.tgt.lengths_B.cumsum(0) - 1
+    return torch.log_softmax(logits[ends], -1)
+
+
+def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tuple[list[int], float]:
+    """Return the best translation by the search that search.py describes, one sentence and one step at a time."""
+    limit = min(len(source) + how.extra_length, model.settings.max_length)
+    alive: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    for position in range(limit):
+        scores = log_probabilities(model, source, [ids for _, ids in alive])
+        every = [
+            (total + float(scores[row, piece]), ids, piece)
+            for row, (total, ids) in enumerate(alive)
+            for piece in range(1, scores.shape[1])
+            if position + 1 < limit or piece == EOS
+        ]
+        every = sorted(every, key=lambda c: -c[0])[: 2 * how.beam]
+        finished += [
+            (total / float(length_penalty(position + 1, how.alpha)), ids)
+            for total, ids, piece in every[: how.beam]
+            if piece == EOS
+        ]
+        if how.beam == 1 and finished:
+            break
+        alive = [(total, [*ids, piece]) for total, ids, piece in every if piece != EOS][: how.beam]
+    best = max(finished, key=lambda f: f[0])
+    return best[1], best[0]
+
+
+def test_full_width_beam_search_is_brute_force() -> None:
+    """B16: 200 random models; a full-width search finds the n best of all sequences there are."""
+    pieces, length, best = [1, 3, 4], 4, 5
+    sequences = [list(s) for n in range(length) for s in itertools.product(pieces, repeat=n)]
+    for seed in range(200):
+        model = model_of(seed, vocabulary=5)
+        source = sources_of(1, seed, vocabulary=5, longest=3)[0]
+        how = SearchSettings(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), best=best)
+        forced = force(model, DOUBLE, [(source, [*s, EOS]) for s in sequences])
+        ranked = sorted(
+            (
+                (math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha, s)
+                for values, s in zip(forced, sequences, strict=True)
+            ),
+            reverse=True,
+        )
+        (hypotheses,) = found([model], [source], how)
+        assert [h.ids for h in hypotheses] == [s for _, s in ranked[:best]]
+        assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=1e-10)
+
+
+def test_beam_1_is_greedy() -> None:
+    """B16: 500 of 500, with 64 sentences in flight at once."""
+    for seed in range(5):
+        model, sources = model_of(seed), sources_of(100, seed)
+        how = SearchSettings(beam=1, extra_length=6, rows=64)
+        results = found([model], sources, how)
+        texts: list[list[int]] = [[] for _ in sources]
+        open_ = list(range(len(sources)))
+        while open_:
+            with torch.no_grad():
+                batch = batch_of([(sources[i], [*texts[i], EOS]) for i in open_])
+                last = model.logits(model(batch))[batch.tgt.lengths_B.cumsum(0) - 1]
+            at_end = [i for i in open_ if len(texts[i]) + 1 >= len(sources[i]) + 6]
+            for i, piece in zip(open_, last.argmax(-1).tolist(), strict=True):
+                texts[i].append(piece)
+            open_ = [i for i in open_ if texts[i][-1] != EOS and i not in at_end]
+            texts = [t[:-1] if (t and t[-1] == EOS) or i in at_end else t for i, t in enumerate(texts)]
+        assert [h[0].ids for h in results] == texts
+
+
+@pytest.mark.parametrize(("beam", "alpha"), [(4, 0.6), (3, 0.0), (5, 1.5)])
+def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
+    how = SearchSettings(beam=beam, alpha=alpha, extra_length=5, rows=5 * beam)
+    for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
+        model, sources = model_of(seed, **changes), sources_of(15, seed)
+        for source, (best,) in zip(sources, found([model], sources, how), strict=True):
+            ids, score = plain_beam(model, source, how)
+            assert best.score == pytest.approx(score, abs=1e-10)
+            assert best.ids == ids
+
+
+def test_a_sentence_is_translated_alike_in_any_company() -> None:
+    """B14, N7: alone, in batches of 64, in any order: identical in float64, 500 of 500."""
+    model, sources = model_of(3), sources_of(500, 3, longest=14)
+    alone = found([model], sources, SearchSettings(extra_length=8, rows=4))
+    together = found([model], sources, SearchSettings(extra_length=8, rows=256))
+    order = torch.randperm(500, generator=torch.Generator().manual_seed(1)).tolist()
+    shuffled = found([model], [sources[i] for i in order], SearchSettings(extra_length=8, rows=100))
+    for i, (a, b) in enumerate(zip(alone, together, strict=True)):
+        c = shuffled[order.index(i)]
+        assert a[0].ids == b[0].ids == c[0].ids
+        assert a[0].score == pytest.approx(b[0].score, abs=1e-10)
+        assert a[0].score == pytest.approx(c[0].score, abs=1e-10)
+
+
+def test_in_float32_companions_change_nothing_but_near_ties() -> None:
+    """B14: what differs in float32 differs by a near-tie of 1e-4."""
+    model, sources = model_of(3, dtype=torch.float32), sources_of(200, 3, longest=14)
+    alone = found([model], sources, SearchSettings(extra_length=8, rows=4), torch.float32)
+    together = found([model], sources, SearchSettings(extra_length=8, rows=256), torch.float32)
+    for a, b in zip(alone, together, strict=True):
+        assert a[0].score == pytest.approx(b[0].score, abs=1e-4)
+    assert sum(a[0].ids == b[0].ids for a, b in zip(alone, together, strict=True)) >= 199
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
+    """N9: 40 steps in which hypotheses continue each other at random, so that the cache is cleared many times."""
+    model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
+    sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
+    decoder = Incremental(model, dtype, width)
+    with torch.inference_mode():
+        batch = batch_of([(source, [EOS]) for source in sources])
+        decoder.resize([], 2)
+        decoder.fill([1, 0], decoder.encode(batch.src_N, batch.src), [0, len(sources[0])], [len(s) for s in sources])
+        texts: list[list[list[int]]] = [[[]] * width for _ in sources]
+        last = torch.full((2, width), PAD)
+        for position in range(40):
+            logits = decoder.step(last, torch.full((2,), position))
+            assert logits.shape[1] % BLOCK == 0
+            assert torch.isinf(logits[:, V:]).all()
+            ours = torch.log_softmax(logits, -1)[:, :V].view(2, width, V)
+            for slot, source in ((1, sources[0]), (0, sources[1])):
+                expected = log_probabilities(model, source, texts[slot])
+                assert torch.allclose(ours[slot][:, 1:], expected[:, 1:], rtol=0, atol=tolerance)
+            parents = torch.randint(0, width, (2, width), generator=generator)
+            last = torch.randint(3, V, (2, width), generator=generator)
+            decoder.reorder(parents)
+            texts = [[[*texts[s][int(parents[s, w])], int(last[s, w])] for w in range(width)] for s in range(2)]
+
+
+def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
+    """A slot's hypotheses that all come from one ancestor need one entry a position, not one for each hypothesis."""
+    model, width = model_of(1, max_length=64), 4
+    decoder = Incremental(model, DOUBLE, width)
+    with torch.inference_mode():
+        batch = batch_of([([3, EOS], [EOS])])
+        decoder.resize([], 1)
+        decoder.fill([0], decoder.encode(batch.src_N, batch.src), [0], [2])
+        for position in range(50):
+            decoder.step(torch.full((1, width), 5), torch.tensor([position]))
+            decoder.reorder(torch.zeros(1, width, dtype=torch.int64))
+    assert decoder.past[0][0].shape[2] < 50 + 10 * width
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_score_is_the_forced_score(members: int) -> None:
+    """N8: every printed number is what forced scoring gives; an ensemble averages probabilities."""
+    models, sources = [model_of(seed) for seed in range(members)], sources_of(40, 5)
+    how = SearchSettings(beam=4, extra_length=6, best=3, rows=32)
+    for source, hypotheses in zip(sources, found(models, sources, how), strict=True):
+        forced = force_all(models, DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses])
+        by_hand = [force(model, DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses]) for model in models]
+        for i, h in enumerate(hypotheses):
+            assert h.token_log_probabilities == pytest.approx(forced[i], abs=1e-10)
+            means = [
+                math.log(sum(map(math.exp, each)) / members) for each in zip(*(one[i] for one in by_hand), strict=True)
+            ]
+            assert forced[i] == pytest.approx(means, abs=1e-10)
+            assert h.log_probability == pytest.approx(math.fsum(forced[i]), abs=1e-10)
+            assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.6, abs=1e-12)
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+        assert len({tuple(h.ids) for h in hypotheses}) == 3
+
+
+def test_two_equal_models_are_one() -> None:
+    sources, how = sources_of(30, 6), SearchSettings(extra_length=5)
+    one, two = found([model_of(1)], sources, how), found([model_of(1), model_of(1)], sources, how)
+    assert [h[0].ids for h in one] == [h[0].ids for h in two]
+
+
+def test_length_penalty_by_hand() -> None:
+    assert length_penalty(1, 0.6) == 1
+    assert length_penalty(7, 1.0) == 2
+    assert length_penalty(10, 0.0) == 1
+    assert length_penalty(20, 0.6) == pytest.approx((25 / 6) ** 0.6)
+
+
+def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_count() -> None:
+    model, sources = model_of(2, max_length=16), sources_of(60, 2, longest=16)
+    with torch.no_grad():
+        model.output.weight[EOS] = 0  # it hardly ever ends by itself
+    for source, (best,) in zip(sources, found([model], sources, SearchSettings(extra_length=3)), strict=True):
+        assert len(best.ids) + 1 <= min(len(source) + 3, 16)
+    assert max(len(h[0].ids) for h in found([model], sources, SearchSettings(extra_length=50))) == 15
+
+
+def test_prefixes_are_kept_and_scored() -> None:
+    model, sources = model_of(4), sources_of(30, 4)
+    prefixes = [[5, 6, 7][: i % 4] for i in range(30)]
+    given_ = iter([Source(s, p) for s, p in zip(sources, prefixes, strict=True)])
+    results = dict(search([model], DOUBLE, given_, SearchSettings(extra_length=6, rows=16)))
+    free = found([model], sources, SearchSettings(extra_length=6))
+    for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+        (best,) = results[i]
+        assert best.ids[: len(prefix)] == prefix
+        assert best.token_log_probabilities == pytest.approx(
+            force(model, DOUBLE, [(source, [*best.ids, EOS])])[0], abs=1e-10
+        )
+        if not prefix:
+            assert best.ids == free[i][0].ids
+
+
+def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
+    model, sources = model_of(5), sources_of(60, 5)
+    draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
+    one = found([model], sources, SearchSettings(beam=1, extra_length=5, rows=1, sampling=draw))
+    many = found([model], sources, SearchSettings(beam=1, extra_length=5, rows=50, sampling=draw))
+    other = found([model], sources, SearchSettings(beam=1, extra_length=5, sampling=Sampling(1.3, 12, 0.95, seed=8)))
+    assert [h[0].ids for h in one] == [h[0].ids for h in many]
+    assert sum(a[0].ids != b[0].ids for a, b in zip(one, other, strict=True)) > 30
+    for source, (best,) in zip(sources, many, strict=True):
+        assert best.token_log_probabilities == pytest.approx(
+            force(model, DOUBLE, [(source, [*best.ids, EOS])])[0], abs=1e-10
+        )
+
+
+def test_the_one_best_piece_drawn_is_greedy_search() -> None:
+    model, sources = model_of(5), sources_of(40, 5)
+    greedy = found([model], sources, SearchSettings(beam=1, extra_length=5))
+    for draw in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-6)):
+        drawn = found([model], sources, SearchSettings(beam=1, extra_length=5, sampling=draw))
+        assert [h[0].ids for h in drawn] == [h[0].ids for h in greedy]
+
+
+def test_pieces_are_drawn_as_often_as_they_are_probable() -> None:
+    scores = torch.tensor([[1.0, 2.0, 0.5, -1.0]], dtype=DOUBLE).repeat(10_000, 1)
+    points = torch.arange(10_000, dtype=DOUBLE) / 10_000
+    for draw, kept in (
+        (Sampling(), 4),
+        (Sampling(top_k=2), 2),
+        (Sampling(top_p=0.8), 2),
+        (Sampling(temperature=2.0), 4),
+    ):
+        _, ids = candidates._draw(scores, draw, points)
+        wanted = torch.softmax(scores[0] / draw.temperature, -1)
+        wanted[wanted.argsort(descending=True)[kept:]] = 0
+        counts = torch.bincount(ids.flatten(), minlength=4) / 10_000
+        assert torch.allclose(counts.double(), wanted / wanted.sum(), atol=2e-4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
+def test_the_best_by_blocks_are_the_best(seed: int, slots: int, width: int, blocks: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(slots * width, blocks * BLOCK, generator=generator, dtype=DOUBLE)
+    base = torch.randn(slots * width, 1, generator=generator, dtype=DOUBLE)
+    largest = scores.view(slots * width, blocks, BLOCK).amax(-1)
+    sums, parents, ids = candidates._top(scores, largest, base, width)
+    wanted, places = (scores + base).view(slots, -1).topk(2 * width, 1)
+    assert torch.equal(sums, wanted)
+    assert torch.equal(parents * (blocks * BLOCK) + ids, places)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=400))
+def test_fillers_round_every_size_of_a_batch(lengths: list[int]) -> None:
+    more = _fillers(lengths)
+    assert min(more) >= 1
+    for size in (len(lengths + more), max(lengths + more), sum(lengths + more)):
+        assert size == _coarse(size)
+    assert sum(more) <= max(400, sum(lengths), 3 * max(lengths))
+
+
+def test_sentences_may_come_late() -> None:
+    """A source of None means "nothing now": what has come is finished meanwhile, and later ones still get in."""
+    model, sources = model_of(6), sources_of(20, 6)
+    expected = found([model], sources, SearchSettings(extra_length=5))
+    seen: list[int] = []
+
+    def late() -> Iterator[Source | None]:
+        for i, ids in enumerate(sources):
+            yield Source(ids)
+            while i % 5 == 4 and len(seen) <= i:
+                yield None
+
+    results = {}
+    for number, hypotheses in search([model], DOUBLE, late(), SearchSettings(extra_length=5)):
+        seen.append(number)
+        results[number] = hypotheses
+    assert [results[i][0].ids for i in range(20)] == [h[0].ids for h in expected]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_no_sentence_comes_from_numbers_that_are_not_finite(value: float) -> None:
+    model = model_of(7)
+    with torch.no_grad():
+        model.output.weight[5] = value
+    with pytest.raises(DivergedError, match="not finite"):
+        found([model], sources_of(3), SearchSettings(extra_length=5))
+
+
+def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(96, 64, generator=generator), torch.randn(96, generator=generator)
+    x = torch.randn(20, 64, generator=generator) * torch.logspace(-3, 3, 20)[:, None]
+    layer = Int8Linear(weight, bias, torch.float32)
+    whole, exact = layer(x), x @ weight.T + bias
+    assert ((whole - exact).abs().amax(1) <= 0.03 * (x @ weight.T).abs().amax(1) + 1e-6).all()
+    for i in range(20):
+        assert torch.equal(layer(x[i : i + 1]), whole[i : i + 1])
+    assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12

@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import texts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt_cli.corpus import cleaning
+from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer, check, train
+from nmt_cli.errors import DataError, MissingError
+
+LINES = [line for pair in texts.pairs(500) for line in pair]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
+    path.write_bytes(train(LINES, 400))
+    return path
+
+
+def test_training_gives_the_same_bytes_again() -> None:
+    assert train(LINES, 400) == train(iter(LINES), 400)
+
+
+def test_special_pieces(file: Path) -> None:
+    tokenizer = Tokenizer(file)
+    assert (PAD, UNK, EOS) == (0, 1, 2)
+    assert tokenizer.vocabulary_size == 400
+    assert tokenizer.pieces([0, 1, 2]) == ["<pad>", "<unk>", "</s>"]
+
+
+def test_text_cannot_name_special_pieces(file: Path) -> None:
+    [ids] = Tokenizer(file).encode(["</s> <unk> <pad> <s>"])
+    assert min(ids) > EOS
+
+
+def test_what_was_never_seen_is_spelled_in_bytes(file: Path) -> None:
+    tokenizer = Tokenizer(file)
+    ids = tokenizer.encode(["Ω 東京 ☃"])
+    assert UNK not in ids[0]
+    assert tokenizer.decode(ids) == ["Ω 東京 ☃"]
+
+
+def test_arrays_hold_the_same_ids(file: Path) -> None:
+    tokenizer = Tokenizer(file)
+    assert [list(ids) for ids in tokenizer.encode_arrays(LINES[:20])] == tokenizer.encode(LINES[:20])
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁")))
+def test_normalised_text_comes_back_exactly(file: Path, text: str) -> None:
+    line = cleaning.normalise(text, nfkc=False)
+    tokenizer = Tokenizer(file)
+    assert tokenizer.decode(tokenizer.encode([line])) == [line]
+
+
+@given(st.lists(st.integers(0, 399)))
+def test_output_is_one_line_whatever_the_ids(file: Path, ids: list[int]) -> None:
+    [text] = Tokenizer(file).decode([ids])
+    assert len((text + "x").splitlines()) == 1
+
+
+def test_bytes_that_spell_line_breaks_become_spaces(file: Path) -> None:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    for spelled in (["<0x0A>"], ["<0x0D>"], ["<0xE2>", "<0x80>", "<0xA8>"], ["<0xC2>", "<0x85>"]):
+        assert Tokenizer(file).decode([[model.piece_to_id(piece) for piece in spelled]]) == [" "]
+
+
+@pytest.mark.parametrize(
+    ("lines", "size", "message"),
+    [(LINES, 100_000, "at most"), (LINES, 250, "Raise"), ([], 400, "no text"), (["a"], 400, "at most 262")],
+)
+def test_impossible_sizes_are_explained(lines: list[str], size: int, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        train(lines, size)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "huge"])
+def test_damaged_models_are_refused(file: Path, tmp_path: Path, damage: str) -> None:
+    data = file.read_bytes()
+    bad = {"empty": b"", "cut": data[:-50], "garbage": b"model" * 100, "huge": bytes(17 << 20)}[damage]
+    (tmp_path / "bad.model").write_bytes(bad)
+    with pytest.raises(DataError, match=r"bad\.model is not"):
+        Tokenizer(tmp_path / "bad.model")
+    with pytest.raises(DataError, match=r"bad\.model is not"):
+        check(tmp_path / "bad.model")
+
+
+def test_missing_models_are_missed(tmp_path: Path) -> None:
+    for opened in (Tokenizer, check):
+        with pytest.raises(MissingError):
+            opened(tmp_path / "none.model")
+
+
+def test_models_with_other_special_pieces_are_refused(tmp_path: Path) -> None:
+    prefix = tmp_path / "other"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_prefix=str(prefix), vocab_size=300, model_type="bpe", minloglevel=2
+    )
+    with pytest.raises(DataError, match="this package needs"):
+        Tokenizer(prefix.with_suffix(".model"))
+    with pytest.raises(DataError, match="this package needs"):
+        check(prefix.with_suffix(".model"))
+
+
+def test_a_good_model_passes_the_check(file: Path) -> None:
+    check(file)

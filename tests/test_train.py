@@ -1,0 +1,459 @@
+"""Training: the same numbers whatever the interruptions, the memory, the launcher and the hash seed."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import accelerate
+import numpy as np
+import pytest
+import torch
+from accelerate import tracking
+
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.recipe import Recipe
+from nmt_cli.training import checkpoints, metrics, start
+from nmt_cli.training.average import average
+from nmt_cli.training.batches import Updates
+from nmt_cli.training.loss import smoothed_loss
+from nmt_cli.training.optim import adam
+from nmt_cli.training.train import TrainOptions, train
+from nmt_cli.training.update import LossModel, Trainer
+from nmt_cli.training.validation import dev_set
+from nmt_cli.transformer.model import Transformer, pack
+from nmt_cli.transformer.weights import load_model, load_tensors
+
+Make = Callable[..., Recipe]
+Hashes = Callable[..., tuple[str, str]]
+
+
+def stop_in_update(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Send this process SIGTERM in the update `step`."""
+    real = Trainer.update
+
+    def update(self: Trainer, now: int, *rest: Any) -> Any:
+        if now == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, now, *rest)
+
+    monkeypatch.setattr(Trainer, "update", update)
+
+
+def losses(run: Path) -> list[float]:
+    """Return the training losses in a run's metrics."""
+    return [record["nll"] for record in metrics.read(run / "metrics.jsonl") if "nll" in record]
+
+
+# ---- What a run leaves behind ----
+
+
+def test_metrics_say_what_was_done(reference_run: Path, numbers_corpus: Path) -> None:
+    records = metrics.read(reference_run / "metrics.jsonl")
+    lines = [r for r in records if "nll" in r]
+    assert [r["step"] for r in lines] == [5, 10, 15, 20, 25, 30]
+    assert lines[-1]["nll"] < lines[0]["nll"] - 2
+    corpus = open_corpus(numbers_corpus)
+    for side, ids in (("src", corpus.src.ids), ("tgt", corpus.tgt.ids)):  # 15 updates are an epoch
+        assert sum(r[f"{side}_tokens_per_update"] for r in lines[:3]) * 5 == pytest.approx(len(ids))
+    for record in lines:
+        assert record["gradient_norm"] > 0
+        assert 0 <= record["padded_share"] < 0.8
+        assert record["peak_memory_mb"] > 10
+        assert record["tgt_tokens_per_second"] > 0
+        assert record["skipped"] == 0
+    assert [lines[0]["rate"], lines[-1]["rate"]] == pytest.approx([32**-0.5 * step * 60**-1.5 for step in (5, 30)])
+    assert [r["step"] for r in records if "dev_nll" in r] == [15, 30]
+
+
+def test_the_run_holds_the_last_weights_and_the_best_step(reference_run: Path) -> None:
+    model = load_model(reference_run / "model")
+    newest = load_tensors(checkpoints.directory_of(reference_run, 30) / checkpoints.MODEL)
+    assert all(torch.equal(tensor, newest[name]) for name, tensor in model.model.state_dict().items())
+    assert checkpoints.steps_in(reference_run) == [10, 20, 30]
+    best = json.loads((reference_run / "best.json").read_text())
+    validated = [r for r in metrics.read(reference_run / "metrics.jsonl") if "dev_nll" in r]
+    assert best == {"step": 30, "dev_nll": validated[-1]["dev_nll"], "dev_bleu": validated[-1]["dev_bleu"]}
+
+
+def test_a_finished_run_does_no_work_and_keeps_its_average(
+    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(reference_run, run)
+    average(run, 3, None)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+    shutil.rmtree(run / "model")  # as if it had been killed before the model was committed
+    assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0
+    assert load_model(run / "model").manifest["steps"] == [30]
+
+
+# ---- Interruptions ----
+
+
+@pytest.mark.parametrize("stops", [(1, 15), (7, 9), (14, 16), (29,)])
+def test_a_run_stopped_anywhere_ends_with_the_same_bits(
+    tmp_path: Path,
+    stops: tuple[int, ...],
+    reference_run: Path,
+    tiny_recipe: Make,
+    numbers_corpus: Path,
+    fingerprint: Hashes,
+) -> None:
+    options = TrainOptions(numbers_corpus, tmp_path / "run")
+    for stop in stops:
+        with pytest.MonkeyPatch.context() as patch:
+            stop_in_update(patch, stop)
+            assert train(tiny_recipe(), options) == 143
+        assert checkpoints.steps_in(options.run)[-1] == stop
+    assert train(tiny_recipe(), options) == 0
+    assert fingerprint(options.run) == fingerprint(reference_run)
+    assert [r["step"] for r in metrics.read(options.run / "metrics.jsonl")] == [
+        r["step"] for r in metrics.read(reference_run / "metrics.jsonl")
+    ]
+    assert average(options.run, 3, None)[1] == [10, 20, 30], "an interruption must not change the average"
+
+
+def test_a_run_made_longer_is_the_longer_run(
+    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path, fingerprint: Hashes
+) -> None:
+    options = TrainOptions(numbers_corpus, tmp_path / "run")
+    for steps in (12, 30):
+        assert train(tiny_recipe(f"training.steps={steps}"), options) == 0
+        assert load_model(options.run / "model").manifest["steps"] == [steps]
+    assert fingerprint(options.run) == fingerprint(reference_run)
+
+
+@pytest.mark.parametrize("seed", ["1", "random"])
+def test_hash_seeds_change_nothing(
+    tmp_path: Path, seed: str, reference_run: Path, tiny_recipe_file: Path, numbers_corpus: Path, fingerprint: Hashes
+) -> None:
+    """The reference run has had this process' own hash seed."""
+    arguments = ["train", str(tiny_recipe_file), "--data", str(numbers_corpus), "--run", str(tmp_path / "run")]
+    (tmp_path / "spec").write_text(json.dumps([{"args": [*arguments, "--set", "training.steps=20"]}]))
+    job = Path(__file__).parent / "faults" / "job.py"
+    environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(job.parents[2])}
+    done = subprocess.run([sys.executable, job, tmp_path / "spec"], env=environment, capture_output=True, check=True)
+    assert json.loads(done.stdout)[0]["codes"] == [0], done.stderr
+    assert fingerprint(tmp_path / "run", 20) == fingerprint(reference_run, 20)
+
+
+# ---- Ends ----
+
+
+def test_max_epochs_and_max_hours(tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path) -> None:
+    options = TrainOptions(numbers_corpus, tmp_path / "run")
+    assert train(tiny_recipe("training.max_epochs=0.4"), options) == 0
+    assert checkpoints.steps_in(options.run) == [6]
+    assert load_model(options.run / "model").manifest["steps"] == [6]
+    assert train(tiny_recipe("training.max_hours=0"), options) == 0
+    assert checkpoints.steps_in(options.run) == [6]
+    assert train(tiny_recipe("training.steps=8"), options) == 0
+    assert checkpoints.steps_in(options.run)[-1] == 8
+
+
+def test_patience_stops_and_the_best_checkpoint_stays(
+    tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nmt_cli.training import train as module
+    from nmt_cli.training.validation import Validation
+
+    found = iter([3.0, 2.0, 2.5, 2.5, 2.5])
+    monkeypatch.setattr(module, "validate", lambda *_: Validation(next(found), None))
+    options = TrainOptions(numbers_corpus, tmp_path / "run")
+    changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
+    assert train(tiny_recipe(*changes, "training.keep_checkpoints=2"), options) == 0
+    assert json.loads((options.run / "best.json").read_text()) == {"step": 6, "dev_nll": 2.0, "dev_bleu": None}
+    assert checkpoints.steps_in(options.run) == [6, 10, 15], "the best, and the last two regular ones"
+    assert average(options.run, 2, None)[1] == [10, 15]
+
+
+def test_the_best_may_be_the_highest_bleu(
+    tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nmt_cli.training import train as module
+    from nmt_cli.training.validation import Validation
+
+    found = iter([Validation(3.0, 5.0), Validation(2.0, 4.0), Validation(2.5, 6.0), *[Validation(1.0, 6.0)] * 2])
+    monkeypatch.setattr(module, "validate", lambda *_: next(found))
+    options = TrainOptions(numbers_corpus, tmp_path / "run")
+    changes = ("training.validate_every=3", "training.patience=2", "training.best_by=bleu")
+    assert train(tiny_recipe(*changes), options) == 0
+    assert json.loads((options.run / "best.json").read_text()) == {"step": 9, "dev_nll": 2.5, "dev_bleu": 6.0}
+    assert checkpoints.steps_in(options.run) == [9, 10, 15]
+    with pytest.raises(UsageError, match=r"training\.validate_bleu is 0"):
+        tiny_recipe("training.best_by=bleu", "training.validate_bleu=0")
+
+
+def test_patience_without_a_development_set_is_refused(
+    tmp_path: Path, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_recipe("corpus.dev_src=null", "corpus.dev_tgt=null", "training.patience=2", "training.steps=2")
+    data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
+    with pytest.raises(DataError, match="needs a development set"):
+        train(settings, TrainOptions(data, tmp_path / "run"))
+    settings.training.patience = None
+    assert train(settings, TrainOptions(data, tmp_path / "run2")) == 0
+
+
+@pytest.mark.parametrize("lines", [{"dev.tgt": "eins\n"}, {"dev.src": "one " * 99 + "\n", "dev.tgt": "eins\n"}])
+def test_a_development_set_that_cannot_be_used_is_refused(
+    tmp_path: Path, lines: dict[str, str], tiny_recipe: Make, numbers_corpus: Path
+) -> None:
+    corpus = open_corpus(numbers_corpus)
+    shutil.copytree(numbers_corpus, tmp_path / "data")
+    for name, text in lines.items():
+        (tmp_path / "data" / name).write_text(text)
+    changed = dataclasses.replace(corpus, directory=tmp_path / "data")
+    with pytest.raises(DataError, match="cannot be used"):
+        dev_set(changed, Tokenizer(corpus.tokenizer_file), tiny_recipe())
+
+
+# ---- Arithmetic ----
+
+
+def test_weights_and_moments_are_float32_under_bf16(tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path) -> None:
+    options = TrainOptions(numbers_corpus, tmp_path / "run")
+    try:
+        train(tiny_recipe("training.precision=bf16", "training.steps=5"), options)
+    except UsageError:
+        pytest.skip("this hardware has no bf16")
+    model, moments = checkpoints.load(options.run, 5)
+    assert {tensor.dtype for tensor in [*model.values(), *moments.values()]} == {torch.float32}
+    fine = model["embedding.weight"]
+    assert not torch.equal(fine, fine.bfloat16().float()), "weights must be finer than bf16"
+    assert losses(options.run) == pytest.approx([6.23], rel=0.01)
+
+
+class OneOf:
+    """As much of Accelerate as an update needs, for process `rank` of `world`, without other processes."""
+
+    def __init__(self, world: int, rank: int) -> None:
+        self.num_processes, self.process_index, self.device = world, rank, torch.device("cpu")
+
+    def no_sync(self, model: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    def clip_grad_norm_(self, parameters: Any, limit: float) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(list(parameters), limit)
+
+
+def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, step: int) -> dict[str, torch.Tensor]:
+    """Return the float64 gradient of an update, averaged over processes as DDP does."""
+    torch.manual_seed(3)
+    corpus = open_corpus(data)
+    model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    training = settings.training
+    updates = Updates(corpus, training.tokens_per_update, training.micro_batches, training.seed)
+    loss_model = LossModel(model, training.label_smoothing, torch.float64)
+    keep = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None, state={})
+    for rank in range(world):
+        accelerator = OneOf(world, rank)
+        trainer = Trainer(settings, updates, accelerator, model, loss_model, keep, torch.float64, memory_tokens)
+        parts, _, tgt_tokens = trainer.parts(step)
+        trainer.update(step + 1, parts, tgt_tokens)
+        for name, parameter in model.named_parameters():
+            total[name] += parameter.grad / world
+            parameter.grad = None
+    return total
+
+
+def difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    return max(float((a[name] - b[name]).abs().max() / a[name].abs().max()) for name in a)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3, 8])
+def test_the_gradient_is_that_of_one_big_batch(tiny_recipe: Make, numbers_corpus: Path, micro_batches: int) -> None:
+    """Bar B15: 1e-10 relative in float64, whatever the number of parts and processes, dropout included."""
+    settings = tiny_recipe(f"training.micro_batches={micro_batches}")
+    for step in (0, 7):
+        whole = gradients(settings, numbers_corpus, 1, 1_000_000, step)
+        for world in (1, 2, 3):
+            if world <= micro_batches:
+                for memory_tokens in (1, 120, 1_000_000):
+                    split = gradients(settings, numbers_corpus, world, memory_tokens, step)
+                    assert difference(whole, split) < 1e-10
+
+
+def test_the_gradient_is_that_of_the_sentences_one_by_one(tiny_recipe: Make, numbers_corpus: Path) -> None:
+    settings = tiny_recipe("model.dropout=0")
+    parts = gradients(settings, numbers_corpus, 2, 100, 0)
+    torch.manual_seed(3)
+    corpus = open_corpus(numbers_corpus)
+    model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
+    updates = Updates(corpus, 400, 4, settings.training.seed)
+    sentences = np.concatenate(updates.micro_batches_of(0))
+    for i in sentences:
+        batch = pack(*corpus.src.gather(np.array([i])), *corpus.tgt.gather(np.array([i])))
+        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
+        (loss / int(updates.tgt_lengths[sentences].sum())).backward()
+    assert difference({n: p.grad for n, p in model.named_parameters()}, parts) < 1e-10  # type: ignore[misc]
+
+
+def test_memory_changes_nothing_but_the_order_of_sums(
+    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
+) -> None:
+    train(tiny_recipe("training.memory_tokens=60"), TrainOptions(numbers_corpus, tmp_path / "run"))
+    assert losses(tmp_path / "run") == pytest.approx(losses(reference_run), rel=1e-5)
+
+
+def test_the_rehearsal_is_of_the_longest_sentences_and_leaves_nothing(
+    tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, corpus = tiny_recipe(), open_corpus(numbers_corpus)
+    model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    loss_model = LossModel(model, 0.1, torch.float32)
+    seen, real = [], LossModel.forward
+    monkeypatch.setattr(LossModel, "forward", lambda self, batch, masks: seen.append(batch) or real(self, batch, masks))
+    updates, optimizer = Updates(corpus, 400, 4, 1), adam(model, settings.training)
+    trainer = Trainer(settings, updates, OneOf(1, 0), model, loss_model, optimizer, torch.float32, 200)
+    randomness = torch.get_rng_state()
+    trainer.rehearse()
+    assert torch.equal(torch.get_rng_state(), randomness)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    (batch,) = seen
+    assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
+    longest = max(int(updates.src_lengths.max()), int(updates.tgt_lengths.max()))
+    assert max(batch.src.max_length, batch.tgt.max_length) == longest
+
+
+def test_what_fits_at_once_does_not_depend_on_free_memory(tiny_recipe: Make) -> None:
+    big = tiny_recipe("model.d_model=1024", "model.d_ff=4096", "model.num_layers=6").model
+    assert 256 <= start.memory_tokens(big, torch.device("cpu")) <= 8192
+    assert start.memory_tokens(tiny_recipe().model, torch.device("cpu")) == 8192
+
+
+# ---- Launchers and trackers ----
+
+
+def test_accumulation_set_by_the_launcher_changes_nothing(
+    tmp_path: Path,
+    reference_run: Path,
+    tiny_recipe: Make,
+    numbers_corpus: Path,
+    fingerprint: Hashes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    train(tiny_recipe("training.steps=10"), TrainOptions(numbers_corpus, tmp_path / "run"))
+    assert fingerprint(tmp_path / "run", 10) == fingerprint(reference_run, 10)
+
+
+def test_a_launcher_that_starts_one_process_of_several_is_reported(
+    tmp_path: Path,
+    tiny_recipe: Make,
+    numbers_corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    train(tiny_recipe("training.steps=1"), TrainOptions(numbers_corpus, tmp_path / "run"))
+    assert "one process alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_other_wrappers_are_refused(
+    tmp_path: Path, kind: str, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        accelerate.Accelerator, "distributed_type", property(lambda self: accelerate.DistributedType(kind))
+    )
+    with pytest.raises(UsageError, match=f"{kind} is not supported"):
+        train(tiny_recipe(), TrainOptions(numbers_corpus, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])
+def test_a_tracker_that_is_not_there_is_refused(
+    tmp_path: Path, name: str, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "get_available_trackers", list)
+    with pytest.raises(UsageError, match=f"no tracker '{name}' here.*pip install"):
+        train(tiny_recipe(), TrainOptions(numbers_corpus, tmp_path / "run", name))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_gets_recipe_losses_and_validations(
+    tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: dict[str, Any] = {"log": []}
+
+    class Fake(tracking.GeneralTracker):
+        name, requires_logging_directory, tracker = "tensorboard", True, None
+
+        def __init__(self, run_name: str, logging_dir: Any) -> None:
+            got["name"], got["directory"] = run_name, logging_dir
+
+        def store_init_configuration(self, values: dict[str, Any]) -> None:
+            got["recipe"] = values
+
+        def log(self, values: dict[str, Any], step: int | None = None, **rest: Any) -> None:
+            got["log"].append((step, values))
+
+    board = accelerate.utils.LoggerType.TENSORBOARD
+    monkeypatch.setattr(tracking, "get_available_trackers", lambda: [board])
+    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Fake)
+    changes = ("training.steps=10", "training.validate_every=10")
+    assert train(tiny_recipe(*changes), TrainOptions(numbers_corpus, tmp_path / "run", "tensorboard")) == 0
+    assert got["name"] == "tiny"
+    assert str(got["directory"]) == str(tmp_path / "run")
+    assert got["recipe"]["training.steps"] == 10
+    assert all(isinstance(value, int | float | str) for value in got["recipe"].values())
+    assert [step for step, _ in got["log"]] == [5, 10, 10]
+    assert {"nll", "rate", "tgt_tokens_per_second"} <= set(got["log"][0][1])
+    assert {"dev_nll", "dev_bleu"} <= set(got["log"][2][1])
+
+
+# ---- Fine-tuning ----
+
+
+def test_fine_tuning_starts_from_the_model(
+    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
+) -> None:
+    settings = tiny_recipe(f"training.init_from={reference_run / 'model'}", "training.steps=5")
+    assert train(settings, TrainOptions(numbers_corpus, tmp_path / "run")) == 0
+    assert losses(tmp_path / "run")[0] < losses(reference_run)[-1] + 0.1
+    assert train(settings, TrainOptions(numbers_corpus, tmp_path / "run")) == 0, "the model is not needed again"
+
+
+def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(
+    tmp_path: Path, reference_run: Path, tiny_recipe: Make
+) -> None:
+    settings = tiny_recipe("corpus.limit=300", f"training.init_from={reference_run / 'model'}")
+    data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
+    sizes = {open_corpus(data).manifest["vocabulary_size"], load_model(reference_run).model.vocabulary_size}
+    assert len(sizes) == 1
+    with pytest.raises(DataError, match="another tokenizer"):
+        train(settings, TrainOptions(data, tmp_path / "run"))
+
+
+def test_fine_tuning_refuses_another_shape(
+    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
+) -> None:
+    settings = tiny_recipe("model.d_ff=32", f"training.init_from={reference_run / 'model'}")
+    with pytest.raises(DataError, match="does not fit"):
+        train(settings, TrainOptions(numbers_corpus, tmp_path / "run"))
+
+
+def test_a_sentence_longer_than_the_model_is_refused(tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path) -> None:
+    with pytest.raises(DataError, match=r"Raise model\.max_length"):
+        train(tiny_recipe("model.max_length=8"), TrainOptions(numbers_corpus, tmp_path / "run"))

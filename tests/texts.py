@@ -1,0 +1,66 @@
+"""Made-up parallel text for tests: enough like language to train a tokenizer on."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nmt_cli import recipe
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+
+ROOT = Path(__file__).parents[1]
+EN = "the a small big old green house tree dog bird sees finds likes sleeps near under and is with this".split()  # noqa: SIM905
+DE = "das ein kleine große alte grüne haus baum hund vogel sieht findet mag schläft bei unter und ist mit dies".split()  # noqa: SIM905
+
+
+def pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Return distinct pairs, translated word by word."""
+    rng = random.Random(seed)
+    made: dict[str, str] = {}
+    while len(made) < count:
+        words = [rng.randrange(len(EN)) for _ in range(rng.randint(3, 14))]
+        number = rng.randrange(10_000)
+        made[" ".join([EN[i] for i in words] + [str(number)])] = " ".join([DE[i] for i in words] + [str(number)])
+    return list(made.items())
+
+
+def write(path: Path, lines: Iterable[str | bytes]) -> Path:
+    """Write lines, each ended by a line feed."""
+    path.write_bytes(b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines))
+    return path
+
+
+def own(folder: Path, text: list[tuple[Any, Any]], **more: Any) -> recipe.Corpus:
+    """Write training pairs and return the corpus section that names them; `more` is laid over it."""
+    folder.mkdir(exist_ok=True)
+    plain: dict[str, Any] = {
+        "name": "own",
+        "train_src": [str(write(folder / "train.en", (src for src, _ in text)))],
+        "train_tgt": [str(write(folder / "train.de", (tgt for _, tgt in text)))],
+        "tokenizer": {"vocabulary_size": "400"},
+    }
+    return corpus({**plain, **more})
+
+
+def corpus(plain: dict[str, Any]) -> recipe.Corpus:
+    """Return a corpus section made of plain values."""
+    return recipe.from_plain({"corpus": plain}, "test").corpus
+
+
+def run(section: recipe.Corpus, out: Path, **options: Any) -> Path:
+    """Prepare in this process."""
+    return prepare(section, out, PrepareOptions(**{"workers": 1, **options}))
+
+
+def nmt(*words: object, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "nmt_cli", *map(str, words)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
