@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_gives_the_same_bytes_again() -> None:
     assert train(LINES, 400) == train(iter(LINES), 400)
+
+
+def test_a_signal_while_the_text_is_read_stays_what_it_is() -> None:
+    def lines() -> Iterator[str]:
+        yield from LINES
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(lines(), 400)
 
 
 def test_special_pieces(file: Path) -> None:

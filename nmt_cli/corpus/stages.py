@@ -32,12 +32,14 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 SERIAL_JOBS = 8  # fewer are done before processes have started
 KILLED = "a worker process was killed, perhaps for want of memory. Run the same command again, with fewer --workers"
+STOPPING = {signal.SIGINT, signal.SIGTERM}
 HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much while they are sorted
 
 
 def _follow_parent(parent: int) -> None:
     """Leave interrupts to the parent, and end with it even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -45,6 +47,16 @@ def _follow_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold signals back, here and in processes started meanwhile: a start cut short prints Python's own traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def spread(function: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -> Generator[Result, None, None]:
@@ -65,7 +77,8 @@ def spread(function: Callable[[Job], Result], jobs: Iterable[Job], workers: int)
     try:
         for source in (first, stream):
             for job in source:
-                waiting.append(pool.submit(function, job))
+                with _uninterrupted():
+                    waiting.append(pool.submit(function, job))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
         while waiting:
@@ -87,7 +100,8 @@ def apart(function: Callable[..., bytes], *arguments: Any) -> bytes:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sender, os.getpid(), function, arguments))
-    process.start()
+    with _uninterrupted():
+        process.start()
     sender.close()
     try:
         result = receiver.recv()

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,18 @@ def train(lines: Iterable[str], vocabulary_size: int) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
+    stopped: list[BaseException] = []  # SentencePiece turns what its iterator raises, signals too, into RuntimeError
+
+    def watched() -> Iterator[str]:
+        try:
+            yield from lines
+        except BaseException as error:
+            stopped.append(error)
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=watched(),
             model_writer=model,
             vocab_size=vocabulary_size,
             model_type="bpe",
@@ -48,6 +57,8 @@ def train(lines: Iterable[str], vocabulary_size: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
+        if stopped:
+            raise stopped[0] from None
         allowed = re.search(r"<= (\d+)", str(error))
         if allowed:
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
