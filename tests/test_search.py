@@ -317,12 +317,14 @@ def test_the_best_by_blocks_are_the_best(seed: int, slots: int, width: int, bloc
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=400))
-def test_fillers_round_every_size_of_a_batch(lengths: list[int]) -> None:
-    more = _fillers(lengths)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=400), st.integers(0, 100))
+def test_fillers_round_every_size_of_a_batch(lengths: list[int], more_room: int) -> None:
+    limit = max(2, *lengths) + more_room
+    more = _fillers(lengths, limit)
     assert min(more) >= 1
-    for size in (len(lengths + more), max(lengths + more), sum(lengths + more)):
+    for size in (len(lengths + more), sum(lengths + more)):
         assert size == _coarse(size)
+    assert max(lengths + more) == min(_coarse(max(lengths)), limit)
     assert sum(more) <= max(400, sum(lengths), 3 * max(lengths))
 
 

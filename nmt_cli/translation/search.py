@@ -238,12 +238,12 @@ def _coarse(count: int) -> int:
     return -(-count // step) * step
 
 
-def _fillers(lengths: list[int]) -> list[int]:
-    """Return lengths of sentences to encode beside these, so that batches come in few different shapes.
+def _fillers(lengths: list[int], limit: int) -> list[int]:
+    """Return lengths, at most `limit`, of sentences to encode beside these: so batches come in few different shapes.
 
     oneDNN keeps a compiled kernel for every shape it has seen: without these memory grows for hours.
     """
-    longest, count = _coarse(max(lengths)), _coarse(len(lengths) + 1)
+    longest, count = min(_coarse(max(lengths)), limit), _coarse(len(lengths) + 1)
     while True:
         extra = count - len(lengths) - 1
         rest = _coarse(sum(lengths) + longest + extra) - sum(lengths) - longest
@@ -258,8 +258,8 @@ def _fillers(lengths: list[int]) -> list[int]:
 class _Feed:
     """Encodes sentences ahead, in their order, and hands them out."""
 
-    def __init__(self, sources: Iterator[Source | None], decoders: list[Incremental]) -> None:
-        self.sources, self.decoders = sources, decoders
+    def __init__(self, sources: Iterator[Source | None], decoders: list[Incremental], longest: int) -> None:
+        self.sources, self.decoders, self.longest = sources, decoders, longest
         self.read, self.ended = 0, False
         self.ready: list[tuple[int, Source]] = []  # first one next
         self.start = 0  # of the first one, in what was encoded
@@ -280,7 +280,7 @@ class _Feed:
         if self.ready:
             device = self.decoders[0].device
             lengths = [len(source.ids) for _, source in self.ready]
-            more = _fillers(lengths)
+            more = _fillers(lengths, self.longest)
             ids = [i for _, source in self.ready for i in source.ids]
             src_N = torch.tensor(ids + [EOS] * sum(more), device=device)
             layout = Layout(lengths + more, device)
@@ -323,8 +323,8 @@ def search(
     device = models[0].embedding.weight.device
     most = max(1, (settings.rows or (CUDA_ROWS if device.type == "cuda" else CPU_ROWS)) // settings.beam)
     decoders = [Incremental(model, dtype, settings.beam) for model in models]
-    feed = _Feed(sources, decoders)
-    slots = _Slots(settings, min(model.settings.max_length for model in models), device)
+    longest = min(model.settings.max_length for model in models)
+    feed, slots = _Feed(sources, decoders, longest), _Slots(settings, longest, device)
     lengths: dict[int, int] = {}  # source tokens of each occupied slot
     while True:
         while len(lengths) < most:
