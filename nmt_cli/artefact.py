@@ -26,6 +26,7 @@ from nmt_cli.errors import BusyError, DataError, MissingError, OutputError, prin
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_JSON_BYTES = 16 << 20
+EXCHANGE_TRIES = 100
 
 
 def sha256(path: Path) -> str:
@@ -129,20 +130,58 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
+def _aside(path: Path) -> Path:
+    return path.with_name(f".old-{path.name}")
+
+
 def _exchange(new: Path, old: Path) -> None:
-    """Swap two directories in one step, so that the name `old` is never without one."""
+    """Put `new` in the place of `old` in one step, so that the name is never without a directory.
+
+    Where the file system cannot (NFS), the old one steps aside for a moment; `restore` mends what is cut short there.
+    """
     here, atomic = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     with contextlib.suppress(AttributeError):  # only Linux has it, and not on every file system
         if not ctypes.CDLL(None).renameat2(here, os.fsencode(new), here, os.fsencode(old), atomic):
             return
-    aside = _temporary(old)
-    old.rename(aside)
+    for tries_left in reversed(range(EXCHANGE_TRIES)):
+        try:
+            restore(old)
+            with contextlib.suppress(FileNotFoundError):
+                old.rename(_aside(old))
+            new.rename(old)
+            return
+        except OSError as error:  # the name is taken when a reader has put the old one back meanwhile
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not tries_left:
+                raise
+        finally:
+            restore(old)
+
+
+def restore(target: Path) -> None:
+    """Put an artefact back that stepped aside for a new one which never came; remove it where the new one is there.
+
+    Harmless while another process replaces the artefact: who comes late finds the name gone or taken.
+    """
+    aside = _aside(target)
+    if not aside.is_dir():
+        return
+    if target.exists():
+        with contextlib.suppress(FileNotFoundError):
+            remove_tree(aside)
+        return
     try:
-        new.rename(old)
-    except BaseException:
-        aside.rename(old)
-        raise
-    aside.rename(new)
+        aside.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    sync(target.parent)
+
+
+def present(directory: Path) -> bool:
+    """Return whether there is an artefact, after putting back one whose replacement was cut short."""
+    if not directory.exists():
+        restore(directory)
+    return (directory / MANIFEST).is_file()
 
 
 def _alive(pid: int) -> bool:
@@ -179,6 +218,7 @@ def staged(target: Path, kind: str, about: dict[str, Any], *, overwrite: bool = 
     Raises:
         OutputError: `target` exists and `overwrite` is false.
     """
+    restore(target)
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
     make_directory(target.parent)
@@ -225,7 +265,7 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
         MissingError: there is no artefact.
         DataError: a file is missing or altered, or the artefact is of another kind or a newer format.
     """
-    if not directory.is_dir():
+    if not present(directory) and not directory.is_dir():
         raise MissingError(f"{directory} is not there")
     manifest = read_json(directory / MANIFEST)
     if manifest.get("format") != FORMAT_VERSION:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.errors import MissingError, UsageError, printable
+from nmt_cli import __version__
+from nmt_cli.console import warn
+from nmt_cli.errors import DataError, MissingError, UsageError, printable
 
 MAX_RECIPE_BYTES, MAX_DEPTH = 1 << 20, 32
 
@@ -186,8 +188,10 @@ NAMED_CORPORA: dict[str, dict[str, Any]] = {
 class _Reader:
     """Turns plain nested data into dataclasses and collects every complaint on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored: bool) -> None:
+        self.stored = stored
         self.errors: list[str] = []
+        self.dropped: list[str] = []
 
     def section(self, kind: type[Any], values: Any, where: str) -> Any:
         if values in (None, "", "null"):
@@ -200,7 +204,9 @@ class _Reader:
         arguments = {}
         for key, value in values.items():
             path = f"{where}.{key}" if where else str(key)
-            if key not in known:
+            if key not in known and self.stored and where != "model":
+                self.dropped.append(printable(path, 80))
+            elif key not in known:
                 near = difflib.get_close_matches(str(key), known, 1, 0.5)
                 advice = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(known)}"
                 self.errors.append(f"unknown key {printable(path, 80)!r}; {advice}")
@@ -331,8 +337,13 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def from_plain(values: dict[str, Any], where: str) -> Recipe:
+def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
     """Build a recipe from nested dicts of plain values.
+
+    Args:
+        values: by section and knob.
+        where: they come from, for messages.
+        stored: as `load_stored` reads them.
 
     Raises:
         UsageError: naming every wrong key and value.
@@ -341,12 +352,14 @@ def from_plain(values: dict[str, Any], where: str) -> Recipe:
     named = corpus.get("name", "toy-en-de") if isinstance(corpus, dict) else "toy-en-de"
     if isinstance(named, str) and named in NAMED_CORPORA:
         values = merge({"corpus": NAMED_CORPORA[named]}, values)
-    reader = _Reader()
+    reader = _Reader(stored)
     recipe = typing.cast(Recipe, reader.section(Recipe, values, ""))
     if not reader.errors:
         reader.errors += _contradictions(recipe)
     if reader.errors:
         raise UsageError(f"{where}: {'; '.join(reader.errors)}")
+    if reader.dropped:
+        warn(f"{where} has knobs that nmt {__version__} does not have; they are ignored: {', '.join(reader.dropped)}")
     return recipe
 
 
@@ -399,6 +412,25 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         values = merge(values, override(text))
     values["name"] = values.get("name") or path.stem
     return from_plain(values, str(path))
+
+
+def load_stored(path: Path) -> Recipe:
+    """Read the recipe of a run or a model, which another version of nmt may have written.
+
+    Knobs that this version does not have are ignored with a warning, but for those of the model: what its weights
+    compute would be another function.
+
+    Raises:
+        MissingError: there is no such file.
+        DataError: it is damaged, or a newer version made the model.
+    """
+    if not path.is_file():
+        raise MissingError(f"{path} is missing")
+    try:
+        return from_plain(_read_yaml(path), str(path), stored=True)
+    except UsageError as error:
+        advice = f"A newer nmt than this one ({__version__}) wrote it, so update nmt; or it was edited"
+        raise DataError(f"{error}. {advice}") from None
 
 
 def to_plain(section: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
 
 def _prepare(settings: recipe.Recipe, options: ReproduceOptions) -> None:
     own = settings.corpus.name not in recipe.NAMED_CORPORA and not settings.corpus.train_src
-    if own and (options.data / artefact.MANIFEST).exists():
+    if own and artefact.present(options.data):
         return  # the user prepared it; the recipe only names it
     say(f"1/5 prepare {options.data}")
     prepare(settings.corpus, options.data, PrepareOptions(mirror=options.mirror, workers=options.workers))

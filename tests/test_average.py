@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import weakref
 from collections.abc import Callable, Iterator
@@ -51,6 +52,32 @@ def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callab
     assert result.manifest["steps"] == [20, 30, 40]
     assert result.manifest["corpus"] == "c"
     assert [len(h) for h in result.manifest["checkpoints"]] == [64] * 3
+
+
+def test_a_run_and_a_model_of_an_older_version_are_usable(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = (run / "recipe.yaml").read_text()
+    assert "averaging:\n" in stored
+    (run / "recipe.yaml").write_text(stored.replace("averaging:\n", "averaging:\n  ema: 0.999\n"))
+    target, _ = average(run, None, None)
+    assert "averaging.ema" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:  # the model as the older version would have written it
+        patch.setattr(recipe, "to_yaml", lambda _: (run / "recipe.yaml").read_bytes())
+        target, _ = average(run, None, None)
+    capsys.readouterr()
+    before = load_model(target)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"nmt: warning: {target}/recipe\.yaml has knobs .* averaging\.ema", line)
+    assert before.recipe.averaging.last == 3
+
+
+def test_a_model_of_a_newer_version_is_refused(run: Path) -> None:
+    newer = (run / "recipe.yaml").read_text().replace("model:\n", "model:\n  experts: 4\n", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipe, "to_yaml", lambda _: newer.encode())
+        target, _ = average(run, None, None)
+    with pytest.raises(DataError, match=r"recipe\.yaml.*model\.experts.*newer nmt.*update nmt") as caught:
+        load_model(target)
+    assert caught.value.exit_code == 65
 
 
 def test_one_is_the_checkpoint_itself(run: Path) -> None:

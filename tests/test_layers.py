@@ -28,7 +28,7 @@ ORDER = [
     ["__main__"],
 ]
 # Rooms on one level see the rooms below but not each other, unless both names are listed here as (importer, imported).
-NEIGHBOURS = {("console", "recipe"), ("errors", "__init__")}
+NEIGHBOURS = {("recipe", "console"), ("errors", "__init__")}
 
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {

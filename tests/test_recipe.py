@@ -6,12 +6,13 @@ import typing
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli import recipe
-from nmt_cli.errors import MissingError, UsageError
-from nmt_cli.recipe import Recipe, differences, from_plain, load, to_plain, to_yaml
+from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.recipe import Recipe, differences, from_plain, load, load_stored, to_plain, to_yaml
 
 
 def read(tmp_path: Path, text: str, *overrides: str) -> Recipe:
@@ -361,6 +362,50 @@ def test_the_resolved_recipe_names_every_knob(tmp_path: Path) -> None:
     (tmp_path / "resolved.yaml").write_text(text)
     assert load(tmp_path / "resolved.yaml") == found
     assert from_plain(to_plain(found), "here") == found
+
+
+# --- stored with a run or a model, by any version -------------------------------------------------------------------
+
+
+def test_knobs_that_were_removed_do_not_make_a_stored_recipe_unreadable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = read(tmp_path, "model: {d_model: 8}\ntraining: {steps: 7}")
+    values = to_plain(known)
+    values["training"]["momentum"] = 0.9
+    values["corpus"]["cleaning"]["lower"] = True
+    values["serving"] = {"port": 80}
+    path = tmp_path / "stored.yaml"
+    path.write_text(yaml.safe_dump(values))
+    assert load_stored(path) == known
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"nmt: warning: {path} ")
+    assert line.endswith(": corpus.cleaning.lower, serving, training.momentum")
+    with pytest.raises(UsageError, match=r"unknown key 'corpus\.cleaning\.lower'.*unknown key 'serving'"):
+        load(path)  # a user's recipe is read strictly
+
+
+@pytest.mark.parametrize(
+    ("section", "knob", "value"),
+    [("model", "experts", 4), ("model", "activation", "geglu"), ("training", "precision", "fp8")],
+)
+def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, section: str, knob: str, value: object) -> None:
+    values = to_plain(Recipe(name="n"))
+    values[section][knob] = value
+    path = tmp_path / "stored.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(DataError, match=rf"{section}\.{knob}.* newer nmt than this one .*update") as caught:
+        load_stored(path)
+    assert caught.value.exit_code == 65
+
+
+def test_a_damaged_stored_recipe_is_bad_data(tmp_path: Path) -> None:
+    path = tmp_path / "stored.yaml"
+    path.write_text("model: [")
+    with pytest.raises(DataError, match="not valid YAML"):
+        load_stored(path)
+    with pytest.raises(MissingError):
+        load_stored(tmp_path / "none.yaml")
 
 
 def test_differences_between_two_recipes(tmp_path: Path) -> None:

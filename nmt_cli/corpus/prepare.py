@@ -68,6 +68,7 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
         return out
     work = out.with_name(f".{out.name}.preparing")
     try:
+        artefact.restore(out)
         # A process killed between its last two steps leaves a whole corpus and its work directory, removed below.
         if out.exists() and not work.exists() and _finished(corpus, out, options):
             console.say(f"{out} is prepared already, and whole")

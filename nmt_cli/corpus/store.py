@@ -135,7 +135,7 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
         MissingError: it is not prepared yet.
         DataError: it is damaged.
     """
-    if not (directory / artefact.MANIFEST).exists():
+    if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
     manifest = artefact.verify(directory, KIND, content=content)
     pairs, kind = int(manifest["pairs"]), id_type(int(manifest["vocabulary_size"]))

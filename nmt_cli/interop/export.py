@@ -117,7 +117,7 @@ def _lines(loaded: "LoadedModel", file: Path | None) -> tuple[list[str], list[st
             raise MissingError(f"no file {file}")
         return read_lines(file), None
     data = Path("data") / str(loaded.recipe.corpus.name)
-    if not (data / artefact.MANIFEST).exists():
+    if not artefact.present(data):
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
     src, tgt = open_corpus(data).lines("dev")
     return src[:NUM_LINES], tgt[:NUM_LINES]
@@ -174,7 +174,7 @@ def _scores(loaded: "LoadedModel") -> str:
     stamp = run / "translations.json"
     made_by = artefact.digest([loaded.manifest["files"][WEIGHTS]["sha256"], recipe.to_plain(loaded.recipe.decoding)])
     known = artefact.read_json(stamp).get("made_by") if stamp.exists() else None
-    if known == made_by and (data / artefact.MANIFEST).exists():
+    if known == made_by and artefact.present(data):
         corpus = open_corpus(data)
         references = corpus.lines("test")[1]
         if references and corpus.identity == loaded.manifest.get("corpus"):

@@ -72,10 +72,10 @@ def report(run: Path, compare: Sequence[Path] = (), out: Path | None = None, dat
 def _open(directory: Path, data: Path | None) -> _Run:
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
-    settings = recipe.load(directory / "recipe.yaml")
+    settings = recipe.load_stored(directory / "recipe.yaml")
     where = data or Path("data") / str(settings.corpus.name)
     corpus = None
-    if data or (where / artefact.MANIFEST).exists():
+    if data or artefact.present(where):
         corpus = open_corpus(where)
         if corpus.identity != artefact.read_json(directory / "corpus.json").get("corpus"):
             raise DataError(f"{directory} was trained on another corpus than {where} holds. Name its own: --data DIR")
@@ -83,7 +83,7 @@ def _open(directory: Path, data: Path | None) -> _Run:
         warn(f"no prepared corpus in {where}: the report cannot show texts and scores. Name it: --data DIR")
     records = metrics.read(directory / "metrics.jsonl")
     model, scores = None, None
-    if (directory / "model" / artefact.MANIFEST).exists():
+    if artefact.present(directory / "model"):
         model = artefact.verify(directory / "model", "model", content=False)
     if corpus and (directory / "test.hyp").exists() and corpus.lines("test")[1]:
         kinds = ("bleu", "chrf") if corpus.manifest.get("generated") else ()

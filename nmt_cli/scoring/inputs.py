@@ -110,7 +110,7 @@ def read_corpus(directory: Path, split: str) -> tuple[Text, Text, str]:
         MissingError: there is no such corpus or split.
         DataError: it is damaged.
     """
-    if not (directory / artefact.MANIFEST).exists():
+    if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
     manifest = artefact.verify(directory, "corpus", content=False)
     texts = []

@@ -55,7 +55,7 @@ def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[i
     target = out or run / "model"
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
-    settings = recipe.load(run / "recipe.yaml")
+    settings = recipe.load_stored(run / "recipe.yaml")
     last = last or settings.averaging.last
     steps = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
     if len(steps) < last:

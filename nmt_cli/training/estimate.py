@@ -73,7 +73,7 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     Raises:
         NmtError: the recipe does not fit the corpus or this machine.
     """
-    ready = (data / artefact.MANIFEST).exists()
+    ready = artefact.present(data)
     accelerator = accelerator_for(settings, TrainOptions(data, Path()))
     corpus = open_corpus(data) if ready else None
     vocabulary = int(corpus.manifest["vocabulary_size"]) if corpus else settings.corpus.tokenizer.vocabulary_size

@@ -92,7 +92,7 @@ def _check_same(settings: recipe.Recipe, corpus: Corpus, run: Path) -> None:
         artefact.replace_file(identity, artefact.json_bytes({"corpus": corpus.identity}))
         artefact.replace_file(stored, recipe.to_yaml(settings))
         return
-    changed = recipe.differences(recipe.to_plain(recipe.load(stored)), recipe.to_plain(settings))
+    changed = recipe.differences(recipe.to_plain(recipe.load_stored(stored)), recipe.to_plain(settings))
     fixed = [line for line in changed if not FREE_KNOBS.match(line)]
     if fixed:
         raise DataError(f"{run} was trained with another recipe: {'; '.join(fixed)}. Put it back, or use another --run")

@@ -125,13 +125,13 @@ def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedMod
         raise DataError(
             f"{directory} is a file; a model is a directory written by nmt train or nmt average-checkpoints"
         )
-    if not (directory / artefact.MANIFEST).is_file():
-        if (directory / "model" / artefact.MANIFEST).is_file():  # a run was named
+    if not artefact.present(directory):
+        if artefact.present(directory / "model"):  # a run was named
             return load_model(directory / "model", device)
         advice = "Train one: nmt reproduce recipes/toy.yaml"
         raise MissingError(f"no model in {directory}. {advice}")
     manifest = artefact.verify(directory, KIND)
-    resolved = recipe.load(directory / RECIPE)
+    resolved = recipe.load_stored(directory / RECIPE)
     tensors = load_tensors(directory / WEIGHTS)
     embedding = tensors.get("embedding.weight")
     if embedding is None or embedding.dim() != 2:

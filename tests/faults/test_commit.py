@@ -22,7 +22,7 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import NmtError, from_os_error
+from nmt_cli.errors import MissingError, NmtError, from_os_error
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import checkpoints, metrics, start
 from nmt_cli.training.average import average
@@ -206,27 +206,68 @@ def model_of(small: Recipe, value: float) -> dict[str, torch.Tensor]:
 
 def value_of(directory: Path) -> float:
     """Return the number that all weights of a model directory have; 0 where there is no model."""
-    if not directory.exists():
+    try:
+        loaded = load_model(directory)
+    except MissingError:
         return 0.0
-    values = {float(value) for tensor in load_model(directory).model.state_dict().values() for value in tensor.unique()}
+    values = {float(value) for tensor in loaded.model.state_dict().values() for value in tensor.unique()}
     assert len(values) == 1
     return values.pop()
 
 
 @pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
 @pytest.mark.parametrize("before", [0.0, 1.0], ids=["no model", "a model"])
+@pytest.mark.parametrize("atomic", [True, False], ids=["exchange", "no exchange"])
 def test_a_model_is_replaced_in_one_step(
-    tmp_path: Path, small: Recipe, numbers_corpus: Path, before: float, error: int | None
+    tmp_path: Path,
+    small: Recipe,
+    numbers_corpus: Path,
+    before: float,
+    error: int | None,
+    atomic: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not atomic:
+        monkeypatch.setattr(artefact.ctypes, "CDLL", lambda name: object())
+
     def write(value: float) -> Callable[[Path], None]:
         tokenizer = numbers_corpus / "tokenizer.model"
         return lambda run: save_model(run / "model", model_of(small, value), small, tokenizer, {}) if value else None
 
+    nameless = 0
     for run, code in every_point(tmp_path, write(before), write(2.0), error):
+        nameless += bool(before) and not (run / "model").exists()
+        left = {path.name for path in run.iterdir()}
+        again = run.with_name(f"{run.name}-again")
+        shutil.copytree(run, again)
         assert value_of(run / "model") in ((before, 2.0) if code else (2.0,))
-        write(3.0)(run)
-        assert value_of(run / "model") == 3.0
-        assert not temporaries(run)
+        for place in (run, again):  # the next writer finishes what was left, whether a reader came before it or not
+            write(3.0)(place)
+            assert value_of(place / "model") == 3.0
+            assert {path.name for path in place.iterdir()} == {"model"}, left
+        shutil.rmtree(again)
+    assert bool(nameless) == (not atomic and before > 0 and error is None)
+
+
+def test_a_reader_that_comes_between_the_two_renames_does_not_stop_the_writer(
+    tmp_path: Path, small: Recipe, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artefact.ctypes, "CDLL", lambda name: object())
+    real, model, seen = os.rename, tmp_path / "model", []
+
+    def rename(source: Any, target: Any) -> None:
+        if Path(target) == model and ".tmp-" in str(source) and len(seen) < 3:
+            seen.append(len(seen))
+            if seen[-1]:
+                assert value_of(model) == 1.0, "the old one is put back and read"
+        real(source, target)
+
+    for value in (1.0, 2.0):
+        monkeypatch.setattr(os, "rename", rename)
+        save_model(model, model_of(small, value), small, numbers_corpus / "tokenizer.model", {})
+    assert seen == [0, 1, 2]
+    assert value_of(model) == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_without_an_exchange_of_names_a_model_is_still_replaced(
