@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import torch
 
@@ -102,7 +102,7 @@ def _work(
         placed = [model.to(device) for model in models]
         for number, hypotheses in steady_search(placed, dtype, _receive(connection, state), settings):
             state["open"] -= 1
-            connection.sendall(json.dumps([number, [astuple(h) for h in hypotheses]]).encode() + b"\n")
+            connection.sendall(json.dumps([number, [list(vars(h).values()) for h in hypotheses]]).encode() + b"\n")
     except NmtError as error:
         connection.sendall(json.dumps([-1, str(error), isinstance(error, DivergedError)]).encode() + b"\n")
 
@@ -119,8 +119,9 @@ class _Worker:
         others: list["_Worker"],
     ) -> None:
         self.connection, theirs = socket.socketpair()
+        self.connection.setblocking(False)  # else both could wait for the other to read what they write
         self.numbers: dict[int, int] = {}  # of the sentences sent, in order -> the caller's
-        self.sent, self.open, self.buffer = 0, 0, b""
+        self.sent, self.open, self.buffer, self.unsent = 0, 0, b"", bytearray()
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
@@ -136,13 +137,24 @@ class _Worker:
                 os._exit(code)
         theirs.close()
 
-    def send(self, batch: list[tuple[int, Source]]) -> None:
-        """Hand over some sentences."""
+    def give(self, batch: list[tuple[int, Source]]) -> None:
+        """Hand over some sentences, as far as there is room on the way; `send` sends the rest."""
         self.numbers.update((self.sent + i, number) for i, (number, _) in enumerate(batch))
         self.sent, self.open = self.sent + len(batch), self.open + len(batch)
         message = [[list(map(int, s.ids)), list(map(int, s.prefix)), s.key] for _, s in batch]
+        self.unsent += json.dumps(message).encode() + b"\n"
+        self.send()
+
+    def send(self) -> None:
+        """Send what there is room for.
+
+        Raises:
+            StorageError: the worker has ended.
+        """
         try:
-            self.connection.sendall(json.dumps(message).encode() + b"\n")
+            del self.unsent[: self.connection.send(self.unsent)]
+        except BlockingIOError:
+            pass
         except ConnectionError:
             raise StorageError(_ENDED) from None
 
@@ -197,11 +209,15 @@ def parallel_search(
                 batch.append((count, source))
                 count += 1
             if batch:
-                idlest.send(batch)
+                idlest.give(batch)
             busy = [worker.connection for worker in workers if worker.open]
-            ready = select.select(busy, [], [], 0 if batch or not busy else POLL_SECONDS if more else None)[0]
+            unsent = [worker.connection for worker in workers if worker.unsent]
+            wait = 0 if batch or not busy else POLL_SECONDS if more else None
+            readable, writable, _ = select.select(busy, unsent, [], wait)
             for worker in workers:
-                if worker.connection in ready:
+                if worker.connection in writable:
+                    worker.send()
+                if worker.connection in readable:
                     yield from worker.results()
     finally:
         for worker in workers:

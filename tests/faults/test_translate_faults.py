@@ -23,7 +23,7 @@ from nmt_cli import artefact
 from nmt_cli.errors import DivergedError, NmtError, StorageError
 from nmt_cli.translation import search as search_module
 from nmt_cli.translation import workers
-from nmt_cli.translation.search import SearchSettings, Source
+from nmt_cli.translation.search import Hypothesis, SearchSettings, Source
 from nmt_cli.translation.translate import TranslateOptions, prepare_engine, translate
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "translate", "--precision", "fp32"]
@@ -327,6 +327,22 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     monkeypatch.setattr(search_module.Incremental, "step", lambda *_: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(StorageError, match="too little memory"):
         list(workers.steady_search(engine.models, engine.dtype, iter(sources), how))
+
+
+@pytest.mark.timeout(60)
+def test_huge_sentences_both_ways_block_nobody(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker answers with megabytes while the parent is still sending it megabytes: both go on."""
+
+    def echo(_models: object, _dtype: object, sources: Iterator[Source | None], _settings: object) -> Iterator[Any]:
+        for number, source in enumerate(filter(None, sources)):
+            ids = list(source.ids)
+            yield number, [Hypothesis(ids, -1.0, -1.0, [-0.5] * len(ids))]
+
+    monkeypatch.setattr(workers, "steady_search", echo)
+    sources = [Source([*range(10_000, 30_000), i]) for i in range(64)]  # 2 MB a batch, 0.2 MB an answer
+    found = workers.parallel_search([], torch.float32, iter(sources), SearchSettings(), ["cpu", "cpu"])
+    last = {number: hypotheses[0].ids[-1] for number, hypotheses in found}
+    assert last == {i: i for i in range(64)}
 
 
 def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
