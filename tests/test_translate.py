@@ -24,6 +24,8 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation import pipeline
 from nmt_cli.translation import translate as module
 from nmt_cli.translation.candidates import Sampling
+from nmt_cli.translation.output import Line, Part
+from nmt_cli.translation.pipeline import Pipeline
 from nmt_cli.translation.segments import halves, looping, split
 from nmt_cli.translation.stream import CHUNK_LINES, MAX_LINE_BYTES, LineReader, write_lines
 from nmt_cli.translation.translate import (
@@ -332,6 +334,34 @@ def test_prefixes_begin_their_lines(engine: Engine, tmp_path: Path) -> None:
         run(engine, b"a\nb\nc\nd\n", TranslateOptions(prefix=tmp_path / "prefixes"))
 
 
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_prefix_longer_than_the_model_can_count_is_cut(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int
+) -> None:
+    (tmp_path / "prefixes").write_text("rot " * 500 + "\nrot und\n")
+    greedy = replace(engine, settings=replace(engine.settings, beam=beam))
+    out = run(greedy, b"der Hund\ndie Katze\n", TranslateOptions(prefix=tmp_path / "prefixes")).decode().split("\n")
+    assert re.fullmatch("rot( rot){50,}( .*)?", out[0])
+    assert out[1].startswith("rot und")
+    assert len(out) == 3
+    assert "1 prefixes were longer than the model's 128 pieces" in capsys.readouterr().err
+
+
+def test_hundreds_of_samples_all_have_random_numbers_of_their_own() -> None:
+    line, part = Line(1, "x", [], 300), Part([5, EOS])
+    queue = Pipeline(
+        LineReader(memory_file()),
+        None,
+        None,
+        pipeline.Cutting(False, 9, 9, False, False, 300),
+        None,  # type: ignore[arg-type]
+    )
+    queue._queue.extend((line, replace(part, place=place), sample) for place in (0, 1, 70_000) for sample in range(300))
+    queue._pending.append(line)
+    sources = queue.sources()
+    assert len({next(sources).key for _ in range(900)}) == 900  # type: ignore[union-attr]
+
+
 def test_samples_do_not_depend_on_company_or_workers(engine: Engine) -> None:
     draw = Sampling(top_k=20, seed=3)
     sampler = replace(engine, settings=replace(engine.settings, beam=1, best=1, sampling=draw))
@@ -434,6 +464,7 @@ def test_int8_translates_too(model: Path) -> None:
         (TranslateOptions(precision="fp8"), UsageError, "--precision must be one of"),
         (TranslateOptions(format="xml"), UsageError, "--format must be one of"),
         (TranslateOptions(beam=2, n_best=3), UsageError, "--n-best 3 needs --beam 3"),
+        (TranslateOptions(n_best=5000, sampling=Sampling()), UsageError, "at most 4,096 translations"),
         (TranslateOptions(input=Path("absent")), MissingError, "no file absent"),
         (TranslateOptions(score_pairs=Path("absent"), n_best=2), UsageError, "--score-pairs"),
         (TranslateOptions(input=Path("/"), output=Path("absent/out")), OutputError, "no directory absent"),

@@ -14,6 +14,7 @@ from nmt_cli.translation.segments import halves, looping, split
 from nmt_cli.translation.stream import LineReader
 
 MAX_RETRIES = 3  # how often a source is halved
+SAMPLE_BITS, PLACE_BITS = 12, 20  # of a source's key: as many samples of a source, and sources in a line
 _INVALID = re.compile("\ufffd+")
 
 
@@ -27,6 +28,7 @@ class Counts:
     first_invalid: int = 0
     split: int = 0
     cut: int = 0
+    prefixes_cut: int = 0
     retried: int = 0
 
 
@@ -36,6 +38,7 @@ class Cutting:
 
     Attributes:
         nfkc: see recipe.Cleaning.
+        longest: most pieces the model can count, of a source or a translation, with EOS.
         limit: longest source the model was trained on, in pieces with EOS.
         split: whether longer lines are split, and failed translations tried again in halves; else lines are cut.
         strict: whether bytes that are not UTF-8 are an error.
@@ -43,6 +46,7 @@ class Cutting:
     """
 
     nfkc: bool
+    longest: int
     limit: int
     split: bool
     strict: bool
@@ -83,7 +87,9 @@ class Pipeline:
                 line, part, sample = self._queue.popleft()
                 self._running[self._started] = (line, part)
                 self._started += 1
-                yield Source(part.ids, part.prefix, line.number << 24 | (part.place & 0xFFFF) << 8 | sample)
+                place = part.place & (1 << PLACE_BITS) - 1
+                key = (line.number << PLACE_BITS | place) << SAMPLE_BITS | sample
+                yield Source(part.ids, part.prefix, key)
             if self.reader.ended:
                 if not self._pending:
                     return
@@ -146,7 +152,8 @@ class Pipeline:
         self.counts.lines += len(lines)
         for line, prefix in zip(lines, prefixes, strict=True):
             if prefix and line.parts:
-                line.parts[0].prefix = prefix
+                line.parts[0].prefix = prefix[: self.cutting.longest - 1]
+                self.counts.prefixes_cut += len(prefix) >= self.cutting.longest
         self._pending.extend(lines)
         order = sorted(((line, part) for line in lines for part in line.parts), key=lambda pair: -len(pair[1].ids))
         for line, part in order:

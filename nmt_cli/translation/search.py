@@ -39,7 +39,7 @@ class Source:
 
     Attributes:
         ids: its pieces, closed by EOS.
-        prefix: pieces that every translation must begin with.
+        prefix: pieces that every translation must begin with; fewer than the model's max_length.
         key: a number that, with the seed, decides what is sampled for this sentence.
     """
 

@@ -21,13 +21,14 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.lines import translate_lines
 from nmt_cli.translation.output import Format, Output
-from nmt_cli.translation.pipeline import Cutting, Pipeline
+from nmt_cli.translation.pipeline import SAMPLE_BITS, Cutting, Pipeline
 from nmt_cli.translation.scores import score_pairs
 from nmt_cli.translation.search import Hypothesis, SearchSettings
 from nmt_cli.translation.stream import MAX_LINE_BYTES, LineReader
 from nmt_cli.translation.workers import parallel_search, steady_search
 
 MAX_WORKERS = 16
+MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ def _check(options: TranslateOptions) -> None:
             raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     if options.beam is not None and options.n_best > options.beam and not options.sampling:
         raise UsageError(f"--n-best {options.n_best} needs --beam {options.n_best} or more, not {options.beam}")
+    if options.sampling and options.n_best > MAX_SAMPLES:
+        raise UsageError(
+            f"--sample draws at most {MAX_SAMPLES:,} translations of a line, not --n-best {options.n_best:,}"
+        )
     if options.score_pairs and (options.sampling or options.prefix or options.n_best > 1):
         raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix and --n-best")
     if options.input is None and sys.stdin is None:
@@ -209,7 +214,7 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
     output = Output(target, form, engine.tokenizer, engine.models[0], engine.dtype, progress)
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
     reader = LineReader(source)
-    cutting = Cutting(engine.nfkc, limit, options.split, options.strict, samples)
+    cutting = Cutting(engine.nfkc, longest, limit, options.split, options.strict, samples)
     pipeline = Pipeline(reader, prefixes, engine.tokenizer, cutting, output)
     for number, hypotheses in _search(engine, pipeline, _devices(options)):
         pipeline.settle(number, hypotheses)
@@ -223,6 +228,8 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
     if counts.cut:
         warn(f"{counts.cut:,} lines were too long for the model and were cut")
     if counts.split:
+    if counts.prefixes_cut:
+        warn(f"{counts.prefixes_cut:,} prefixes were longer than the model's {longest:,} pieces and were cut")
         say(f"{counts.split:,} lines over {limit} pieces were split at sentence ends and put together again")
     if counts.retried:
         say(f"{counts.retried:,} translations were empty or repeated themselves and were tried again in halves")
