@@ -196,7 +196,8 @@ def translate(
 ) -> None:
     """Translate lines of text.
 
-    One line out for every line in, in order; stdout carries nothing else.
+    One line out for every line in, in order; stdout carries nothing else. It uses all cores or one GPU; several GPUs:
+    accelerate launch -m nmt_cli translate
     """
     from nmt_cli import console
     from nmt_cli.errors import UsageError

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +20,15 @@ from tiny_model import content, make_model, memory_file
 from nmt_cli import console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_weights import attention_weights
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation import pipeline
+from nmt_cli.translation import pipeline, workers
 from nmt_cli.translation import translate as module
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.output import Line, Part
 from nmt_cli.translation.pipeline import Pipeline
+from nmt_cli.translation.search import Source
 from nmt_cli.translation.segments import halves, looping, split
 from nmt_cli.translation.stream import CHUNK_LINES, MAX_LINE_BYTES, LineReader, write_lines
 from nmt_cli.translation.translate import (
@@ -36,6 +39,7 @@ from nmt_cli.translation.translate import (
     translate,
     translate_all,
 )
+from nmt_cli.translation.workers import gathered, joined, parallel_search, serve, telling
 
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -478,6 +482,89 @@ def test_contradictions_are_refused_before_a_model_is_loaded(
         translate(options)
 
 
-def test_processes_after_the_first_leave_the_work_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+# ---- several processes
+
+
+def launched(arguments: list[str], model: Path, **more: object) -> subprocess.CompletedProcess[bytes]:
+    """Run nmt in two processes on the CPU. (With --cpu, accelerate would start one.)"""
+    surroundings = {"PYTHONPATH": str(Path(__file__).parent.parent), "NMT_MODEL": str(model), "OMP_NUM_THREADS": "1"}
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"]
+    return subprocess.run(
+        [sys.executable, *launch, "-m", "nmt_cli", *arguments],
+        env={**os.environ, **surroundings, "ACCELERATE_USE_CPU": "true"},
+        capture_output=True,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_launched_job_gives_the_file_of_one_process(model: Path, engine: Engine, tmp_path: Path) -> None:
+    """Lines come through a pipe, which only the first process reads."""
+    data = b"".join(b"der Hund %d sieht die Katze %d\n\n\xff rot\n" % (i, i * 7) for i in range(100))
+    out = tmp_path / "out"
+    arguments = ["translate", "--format", "jsonl", "--precision", "fp32", "--alignments", "--output", str(out)]
+    done = launched(arguments, model, input=data)
+    assert done.returncode == 0, done.stderr.decode()
+    options = TranslateOptions(format="jsonl", alignments=True, workers=1)
+    ours, theirs = records(run(engine, data, options)), records(out.read_bytes())
+    assert [record["line"] for record in theirs] == list(range(1, 301))
+    for record, other in zip(ours, theirs, strict=True):
+        (a,), (b,) = record["hypotheses"], other["hypotheses"]
+        assert (a["text"], a["tokens"], a["alignment"]) == (b["text"], b["tokens"], b["alignment"])
+        assert a["score"] == pytest.approx(b["score"], abs=1e-5)
+    assert done.stderr.count(b"model: ") == 1
+    assert done.stderr.count(b"100 lines are not UTF-8") == 1
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_all_processes_of_a_job_search(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that joins is handed sentences, its errors are raised, and a stranger's silence is an error."""
+    monkeypatch.setenv("MASTER_PORT", str(os.getpid()))
+    sources = [Source([*ids, EOS]) for ids in engine.tokenizer.encode([f"der Hund {i}" for i in range(60)])]
+
+    def both() -> None:
+        serve(joined(), engine.models, engine.dtype, engine.settings, "cpu")
+
+    def bad() -> None:
+        with joined() as connection, telling(connection):
+            raise UsageError("no such arithmetic here")
+
+    for other, refused in ((both, False), (bad, True)):
+        second = workers._fork(other, [])
+        try:
+            with gathered(2, both) as connections:
+                found = parallel_search(connections, iter(sources), engine.settings, cuda=False)
+                if refused:
+                    with pytest.raises(UsageError, match="no such arithmetic here"):
+                        dict(found)
+                else:
+                    assert len(dict(found)) == 60
+        finally:
+            os.waitpid(second, 0)
+    monkeypatch.setattr(workers, "PATIENCE_SECONDS", 0.1)
+    with pytest.raises(StorageError, match="only 1 of 2 processes came"), gathered(2, both):
+        pass
+    with pytest.raises(StorageError, match="first process of the job did not come"):
+        joined()
+
+
+@pytest.mark.parametrize(
+    ("options", "surroundings", "words"),
+    [
+        (TranslateOptions(workers=2), {}, "leave out --workers"),
+        (TranslateOptions(), {"LOCAL_WORLD_SIZE": "1"}, "the processes of one machine"),
+    ],
+)
+def test_what_a_launched_job_cannot_do_is_refused(
+    options: TranslateOptions, surroundings: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", **surroundings}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=words):
+        translate(options)
+
+
+def test_given_translations_are_scored_by_the_first_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
-    assert translate(TranslateOptions(input=Path("absent"))) == 0
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert translate(TranslateOptions(score_pairs=Path("absent"))) == 0

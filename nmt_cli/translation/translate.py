@@ -2,10 +2,11 @@
 
 import math
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from nmt_cli.translation.pipeline import SAMPLE_BITS, Cutting, Pipeline
 from nmt_cli.translation.scores import score_pairs
 from nmt_cli.translation.search import Hypothesis, SearchSettings
 from nmt_cli.translation.stream import MAX_LINE_BYTES, LineReader
-from nmt_cli.translation.workers import parallel_search, steady_search
+from nmt_cli.translation.workers import forked, gathered, joined, parallel_search, serve, steady_search, telling
 
 MAX_WORKERS = 16
 MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
@@ -106,6 +107,22 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     return (chosen,)
 
 
+def _world() -> int:
+    """Return how many processes the job has that this one was launched in."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _check_launch(options: TranslateOptions) -> None:
+    """Refuse what a launched job of several processes cannot do."""
+    world = _world()
+    if int(os.environ.get("LOCAL_WORLD_SIZE", world)) != world:
+        raise UsageError("translate shares lines among the processes of one machine, and this job has more machines")
+    if options.workers:
+        raise UsageError(f"the job has {world} processes already: leave out --workers")
+    if options.input is None and os.isatty(0):
+        raise UsageError("a launched process cannot read the terminal. Give a file, --input FILE, or a pipe")
+
+
 def _check(options: TranslateOptions) -> None:
     """Refuse options that contradict each other, before a model is loaded."""
     for name, value, choices in (
@@ -126,6 +143,8 @@ def _check(options: TranslateOptions) -> None:
         raise MissingError("stdin is closed. Give a file: --input FILE")
     if options.output is None and sys.stdout is None:
         raise StorageError("stdout is closed. Give a file: --output FILE")
+    if _world() > 1 and not options.score_pairs:
+        _check_launch(options)
     for path in (options.input, options.prefix, options.score_pairs):
         if path and not path.exists():
             raise MissingError(f"no file {path}. Check the path")
@@ -134,8 +153,20 @@ def _check(options: TranslateOptions) -> None:
             raise OutputError(f"no directory {path.parent} to write {path.name} to. Make it first")
 
 
-def prepare_engine(options: TranslateOptions) -> Engine:
+def _device() -> torch.device:
+    """Return the GPU of this process, else the CPU."""
+    count = torch.cuda.device_count()
+    if not count or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)
+
+
+def prepare_engine(options: TranslateOptions, device: torch.device | None = None) -> Engine:
     """Load the models and settle what is left open.
+
+    Args:
+        options: what to translate and how.
+        device: that the search is for; None for this process's.
 
     Raises:
         DataError: the models of an ensemble have different tokenizers.
@@ -145,7 +176,7 @@ def prepare_engine(options: TranslateOptions) -> Engine:
     for other in loaded[1:]:
         if other.tokenizer_file.read_bytes() != first.tokenizer_file.read_bytes():
             raise DataError(f"{other.directory} and {first.directory} have different tokenizers: no ensemble of these")
-    device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
+    device = device or _device()
     if options.precision == "int8":
         check_int8(device)
     # "auto" is what is fastest and loses at most 0.1 BLEU: measured in tests/benchmarks/README.md.
@@ -166,21 +197,43 @@ def prepare_engine(options: TranslateOptions) -> Engine:
 
 def _devices(options: TranslateOptions) -> list[str]:
     """Return one entry for every process that searches: one GPU, or the CPU's cores."""
-    if torch.cuda.device_count():
-        return ["cuda"]
+    device = _device()
+    if device.type == "cuda":
+        return [str(device)]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return ["cpu"] * (options.workers or min(cores, MAX_WORKERS))
+
+
+def _serve(options: TranslateOptions) -> None:
+    """Search on this process's device what the first process of the job sends."""
+    set_quiet(True)  # the first process has said it
+    with joined() as connection, telling(connection):
+        engine = prepare_engine(options)
+        serve(connection, engine.models, engine.dtype, engine.settings, str(_device()))
 
 
 def translate(options: TranslateOptions) -> int:
     """Translate lines from a file or stdin to a file or stdout, and return the exit code.
 
-    Under `accelerate launch` the first process does all the work, and the others end at once.
+    Under `accelerate launch` all processes search, each on its own device; the first one reads and writes.
     """
+    world = 1 if options.score_pairs else _world()
     if int(os.environ.get("RANK", "0")):
+        if world > 1:
+            _serve(options)
         return 0
     _check(options)
-    engine = prepare_engine(options)
+    if world == 1:
+        return _translate(prepare_engine(options), options, [])
+    with gathered(world, lambda: _serve(options)) as connections:
+        if _device().type == "cuda":  # this process computes attention weights at most
+            return _translate(
+                prepare_engine(replace(options, precision="fp32"), torch.device("cpu")), options, connections
+            )
+        return _translate(prepare_engine(options), options, connections)
+
+
+def _translate(engine: Engine, options: TranslateOptions, processes: list[socket.socket]) -> int:
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
     target, part = 1, None
     if options.output and options.output.exists() and not options.output.is_file():
@@ -195,7 +248,7 @@ def translate(options: TranslateOptions) -> int:
                     files = (source, targets.fileno(), target)
                     _score(engine, files, options.format)
             else:
-                _run(engine, options, source, target, progress)
+                _run(engine, options, source, target, progress, processes)
     except BrokenPipeError:
         return BROKEN_PIPE  # whoever read has gone, which is their right
     if part and options.output:
@@ -214,9 +267,9 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
     output = Output(target, form, engine.tokenizer, engine.models[0], engine.dtype, progress)
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
     reader = LineReader(source)
-    cutting = Cutting(engine.nfkc, longest, limit, options.split, options.strict, samples)
+    cutting = Cutting(engine.nfkc, longest, limit, split, options.strict, samples)
     pipeline = Pipeline(reader, prefixes, engine.tokenizer, cutting, output)
-    for number, hypotheses in _search(engine, pipeline, _devices(options)):
+    for number, hypotheses in _search(engine, pipeline, _devices(options), processes):
         pipeline.settle(number, hypotheses)
     output.close()
     counts, seconds = pipeline.counts, time.monotonic() - start
@@ -227,7 +280,6 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
         warn(f"{reader.cut:,} lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read")
     if counts.cut:
         warn(f"{counts.cut:,} lines were too long for the model and were cut")
-    if counts.split:
     if counts.prefixes_cut:
         warn(f"{counts.prefixes_cut:,} prefixes were longer than the model's {longest:,} pieces and were cut")
         say(f"{counts.split:,} lines over {limit} pieces were split at sentence ends and put together again")
@@ -238,23 +290,31 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
 
 def _score(engine: Engine, files: tuple[int, int, int], kind: str) -> None:
     form = (kind, engine.nfkc)
-    device = "cuda" if torch.cuda.device_count() else "cpu"
+    if counts.split:
+    device = _device()
     models = [model.to(device) for model in engine.models]
     lines, total, pieces = score_pairs(models, engine.dtype, engine.tokenizer, files, engine.settings, form)
     if pieces:
         say(f"{lines:,} pairs, {-total / pieces:.4f} nats per piece, perplexity {math.exp(-total / pieces):.3f}")
 
 
-def _search(engine: Engine, pipeline: Pipeline, devices: list[str]) -> Iterator[tuple[int, list[Hypothesis]]]:
-    if len(devices) > 1:
-        return parallel_search(engine.models, engine.dtype, pipeline.sources(), engine.settings, devices)
-    models = [model.to(devices[0]) for model in engine.models]
-    return steady_search(models, engine.dtype, pipeline.sources(), engine.settings)
+def _search(
+    engine: Engine, pipeline: Pipeline, devices: list[str], processes: Sequence[socket.socket]
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """Search in these processes, else in processes of our own, else in this one."""
+    if processes:
+        yield from parallel_search(processes, pipeline.sources(), engine.settings, cuda=_device().type == "cuda")
+    elif len(devices) > 1:
+        with forked(engine.models, engine.dtype, engine.settings, devices) as processes:
+            yield from parallel_search(processes, pipeline.sources(), engine.settings, cuda=False)
+    else:
+        models = [model.to(devices[0]) for model in engine.models]
+        yield from steady_search(models, engine.dtype, pipeline.sources(), engine.settings)
 
 
 def translate_all(model: Path, lines: list[str]) -> list[str]:
     """Return the translation of every line by a model with its recipe's search."""
     engine = prepare_engine(TranslateOptions(models=(model,)))
-    device = "cuda" if torch.cuda.device_count() else "cpu"
+    device = _device()
     models = [model.to(device) for model in engine.models]
     return translate_lines(models, engine.dtype, engine.tokenizer, lines, engine.settings, engine.nfkc)

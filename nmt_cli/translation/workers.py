@@ -1,27 +1,32 @@
 """Search in several processes at once: small matrix products gain more from two processes than from two threads.
 
-Workers are forks of this process, so that the weights are in memory once. They are fed a few sentences at a time and
-speak lines of JSON: no pickle. A worker ends when its parent does.
+On the CPU workers are forks of this process, so that the weights are in memory once; in a job of several processes
+(`accelerate launch`) they are these, each with its own device. They are fed a few sentences at a time and speak lines
+of JSON: no pickle. A worker ends when the process that feeds it does.
 """
 
 import contextlib
+import functools
 import json
 import os
 import select
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from nmt_cli.console import warn
-from nmt_cli.errors import DivergedError, NmtError, StorageError
+from nmt_cli.errors import NmtError, StorageError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import CPU_ROWS, CUDA_ROWS, Hypothesis, SearchSettings, Source, search
 
 SHARE = 16  # sentences handed to a worker at once
 POLL_SECONDS = 0.002
+PATIENCE_SECONDS = 300  # for the other processes of a launched job to start
 _ENDED = "a worker process ended, probably for want of memory. Use fewer: --workers 1"
 
 
@@ -90,52 +95,155 @@ def _receive(connection: socket.socket, state: dict[str, int]) -> Iterator[Sourc
         buffer += data
 
 
-def _work(
+@contextlib.contextmanager
+def telling(connection: socket.socket) -> Iterator[None]:
+    """Send an error to the process at the other end, which tells the user, instead of raising it.
+
+    Nothing is raised either where that process has gone.
+    """
+    try:
+        yield
+    except NmtError as error:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(json.dumps([-1, error.exit_code, str(error)]).encode() + b"\n")
+    except ConnectionError:
+        pass
+
+
+def serve(
     connection: socket.socket, models: Sequence[Transformer], dtype: torch.dtype, settings: SearchSettings, device: str
 ) -> None:
-    """Serve until the parent closes the connection."""
+    """Search what comes in until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     state = {"open": 0}
-    try:
+    with telling(connection):
         placed = [model.to(device) for model in models]
         for number, hypotheses in steady_search(placed, dtype, _receive(connection, state), settings):
             state["open"] -= 1
-            connection.sendall(json.dumps([number, [list(vars(h).values()) for h in hypotheses]]).encode() + b"\n")
-    except NmtError as error:
-        connection.sendall(json.dumps([-1, str(error), isinstance(error, DivergedError)]).encode() + b"\n")
+            answer = [number, [list(vars(h).values()) for h in hypotheses]]
+            connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _fork(run: Callable[[], None], ours: Sequence[socket.socket]) -> int:
+    """Run something in a child process and return its id.
+
+    The child closes what is ours: else its siblings would not notice that their parent has gone.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        for connection in ours:
+            connection.close()
+        run()
+        code = 0
+    except (OSError, KeyboardInterrupt):
+        pass  # the parent has gone
+    finally:
+        os._exit(code)
+
+
+def _close(connections: Sequence[socket.socket], pids: Sequence[int]) -> None:
+    """Let other processes go, and end these children: they have nothing to save."""
+    for connection in connections:
+        connection.close()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def forked(
+    models: Sequence[Transformer], dtype: torch.dtype, settings: SearchSettings, devices: Sequence[str]
+) -> Iterator[list[socket.socket]]:
+    """Start one process per device, and yield the connections to them."""
+    ours: list[socket.socket] = []
+    pids: list[int] = []
+    try:
+        for device in devices:
+            connection, theirs = socket.socketpair()
+            ours.append(connection)
+            pids.append(_fork(functools.partial(serve, theirs, models, dtype, settings, device), ours))
+            theirs.close()
+        yield ours
+    finally:
+        _close(ours, pids)
+
+
+def _address() -> str:
+    """Return where a launched job's processes meet: a name in Linux's table, not in any directory."""
+    return f"\0nmt-translate-{os.getuid()}-{os.environ.get('MASTER_PORT', '')}"
+
+
+def _ours(connection: socket.socket) -> bool:
+    """Return whether the process at the other end is this user's."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+
+
+@contextlib.contextmanager
+def gathered(world: int, run: Callable[[], None]) -> Iterator[list[socket.socket]]:
+    """Yield the connections to all processes of a launched job, of which this is the first.
+
+    Args:
+        world: how many there are.
+        run: what the others do, which call `joined`. A child of this process does it too, in its place.
+
+    Raises:
+        StorageError: not all of them came.
+    """
+    connections: list[socket.socket] = []
+    pids: list[int] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(_address())
+        listener.listen(world)
+        listener.settimeout(PATIENCE_SECONDS)
+        try:
+            pids.append(_fork(run, [listener]))
+            while len(connections) < world:
+                connection, _ = listener.accept()
+                if _ours(connection):
+                    connections.append(connection)
+            yield connections
+        except TimeoutError:
+            raise StorageError(
+                f"only {len(connections)} of {world} processes came within {PATIENCE_SECONDS} s. Start the job again"
+            ) from None
+        finally:
+            listener.close()
+            _close(connections, pids)
+
+
+def joined() -> socket.socket:
+    """Return a connection to the first process of the launched job that this one belongs to.
+
+    Raises:
+        StorageError: it did not come.
+    """
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        connection = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(ConnectionRefusedError):
+            connection.connect(_address())
+            if _ours(connection):
+                return connection
+        connection.close()
+        time.sleep(POLL_SECONDS)
+    raise StorageError(f"the first process of the job did not come within {PATIENCE_SECONDS} s. Start the job again")
 
 
 class _Worker:
-    """One forked process and what it is working on."""
+    """A process that searches, seen from the one that feeds it, and what it is working on."""
 
-    def __init__(
-        self,
-        models: Sequence[Transformer],
-        dtype: torch.dtype,
-        settings: SearchSettings,
-        device: str,
-        others: list["_Worker"],
-    ) -> None:
-        self.connection, theirs = socket.socketpair()
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
         self.connection.setblocking(False)  # else both could wait for the other to read what they write
         self.numbers: dict[int, int] = {}  # of the sentences sent, in order -> the caller's
         self.sent, self.open, self.buffer, self.unsent = 0, 0, b"", bytearray()
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                self.connection.close()
-                for other in others:  # else they would not notice that their parent has gone
-                    other.connection.close()
-                _work(theirs, models, dtype, settings, device)
-                code = 0
-            except (OSError, KeyboardInterrupt):
-                pass  # the parent has gone
-            finally:
-                os._exit(code)
-        theirs.close()
 
     def give(self, batch: list[tuple[int, Source]]) -> None:
         """Hand over some sentences, as far as there is room on the way; `send` sends the rest."""
@@ -146,23 +254,19 @@ class _Worker:
         self.send()
 
     def send(self) -> None:
-        """Send what there is room for.
-
-        Raises:
-            StorageError: the worker has ended.
-        """
+        """Send what there is room for."""
         try:
             del self.unsent[: self.connection.send(self.unsent)]
         except BlockingIOError:
             pass
         except ConnectionError:
-            raise StorageError(_ENDED) from None
+            self.unsent.clear()  # `results` says why it has ended
 
     def results(self) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield what has come back; call it only when something has.
 
         Raises:
-            StorageError: the worker has ended.
+            NmtError: the worker's, or StorageError: it has ended.
         """
         try:
             data = self.connection.recv(1 << 20)
@@ -174,54 +278,48 @@ class _Worker:
         for line in lines:
             number, *found = json.loads(line)
             if number < 0:
-                raise DivergedError(found[0]) if found[1] else StorageError(found[0])
+                raise next(kind for kind in NmtError.__subclasses__() if kind.exit_code == found[0])(found[1])
             self.open -= 1
             yield self.numbers.pop(number), [Hypothesis(*h) for h in found[0]]
 
 
 def parallel_search(
-    models: Sequence[Transformer],
-    dtype: torch.dtype,
-    sources: Iterator[Source | None],
-    settings: SearchSettings,
-    devices: Sequence[str],
+    connections: Sequence[socket.socket], sources: Iterator[Source | None], settings: SearchSettings, *, cuda: bool
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Do what `search` does, in one forked process per entry of `devices`."""
-    workers: list[_Worker] = []
+    """Do what `search` does in other processes.
+
+    Args:
+        connections: to processes that `serve`.
+        sources: what to search.
+        settings: of the search.
+        cuda: whether these have GPUs, which want more sentences at once.
+    """
+    workers = [_Worker(connection) for connection in connections]
     full = (settings.rows or CPU_ROWS) // settings.beam + SHARE
-    if any(device != "cpu" for device in devices):
+    if cuda:
         full = (settings.rows or CUDA_ROWS) // settings.beam * 2
-    try:
-        for device in devices:
-            workers.append(_Worker(models, dtype, settings, device, workers))
-        count, more = 0, True
-        while more or any(worker.open for worker in workers):
-            idlest = min(workers, key=lambda worker: worker.open)
-            batch: list[tuple[int, Source]] = []
-            while more and idlest.open < full and len(batch) < SHARE:
-                try:
-                    source = next(sources)
-                except StopIteration:
-                    more = False
-                    break
-                if source is None:
-                    break
-                batch.append((count, source))
-                count += 1
-            if batch:
-                idlest.give(batch)
-            busy = [worker.connection for worker in workers if worker.open]
-            unsent = [worker.connection for worker in workers if worker.unsent]
-            wait = 0 if batch or not busy else POLL_SECONDS if more else None
-            readable, writable, _ = select.select(busy, unsent, [], wait)
-            for worker in workers:
-                if worker.connection in writable:
-                    worker.send()
-                if worker.connection in readable:
-                    yield from worker.results()
-    finally:
+    count, more = 0, True
+    while more or any(worker.open for worker in workers):
+        idlest = min(workers, key=lambda worker: worker.open)
+        batch: list[tuple[int, Source]] = []
+        while more and idlest.open < full and len(batch) < SHARE:
+            try:
+                source = next(sources)
+            except StopIteration:
+                more = False
+                break
+            if source is None:
+                break
+            batch.append((count, source))
+            count += 1
+        if batch:
+            idlest.give(batch)
+        busy = [worker.connection for worker in workers if worker.open]
+        unsent = [worker.connection for worker in workers if worker.unsent]
+        wait = 0 if batch or not busy else POLL_SECONDS if more else None
+        readable, writable, _ = select.select(busy, unsent, [], wait)
         for worker in workers:
-            worker.connection.close()
-        for worker in workers:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(worker.pid, 0)
+            if worker.connection in writable:
+                worker.send()
+            if worker.connection in readable:
+                yield from worker.results()

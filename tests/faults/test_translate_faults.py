@@ -340,8 +340,9 @@ def test_huge_sentences_both_ways_block_nobody(model: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(workers, "steady_search", echo)
     sources = [Source([*range(10_000, 30_000), i]) for i in range(64)]  # 2 MB a batch, 0.2 MB an answer
-    found = workers.parallel_search([], torch.float32, iter(sources), SearchSettings(), ["cpu", "cpu"])
-    last = {number: hypotheses[0].ids[-1] for number, hypotheses in found}
+    with workers.forked([], torch.float32, SearchSettings(), ["cpu", "cpu"]) as connections:
+        found = workers.parallel_search(connections, iter(sources), SearchSettings(), cuda=False)
+        last = {number: hypotheses[0].ids[-1] for number, hypotheses in found}
     assert last == {i: i for i in range(64)}
 
 
