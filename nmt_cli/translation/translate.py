@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from nmt_cli import artefact
-from nmt_cli.console import Progress, say, warn
+from nmt_cli.console import Progress, say, set_quiet, warn
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.incremental import for_inference
@@ -258,7 +258,14 @@ def _translate(engine: Engine, options: TranslateOptions, processes: list[socket
     return 0
 
 
-def _run(engine: Engine, options: TranslateOptions, source: int, target: int, progress: Progress) -> None:
+def _run(
+    engine: Engine,
+    options: TranslateOptions,
+    source: int,
+    target: int,
+    progress: Progress,
+    processes: Sequence[socket.socket] = (),
+) -> None:
     recipe, start = engine.loaded.recipe, time.monotonic()
     longest = min(model.settings.max_length for model in engine.models)
     limit = min(recipe.corpus.cleaning.max_pieces or longest, longest) if options.split else longest
@@ -267,7 +274,7 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
     output = Output(target, form, engine.tokenizer, engine.models[0], engine.dtype, progress)
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
     reader = LineReader(source)
-    cutting = Cutting(engine.nfkc, longest, limit, split, options.strict, samples)
+    cutting = Cutting(engine.nfkc, longest, limit, options.split, options.strict, samples)
     pipeline = Pipeline(reader, prefixes, engine.tokenizer, cutting, output)
     for number, hypotheses in _search(engine, pipeline, _devices(options), processes):
         pipeline.settle(number, hypotheses)
@@ -282,6 +289,7 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
         warn(f"{counts.cut:,} lines were too long for the model and were cut")
     if counts.prefixes_cut:
         warn(f"{counts.prefixes_cut:,} prefixes were longer than the model's {longest:,} pieces and were cut")
+    if counts.split:
         say(f"{counts.split:,} lines over {limit} pieces were split at sentence ends and put together again")
     if counts.retried:
         say(f"{counts.retried:,} translations were empty or repeated themselves and were tried again in halves")
@@ -290,7 +298,6 @@ def _run(engine: Engine, options: TranslateOptions, source: int, target: int, pr
 
 def _score(engine: Engine, files: tuple[int, int, int], kind: str) -> None:
     form = (kind, engine.nfkc)
-    if counts.split:
     device = _device()
     models = [model.to(device) for model in engine.models]
     lines, total, pieces = score_pairs(models, engine.dtype, engine.tokenizer, files, engine.settings, form)
