@@ -61,8 +61,8 @@ class Corpus:
     name: str | None = knob("toy-en-de", "a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = knob(None, "configuration of a hub data set, such as de-en")
     src: str = knob("en", "source language code")
-    tgt: str = knob("de", "target language code")
-    train_src: list[str] = knob([], "your own training files, source side; name .tsv, .jsonl or .parquet on both sides")
+    tgt: str = knob("de", "target language code; trees for linearised trees, which are parsed and scored as such")
+    train_src: list[str] = knob([], "your own training files, source side; name .tsv, .jsonl, .parquet or .mrg twice")
     train_tgt: list[str] = knob([], "your own training files, target side, in the same order")
     dev_src: str | None = knob(None, "development file, source side")
     dev_tgt: str | None = knob(None, "development file, target side")
@@ -144,10 +144,15 @@ class Decoding:
 class Expect:
     """What the recipe should give, and according to whom. Compared by `train` and `reproduce`."""
 
-    pairs: int | None = knob(None, "training pairs after cleaning", low=1)
+    pairs: list[int] = knob([], "fewest and most plausible training pairs after cleaning")
     parameters: int | None = knob(None, "trainable numbers", low=1)
+    dev_steps: list[int] = knob([], "updates after which the dev figures below are known, rising")
+    dev_perplexity: list[float] = knob([], "dev perplexity per piece after each of dev_steps")
+    dev_bleu: list[float] = knob([], "sacreBLEU that validations show after each of dev_steps")
     bleu: list[float] = knob([], "lowest and highest plausible sacreBLEU on the test set")
     paper_bleu: float | None = knob(None, "the paper's figure (tokenised, compound-split)", low=0, high=100)
+    paper_f1: float | None = knob(None, "the paper's F1 of labelled brackets", low=0, high=100)
+    paper_dev_bleu: float | None = knob(None, "the paper's figure on its development set", low=0, high=100)
     source: str | None = knob(None, "where these numbers come from")
 
 
@@ -182,6 +187,20 @@ NAMED_CORPORA: dict[str, dict[str, Any]] = {
         (en_x, values),
         (f"{en_x[:-6]}-{values['tgt']}-en", {**values, "src": values["tgt"], "tgt": "en"}),
     )
+}
+
+
+# Defaults of a corpus of trees: cleaning that is about two languages would drop good ones, repeated and uneven ones.
+TREES = "trees"
+_TREES = {
+    "cleaning": {
+        "unescape": "no",
+        "max_pieces": "512",
+        "max_ratio": "null",
+        "drop_copies": "no",
+        "drop_duplicates": "no",
+        "check_script": "no",
+    }
 }
 
 
@@ -291,14 +310,19 @@ def _plain(node: Any, errors: list[str]) -> Any:
     return None if plain and node.value in ("", "~", "null", "Null", "NULL") else node.value
 
 
+def _find(path: Path) -> Path:
+    """Return the recipe file: of this path, else the package's own."""
+    package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
+    candidates = (path, package / path, package.parent / path)
+    found = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if found is None:
+        raise MissingError(f"no recipe {path}. Give the path of a recipe file, such as recipes/toy.yaml")
+    return found
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
-    package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
-    candidates = (path, package / path, package.parent / path)
-    path = next((candidate for candidate in candidates if candidate.is_file()), path)
-    if not path.is_file():
-        raise MissingError(f"no recipe {path}. Give the path of a recipe file, such as recipes/toy.yaml")
     data = path.read_bytes()
     if len(data) > MAX_RECIPE_BYTES:
         raise UsageError(f"{path} is too large for a recipe ({len(data)} bytes)")
@@ -352,6 +376,8 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
     named = corpus.get("name", "toy-en-de") if isinstance(corpus, dict) else "toy-en-de"
     if isinstance(named, str) and named in NAMED_CORPORA:
         values = merge({"corpus": NAMED_CORPORA[named]}, values)
+    if isinstance(corpus, dict) and corpus.get("tgt") == TREES:
+        values = merge({"corpus": _TREES}, values)
     reader = _Reader(stored)
     recipe = typing.cast(Recipe, reader.section(Recipe, values, ""))
     if not reader.errors:
@@ -374,8 +400,15 @@ def _contradictions(recipe: Recipe) -> list[str]:
         errors.append("model.d_model must be even for sinusoidal positions")
     if len(recipe.corpus.train_src) != len(recipe.corpus.train_tgt):
         errors.append("corpus.train_src and corpus.train_tgt must name as many files")
-    if recipe.expect.bleu and len(recipe.expect.bleu) != 2:
-        errors.append("expect.bleu must be two numbers: lowest and highest")
+    expect = recipe.expect
+    for name, span in (("pairs", expect.pairs), ("bleu", expect.bleu)):
+        if span and (len(span) != 2 or span[0] > span[1]):
+            errors.append(f"expect.{name} must be two numbers: lowest and highest")
+    if expect.dev_steps != sorted(set(expect.dev_steps)):
+        errors.append("expect.dev_steps must rise")
+    for name, figures in (("dev_perplexity", expect.dev_perplexity), ("dev_bleu", expect.dev_bleu)):
+        if figures and len(figures) != len(expect.dev_steps):
+            errors.append(f"expect.{name} must have as many numbers as expect.dev_steps")
     return errors
 
 
@@ -401,10 +434,11 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         MissingError: there is no such file.
         UsageError: it is not a valid recipe.
     """
+    path = _find(path)
     values = _read_yaml(path)
     base = values.pop("base", None)
     if base is not None:
-        lower = _read_yaml(path.parent / str(base))
+        lower = _read_yaml(_find(path.parent / str(base)))
         if "base" in lower:
             raise UsageError(f"{path}: its base {base} has a base itself; name the lowest one and repeat what changes")
         values = merge(lower, values)

@@ -128,7 +128,8 @@ def _scores(runs: Sequence[_Run]) -> str:
         expect = run.settings.expect
         for entry in run.scores["scores"] if run.scores else []:
             expected = f"{expect.bleu[0]:g} to {expect.bleu[1]:g}" if expect.bleu and entry["metric"] == "bleu" else ""
-            published = f"{expect.paper_bleu:g}" if expect.paper_bleu and entry["metric"] == "paper-bleu" else ""
+            paper_figure = {"paper-bleu": expect.paper_bleu, "brackets": expect.paper_f1}.get(entry["metric"])
+            published = f"{paper_figure:g}" if paper_figure else ""
             facts = [
                 entry["name"],
                 f"{entry['score']:.2f}",
@@ -294,10 +295,11 @@ def _data(run: _Run) -> str:
         return section("Data", "<p>The prepared corpus was not found.</p>")
     manifest, corpus = run.corpus.manifest, run.corpus
     pieces = [("source", corpus.src.lengths()), ("target", corpus.tgt.lengths())]
-    expected = run.settings.expect.pairs
+    span = run.settings.expect.pairs
+    expected = f" (expected: {span[0]:,} to {span[1]:,})" if span else ""
     facts = [
         ["languages", f"{manifest['src']} to {manifest['tgt']}"],
-        ["training pairs", f"{len(corpus.src):,}" + (f" (expected: {expected:,})" if expected else "")],
+        ["training pairs", f"{len(corpus.src):,}{expected}"],
         ["pieces, source and target", " and ".join(f"{lengths.sum():,}" for _, lengths in pieces)],
         ["vocabulary, both languages", f"{int(manifest['vocabulary_size']):,} pieces"],
         *[[split, f"{len(corpus.lines(split)[0]):,} sentences"] for split in ("dev", "test")],

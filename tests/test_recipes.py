@@ -1,0 +1,105 @@
+"""The package's own recipes: each loads, builds, does one update, and expects what the paper says of it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt_cli import recipe
+from nmt_cli.reporting import paper
+from nmt_cli.transformer.model import Transformer, parameter_count
+
+ROOT = Path(__file__).parent.parent
+PATHS = [path.relative_to(ROOT) for path in sorted((ROOT / "recipes").rglob("*.yaml"))]
+IDS = [path.with_suffix("").as_posix().removeprefix("recipes/") for path in PATHS]
+TABLE_3 = [path for path in PATHS if path.parent.name == "table3"]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=IDS)
+def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # found with the package, its base too
+    settings = recipe.load(path)
+    vocabulary = settings.corpus.tokenizer.vocabulary_size
+    with torch.device("meta"):
+        built = sum(p.numel() for p in Transformer(settings.model, vocabulary).parameters())
+    assert built == settings.expect.parameters
+    assert settings.expect.source
+
+
+def test_no_two_recipes_share_a_run() -> None:
+    names = [recipe.load(ROOT / path).name for path in PATHS]
+    assert len(set(names)) == len(names)
+
+
+def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
+    found = {}
+    for path in TABLE_3:
+        settings = recipe.load(ROOT / path)
+        assert settings.averaging.last == 1
+        assert settings.corpus == recipe.load(ROOT / "recipes" / "base.yaml").corpus
+        row = paper.table_3(settings)
+        assert row, path
+        perplexity, bleu, millions = row[1]
+        expect = settings.expect
+        assert (expect.dev_perplexity, expect.paper_dev_bleu) == ([float(perplexity)], float(bleu)), path
+        assert (expect.dev_steps, expect.bleu, expect.paper_bleu) == ([settings.training.steps], [], None), path
+        found[row[0]] = settings, millions
+    assert len(found) == len(TABLE_3) == len(paper.TABLE_3.splitlines()) == 20
+    for name, (settings, millions) in found.items():
+        if millions == "-":
+            continue
+        # The released code's: biases, 40,960 pieces, and an embedding of 32 target spaces beside the source's.
+        released = recipe.Model(**{**vars(settings.model), "attention_bias": True})
+        count = parameter_count(released, 40_960) + 32 * settings.model.d_model
+        ours = settings.expect.parameters or 0
+        if name.startswith("big"):  # no count of pieces fits all rows and this one: 213 would be 35,700 pieces here
+            assert ours / 1e6 == pytest.approx(float(millions), rel=0.01)
+        else:
+            assert round(count / 1e6) == float(millions)
+            assert 0 < count - ours < 5.1e6  # what biases, and 3,960 pieces more, take
+
+
+def test_table_3_differs_from_base_in_its_row_only() -> None:
+    base = recipe.to_plain(recipe.load(ROOT / "recipes" / "base.yaml"))
+    for path in TABLE_3:
+        changed = recipe.differences(base, recipe.to_plain(recipe.load(ROOT / path)))
+        knobs = [change for change in changed if not change.startswith(("name", "expect", "averaging.last: 5 -> 1"))]
+        row = paper.table_3(recipe.load(ROOT / path))
+        assert row
+        allowed = {change.split("=")[0] for change in row[0].split()[1:]} | {"max_length"}
+        assert {knob.partition(":")[0].rpartition(".")[2] for knob in knobs} <= allowed
+
+
+def _different() -> dict[str, Path]:
+    """Return one recipe of each kind of update: how much dropout and smoothing there is makes no other one."""
+    kinds: dict[str, Path] = {}
+    for path in PATHS:
+        settings = recipe.load(ROOT / path)
+        model = {**vars(settings.model), "dropout": settings.model.dropout > 0}
+        kinds.setdefault(str((model, settings.training.label_smoothing > 0)), path)
+    return {path.with_suffix("").as_posix().removeprefix("recipes/"): path for path in kinds.values()}
+
+
+@pytest.mark.parametrize("path", _different().values(), ids=_different())
+def test_one_update_of_every_recipe(
+    path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole width and depth; a vocabulary of 320 and a batch of a few words make it quick."""
+    from nmt_cli.training.start import open_run
+    from nmt_cli.training.train import TrainOptions, accelerator_for
+    from nmt_cli.training.update import Trainer
+
+    monkeypatch.setattr(Trainer, "rehearse", lambda self: None)  # the update is enough
+    settings = recipe.load(ROOT / path, ["training.tokens_per_update=16", "training.micro_batches=1"])
+    accelerator = accelerator_for(settings, TrainOptions(numbers_corpus, tmp_path))
+    run = open_run(settings, numbers_corpus, tmp_path, 0, accelerator)
+    trainer = run.trainer
+    before = trainer.transformer.embedding.weight.detach().clone()
+    parts, _, tokens = trainer.parts(0)
+    nll, norm = trainer.update(1, parts, tokens)
+    assert torch.isfinite(norm)
+    assert float(norm) > 0
+    assert 3 < float(nll) / tokens < 12  # log of 320 pieces is 5.8, and weights are random
+    assert not torch.equal(before, trainer.transformer.embedding.weight)
+    if run.metrics is not None:
+        run.metrics.close()
