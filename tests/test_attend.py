@@ -120,7 +120,8 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
     assert data["sentences"][0]["src"][data["sentences"][0]["focus"]["encoder"]] == "it"
     out, err = capsys.readouterr()
     assert out.startswith("encoder self-attention, layer 1, head 2\n")
-    assert len(out.splitlines()) == sum(2 + len(sentence["src"]) for sentence in data["sentences"])
+    marks = [line for line in out.splitlines() if " → " in line]
+    assert len(marks) == sum(len(sentence["src"]) for sentence in data["sentences"])
     assert "\x1b" not in out
     assert str(output) in err
     assert output.stat().st_size < 2_000_000
@@ -143,8 +144,8 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
     ("texts", "options", "message"),
     [
         (["a"], {"role": "self"}, "--role must be one of encoder, decoder, cross"),
-        (["a"], {"layer": 3}, "2 layers of 2 heads"),
-        (["a"], {"head": 3}, "2 layers of 2 heads"),
+        (["a"], {"layer": 3}, "--layer 3 is not there: this model has 2 layers of 2 heads"),
+        (["a"], {"head": 3}, "--head 3 is not there: this model has 2 layers of 2 heads"),
         ([" "], {"translation": "a"}, "empty"),
         (["a"], {"translation": ""}, "empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
@@ -188,9 +189,24 @@ def test_the_map_in_the_terminal():
         sides=lambda role: (["it", "漢字\u202e"], ["ab", "\u202ecd"]), scores={"encoder": scores}
     )
     lines = terminal_map("title", pair, "encoder", 1, 1, colour=False)
-    assert lines == ["title", "    ab\\u", "it  ██   → ab 0.96", "漢字▒▒▓▓ → \\u202ecd 0.69"]
+    header = [f"    {a} {b}" for a, b in zip("      ab", "\\u202ecd", strict=True)]  # downwards
+    assert lines == ["title", *header, "it  ██   → ab 0.96", "漢字▒▒▓▓ → \\u202ecd 0.69"]
     coloured = terminal_map("title", pair, "encoder", 1, 1, colour=True)
-    assert "\x1b[1;36m██\x1b[0m" in coloured[2]
+    assert "\x1b[1;36m██\x1b[0m" in coloured[9]
+
+
+@pytest.mark.parametrize(("width", "cells"), [(100, 1), (160, 2), (50, 0)])
+def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
+    names = [f"piece{i}" for i in range(60)]
+    pair = types.SimpleNamespace(sides=lambda role: (names, names), scores={"encoder": np.zeros((1, 1, 60, 60))})
+    title, *header, first = terminal_map("title", pair, "encoder", 1, 1, colour=False, width=width)[: -len(names) + 1]
+    assert max(map(len, [title, *header, first])) <= width
+    assert first == "piece0".ljust(8) + " " * 60 * cells + " → piece0 0.02"
+    if cells:
+        across = ["".join(line[8 + cells * i :][:1] or " " for line in header).strip() for i in range(60)]
+        assert across == names
+    else:
+        assert header == []
 
 
 def test_word_spans():

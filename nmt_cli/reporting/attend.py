@@ -2,6 +2,7 @@
 
 import base64
 import math
+import shutil
 import struct
 import sys
 import unicodedata
@@ -34,6 +35,7 @@ START, END = "‹start›", "‹end›"
 POSITIONS = 64  # shown
 RED, BLUE = (178, 24, 43), (33, 102, 172)
 SHADES = " ░▒▓█"
+HEADER_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,10 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
     loaded = load_model(choose_models((options.model,) if options.model else ())[0])
     settings = loaded.recipe.model
     layer = options.layer or settings.num_layers
-    if layer > settings.num_layers or (options.head or 1) > settings.num_heads:
-        raise UsageError(f"this model has {settings.num_layers} layers of {settings.num_heads} heads")
+    for name, value, most in (("--layer", layer, settings.num_layers), ("--head", options.head, settings.num_heads)):
+        if value and value > most:
+            sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
+            raise UsageError(f"{name} {value} is not there: this model has {sizes}. Give 1 to {most}")
     pairs = _pairs(loaded, texts, options.translation)
     first = softmax(pairs[0].scores[options.role][layer - 1])
     head = options.head or 1 + int(np.argmax([sharpness(weights)[0] for weights in first]))
@@ -109,7 +113,9 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
         say(f"picture: {options.png}")
     for pair in pairs:
         title = f"{ROLE_NAMES[options.role]}, layer {layer}, head {head}"
-        print("\n".join(terminal_map(title, pair, options.role, layer, head, colour=sys.stdout.isatty())))
+        width = shutil.get_terminal_size((100, 24)).columns
+        lines = terminal_map(title, pair, options.role, layer, head, colour=sys.stdout.isatty(), width=width)
+        print("\n".join(lines))
     return 0
 
 
@@ -277,16 +283,30 @@ def _fit(text: str, width: int) -> str:
     return kept + " " * (width - used)
 
 
-def terminal_map(title: str, pair: _Pair, role: str, layer: int, head: int, *, colour: bool) -> list[str]:
-    """Return the lines of a map of one head: two columns per piece, the strongest of each row named."""
+def _header(names: Sequence[str], cell: int) -> list[str]:
+    """Return names written downwards, each above its column of `cell` characters."""
+    shown = ["".join(c for c in printable(name, HEADER_LINES) if not unicodedata.combining(c)) for name in names]
+    tall = max(map(len, shown))
+    return ["".join(_fit(name[i], cell) for name in (name.rjust(tall) for name in shown)) for i in range(tall)]
+
+
+def terminal_map(
+    title: str, pair: _Pair, role: str, layer: int, head: int, *, colour: bool, width: int = 100
+) -> list[str]:
+    """Return the lines of a map of one head, the strongest of each row named.
+
+    A piece is two columns wide, or one where that does not fit; where that does not fit either, only names are shown.
+    """
     rows, columns = pair.sides(role)
     weights = softmax(pair.scores[role][layer - 1, head - 1])
     left = min(14, max(map(len, rows)) + 1)
-    lines = [title, " " * left + "".join(_fit(name, 2) for name in columns)]
+    room = width - left - len(" →  0.00") - max(len(printable(name)) for name in columns)
+    cell = min(2, room // len(columns)) if room > 0 else 0
+    lines = [title, *((" " * left + line).rstrip() for line in (_header(columns, cell) if cell else ()))]
     for i, (name, row) in enumerate(zip(rows, weights, strict=True)):
         best = int(row.argmax())
         cells = [
-            SHADES[min(4, math.ceil(w * 4 - 0.2))] * 2 if role != "decoder" or j <= i else "· "
+            SHADES[min(4, math.ceil(w * 4 - 0.2))] * cell if role != "decoder" or j <= i else "· "[:cell]
             for j, w in enumerate(row)
         ]
         if colour:
