@@ -282,8 +282,8 @@ def score(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="bleu, chrf, ter, paper-bleu, paper-bleu-quotes (repeatable; the first one gates) "
-            "[default: bleu, chrf, and paper-bleu for German and French]"
+            help="bleu, chrf, ter, paper-bleu, paper-bleu-quotes, brackets (repeatable; the first one gates) "
+            "[default: bleu, chrf, and paper-bleu for German and French; brackets for trees]"
         ),
     ] = None,
     language: Annotated[str | None, typer.Option(help="Of the hypotheses, for paper-bleu")] = None,
@@ -307,7 +307,7 @@ def score(
 ) -> None:
     """Score translations; gate a CI job.
 
-    sacreBLEU and chrF with their signatures, and BLEU as the paper computed it.
+    sacreBLEU and chrF with their signatures, BLEU as the paper computed it, and F1 of the brackets of trees.
     """
     from nmt_cli.scoring.inputs import ScoreOptions
     from nmt_cli.scoring.score import score_command, source_lines

@@ -16,6 +16,7 @@ METRICS = {
     "ter": "TER",
     "paper-bleu": "paper-BLEU",
     "paper-bleu-quotes": "paper-BLEU-quotes",
+    "brackets": "bracket F1",
 }
 TOKENIZERS = ("13a", "intl", "char", "zh", "none")
 FORMATS = ("text", "markdown", "json")
@@ -33,7 +34,7 @@ class ScoreOptions:
     corpus: Path | None = None
     split: str = "test"
     language: str | None = None  # of the hypotheses; default: the corpus's or the language pair's
-    metrics: tuple[str, ...] = ()  # empty: bleu, chrf, and paper-bleu for the paper's target languages
+    metrics: tuple[str, ...] = ()  # empty: bleu, chrf, paper-bleu for the paper's target languages; brackets for trees
     tokenize: str = "13a"
     lowercase: bool = False
     baseline: Path | None = None
@@ -60,6 +61,8 @@ class ScoreOptions:
             raise UsageError(f"--fail-under must be between 0 and 100, not {self.fail_under}")
         if self.fail_under is not None and self.metrics[:1] == ("ter",):
             raise UsageError("--fail-under needs a first --metric of which more is better; TER is an error rate")
+        if "brackets" in self.metrics and (self.baseline or len(self.references) > 1):
+            raise UsageError("--metric brackets takes one --reference and no --baseline: it has no significance test")
         if self.fail_if_worse and self.baseline is None:
             raise UsageError("--fail-if-worse needs --baseline FILE, the hypotheses to compare with")
 

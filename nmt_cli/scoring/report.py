@@ -31,6 +31,11 @@ COMPARISON = ("metric", "baseline", "this", "difference", "p (bootstrap)", "p (r
 def comparable(entry: dict[str, Any], language: str | None) -> str:
     """Return which published figures a score may be compared with."""
     family = entry["metric"].removesuffix("-quotes")
+    if family == "brackets":
+        return (
+            "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ only) "
+            "and 92.7. What is not a tree, or has another number of words, has all its gold brackets missed"
+        )
     known = COMPARABLE.get((family, entry.get("ref_len", 0)))
     if known and "case:mixed" in entry["signature"]:
         return known
@@ -51,6 +56,10 @@ def extremes(segments: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _detail(entry: dict[str, Any]) -> str:
+    if "complete_match" in entry:
+        parts = f"precision={entry['precision']:.2f}, recall={entry['recall']:.2f}, matched={entry['matched']}, "
+        parts += f"gold={entry['gold']}, found={entry['found']}, complete match={entry['complete_match']:.2f} %"
+        return f"{parts}, not a tree={entry['unparsable']}, wrong number of words={entry['wrong_length']}"
     if "precisions" not in entry:
         return ""
     ratio = "–" if entry["length_ratio"] is None else f"{entry['length_ratio']:.3f}"

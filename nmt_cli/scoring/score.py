@@ -12,14 +12,16 @@ import re
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import __version__, artefact, console
+from nmt_cli import __version__, artefact, console, recipe
+from nmt_cli.corpus import trees
 from nmt_cli.errors import DataError, DownloadError, OutputError, UsageError, from_os_error, printable
 from nmt_cli.scoring import paper_bleu as paper
 from nmt_cli.scoring import report as reports
+from nmt_cli.scoring.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.scoring.inputs import METRICS, ScoreOptions, Text, read, read_corpus, split_lines
 
 SIGNIFICANT = 0.05  # the p-value below which --fail-if-worse fails
@@ -97,6 +99,9 @@ def _gather(options: ScoreOptions, hypotheses: list[str] | None) -> _Inputs:
     else:
         given = split_lines("".join(f"{line}\n" for line in hypotheses).encode(), "the model's output")
     baseline = read(options.baseline) if options.baseline else None
+    if "brackets" in options.metrics:
+        language = recipe.TREES
+        references, source = _linearised(references, source)
     others = [*references, *(text for text in (source, baseline) if text)]
     if not any(given.lines) and not any(any(text.lines) for text in references):
         raise DataError(f"nothing to score: {given.name} and {references[0].name} are empty")
@@ -104,6 +109,16 @@ def _gather(options: ScoreOptions, hypotheses: list[str] | None) -> _Inputs:
         counts = ", ".join(f"{text.name}: {len(text.lines):,}" for text in [given, *others])
         raise DataError(f"line counts differ ({counts}). Line n of every file must be the same sentence")
     return _Inputs(given, references, source, baseline, options.language or language)
+
+
+def _linearised(gold: list[Text], source: Text | None) -> tuple[list[Text], Text | None]:
+    """Return a file of bracketed trees as what `prepare` makes of it, with its words as source; linear forms stay."""
+    text = gold[0]
+    if not next((line for line in text.lines if line.strip()), "").lstrip().startswith("("):
+        return gold, source
+    sentences = [sentence for _, sentence in trees.read(text.lines, text.name)]
+    words, labels = ([" ".join(side) for side in sides] for sides in zip(*sentences, strict=True))
+    return [replace(text, lines=labels)], source or replace(text, lines=words)
 
 
 def _metric(name: str, references: Sequence[Sequence[str]], options: ScoreOptions) -> Any:
@@ -150,7 +165,11 @@ def _compute(name: str, inputs: _Inputs, options: ScoreOptions) -> tuple[dict[st
     texts += [inputs.baseline.lines] if inputs.baseline else []
     entry: dict[str, Any] = {"metric": name, "name": METRICS[name]}
     metric: Any = None
-    if name.startswith("paper"):
+    if name == "brackets":
+        counts = corpus_brackets(texts[0], texts[1])
+        entry |= {"score": counts.f1, "signature": SIGNATURE, "precision": counts.precision, "recall": counts.recall}
+        entry |= {"complete_match": 100 * counts.complete / counts.sentences, **vars(counts)}
+    elif name.startswith("paper"):
         language, fold = inputs.language or "", name.endswith("quotes")
         tokens = [[paper.prepare_line(line, language, fold_quotes=fold) for line in lines] for lines in texts]
         exact = paper.multi_bleu(*tokens[:last])
@@ -191,8 +210,8 @@ def _significance(name: str, metric: Any, baseline: list[str], hypotheses: list[
     return row | {"significantly_worse": worse and row["p_bs"] < SIGNIFICANT}
 
 
-def _segments(inputs: _Inputs) -> list[dict[str, Any]]:
-    """Return every segment with its texts, sentence BLEU and chrF2, and the baseline's."""
+def _segments(inputs: _Inputs, brackets: bool) -> list[dict[str, Any]]:
+    """Return every segment with its texts, sentence BLEU and chrF2, the baseline's, and `brackets` where wanted."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -208,8 +227,19 @@ def _segments(inputs: _Inputs) -> list[dict[str, Any]]:
         if inputs.baseline:
             segment["baseline"] = inputs.baseline.lines[i]
             segment["baseline_chrf"] = float(chrf.sentence_score(segment["baseline"], references).score)
+        if brackets:
+            segment |= {"brackets": vars(compare(hypothesis, references[0])), "tree": _tree(segment)}
         segments.append(segment)
     return segments
+
+
+def _tree(segment: dict[str, Any]) -> str | None:
+    """Return a hypothesis as bracketed tree; None where the words are not known or it is no tree of as many words."""
+    words = segment["source"].split(" ") if segment.get("source") else []
+    try:
+        return trees.bracketed(trees.Sentence(words, segment["hypothesis"].split()))
+    except ValueError:
+        return None
 
 
 def _lengths(segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -231,7 +261,7 @@ def _warnings(inputs: _Inputs, options: ScoreOptions) -> list[str]:
     lines = inputs.hypotheses.lines
     found = []
     marked = sum(bool(TOKENISED.search(line)) for line in lines)
-    if marked * 10 > len(lines):
+    if marked * 10 > len(lines) and inputs.language != recipe.TREES:
         found.append(
             f"{marked:,} of {len(lines):,} hypotheses look tokenised (a stop cut off, &quot;, @@ or ▁). "
             "Scores of text that is not detokenised cannot be compared with anyone's"
@@ -258,6 +288,12 @@ def _gate(options: ScoreOptions, scores: list[dict[str, Any]], comparisons: list
     return failures
 
 
+def _metrics_of(language: str | None) -> tuple[str, ...]:
+    if language == recipe.TREES:
+        return ("brackets",)
+    return ("bleu", "chrf", *(["paper-bleu"] if language in ("de", "fr") else []))
+
+
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> dict[str, Any]:
     """Score, and return all there is to report: JSON-like, unrounded.
 
@@ -272,7 +308,7 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> dict
 
     options.check()
     inputs = _gather(options, hypotheses)
-    metrics = options.metrics or ("bleu", "chrf", *(["paper-bleu"] if inputs.language in ("de", "fr") else []))
+    metrics = options.metrics or _metrics_of(inputs.language)
     if any(name.startswith("paper") for name in metrics) and inputs.language not in paper.LANGUAGES:
         raise UsageError(f"paper-bleu needs --language: one of {', '.join(paper.LANGUAGES)}")
     results = [_compute(name, inputs, options) for name in dict.fromkeys(metrics)]
@@ -301,7 +337,7 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> dict
 
 def _analyse(found: dict[str, Any], inputs: _Inputs, options: ScoreOptions) -> None:
     """Add to a report what needs the score of every segment."""
-    segments = _segments(inputs)
+    segments = _segments(inputs, any(entry["metric"] == "brackets" for entry in found["scores"]))
     if inputs.baseline:
         gains = [segment["chrf"] - segment["baseline_chrf"] for segment in segments]
         found |= {"wins": sum(gain > 0 for gain in gains), "losses": sum(gain < 0 for gain in gains)}
