@@ -1,7 +1,9 @@
 """Attention against equation 1 written out, and the way between packed tokens and the padded grid."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,12 +13,14 @@ from torch import Tensor, nn
 from nmt_cli.transformer.attention import (
     Attention,
     Layout,
+    block_bounds,
     dot_product_attention,
     from_grid,
     linear,
     mask_bias,
     to_grid,
 )
+from nmt_cli.transformer.model import padding_biases
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -149,21 +153,42 @@ def test_gradients_pass_both_ways(lengths: list[int]) -> None:
     assert torch.autograd.gradcheck(lambda x: from_grid(x, layout), x_BHTK)
 
 
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=40))
+def test_blocks_cover_all_sentences_and_are_at_least_half_full(lengths: list[tuple[int, int]]) -> None:
+    src, tgt = np.array(lengths).T
+    bounds = block_bounds(src, tgt)
+    assert bounds[0] == 0
+    assert bounds[-1] == len(lengths)
+    assert bounds == sorted(set(bounds))
+    for a, b in itertools.pairwise(bounds):
+        s, t = src[a:b], tgt[a:b]
+        places = (b - a) * (s.max() ** 2 + s.max() * t.max() + t.max() ** 2)
+        assert places <= 2 * (s * s + s * t + t * t).sum()
+
+
+def test_sentences_of_like_length_are_one_block() -> None:
+    assert block_bounds(np.array([9, 10, 9, 11]), np.array([10, 10, 11, 11])) == [0, 4]
+    assert block_bounds(np.array([5, 5, 40]), np.array([5, 5, 40])) == [0, 2, 3]
+
+
 # --- many heads -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bounds", [(), (0, 1, 3)])
 @pytest.mark.parametrize("d_v", [4, 5])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("cross", [False, True])
-def test_heads_are_projected_apart_attended_apart_and_concatenated(cross: bool, bias: bool, d_v: int) -> None:
+def test_heads_are_projected_apart_attended_apart_and_concatenated(
+    cross: bool, bias: bool, d_v: int, bounds: tuple[int, ...]
+) -> None:
     torch.manual_seed(0)
     h, d_k, d = 3, 4, 10
     attention = Attention(d, h, d_k, d_v, bias=bias, cross=cross).double()
-    layout, memory_layout = Layout([3, 1, 4]), Layout([2, 5, 4] if cross else [3, 1, 4])
+    layout, memory_layout = (Layout(n, bounds=bounds) for n in ([3, 1, 4], [2, 5, 4] if cross else [3, 1, 4]))
     x = torch.randn(8, d, dtype=torch.float64)
     memory = torch.randn(11, d, dtype=torch.float64) if cross else x
-    bias_BHTS = mask_bias(memory_layout.mask_BT[:, None, None], x.dtype)
-    actual = attention(x, layout, bias_BHTS, (memory, memory_layout) if cross else None)
+    biases = padding_biases(memory_layout, x.dtype)
+    actual = attention(x, layout, biases, (memory, memory_layout) if cross else None)
 
     w_q, w_k, w_v, w_o = attention.projections()
     size = h * d_k

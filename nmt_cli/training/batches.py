@@ -1,7 +1,7 @@
 """Which sentences make update k: a pure function of (corpus, seed, k), whatever machine computes it.
 
-An epoch is a random permutation of the corpus cut into updates of equal cost. An update's sentences are sorted by
-length and cut into the recipe's logical micro-batches of equal cost. Processes and memory only decide who computes
+An epoch is a random permutation of the corpus cut into updates of equal cost. An update's pairs are sorted by their
+longer side and cut into the recipe's logical micro-batches of equal cost. Processes and memory only decide who computes
 which micro-batches and how many at once; dropout masks belong to the micro-batch. So the same recipe trains the same
 model on one process or many.
 """
@@ -67,7 +67,8 @@ class Updates:
             self._bounds = _cut(self._costs(self._order), self.per_epoch)
             self._epoch = epoch
         mine = self._order[self._bounds[place] : self._bounds[place + 1]]
-        mine = mine[np.lexsort((mine, self.src_lengths[mine], self.tgt_lengths[mine]))]
+        longer = np.maximum(self.src_lengths[mine], self.tgt_lengths[mine])
+        mine = mine[np.lexsort((mine, self._costs(mine), longer))]
         if not len(mine):
             return [mine] * self.micro_batches
         bounds = _cut(self._costs(mine), self.micro_batches)

@@ -6,13 +6,15 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError
-from nmt_cli.training.update import Part
+
+if TYPE_CHECKING:  # who only reads the file does not wait for torch
+    import torch
+
+    from nmt_cli.training.update import Part
 
 
 class Metrics:
@@ -60,7 +62,7 @@ class Window:
         self.norm = 0.0
         self.places = self.padded = 0
 
-    def add(self, nll: torch.Tensor, norm: torch.Tensor, tokens: tuple[int, int], parts: list[Part]) -> None:
+    def add(self, nll: "torch.Tensor", norm: "torch.Tensor", tokens: tuple[int, int], parts: "list[Part]") -> None:
         """Count one update: its loss and gradient norm, its source and target tokens, and what was computed here."""
         self.updates += 1
         self.nll = self.nll + nll
@@ -69,7 +71,7 @@ class Window:
         self.tgt_tokens += tokens[1]
         for part in parts:
             for ids_N, layout in ((part.batch.src_N, part.batch.src), (part.batch.tgt_out_N, part.batch.tgt)):
-                places = len(layout.lengths_B) * layout.max_length
+                places = sum(len(block.lengths_B) * block.max_length for block in layout.blocks)
                 self.places, self.padded = self.places + places, self.padded + places - len(ids_N)
 
     def summary(self, nll: float) -> dict[str, Any]:
@@ -87,6 +89,8 @@ class Window:
 
 def peak_memory_mb() -> int:
     """Return the most memory this process has held: of its GPU where it has one, else of the machine."""
+    import torch
+
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() // 1_000_000
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

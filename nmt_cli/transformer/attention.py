@@ -2,10 +2,12 @@
 
 Shapes: B sentences, S source length, T target length, N tokens in a packed batch, H heads, K size per head
 (of keys or values), D d_model. A packed tensor x_ND holds the real tokens of all sentences end to end and no pads;
-only the attention core looks at the padded grid, because only it needs to know which tokens share a sentence.
+only the attention core looks at padded grids, because only it needs to know which tokens share a sentence; there is
+one grid for each block of neighbouring sentences of similar length, so that few of its places are pads.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,16 +25,24 @@ class Layout:
     Args:
         lengths: tokens of each sentence, at least 1.
         device: where the model is.
+        bounds: the first sentence of each block, and B; default: all sentences are one block.
 
     Attributes:
+        blocks: the blocks as layouts of their own; of one block, this layout itself.
         lengths_B: the same as a tensor.
         max_length: the longest of them.
         positions_N: each token's place in its sentence, from 0.
         full: whether all are of one length, so that the padded grid has no pads.
     """
 
-    def __init__(self, lengths: Sequence[int] | npt.NDArray[np.int64], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int] | npt.NDArray[np.int64],
+        device: torch.device | str = "cpu",
+        bounds: Sequence[int] = (),
+    ) -> None:
         counts = np.asarray(lengths)
+        self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
         self.max_length = int(counts.max())
         self.full = bool((counts == self.max_length).all())
         starts = np.repeat(np.cumsum(counts) - counts, counts)
@@ -64,6 +74,25 @@ class Layout:
         if self.full:
             return None
         return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
+
+
+MOST_PLACES = 2.0  # of a block's grids for the scores, per score that counts
+
+
+def block_bounds(src_lengths: npt.NDArray[np.int64], tgt_lengths: npt.NDArray[np.int64]) -> list[int]:
+    """Cut sentence pairs, in their order, into blocks whose three score grids are at least half full.
+
+    Returns:
+        The first pair of each block, and the number of pairs.
+    """
+    bounds, scores = [0], 0
+    src, tgt = 0, 0  # the longest of the block
+    for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
+        src, tgt, scores = max(src, s), max(tgt, t), scores + s * s + s * t + t * t
+        if (i + 1 - bounds[-1]) * (src * src + src * tgt + tgt * tgt) > MOST_PLACES * scores:
+            bounds.append(i)
+            src, tgt, scores = s, t, s * s + s * t + t * t
+    return [*bounds, len(src_lengths)]
 
 
 class _ToGrid(torch.autograd.Function):
@@ -103,6 +132,12 @@ def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
     index_R, rows_M = layout.index(parts, heads)
     grid: Tensor = _ToGrid.apply(x_NC.reshape(len(index_R), -1), index_R, rows_M)  # type: ignore[no-untyped-call]
     return grid.view(parts, len(layout.lengths_B), heads, layout.max_length, -1)
+
+
+def _split(x_NC: Tensor, layout: Layout) -> list[tuple[Tensor, Layout]]:
+    """Return the rows of each block, with its layout."""
+    sizes = [len(block.positions_N) for block in layout.blocks]
+    return list(zip(x_NC.split(sizes), layout.blocks, strict=True))
 
 
 def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
@@ -185,23 +220,30 @@ class Attention(nn.Module):
         return [*self.query_key_value.weight.split([h * d_k, h * d_k, h * d_v]), self.output.weight]
 
     def forward(
-        self, x_ND: Tensor, layout: Layout, bias: Tensor | None, memory: tuple[Tensor, Layout] | None = None
+        self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
     ) -> Tensor:
         """Return attention's output for every token, N x D.
 
         Args:
             x_ND: where queries come from.
             layout: of x_ND.
-            bias: added to the scores (see mask_bias).
-            memory: the packed encoder output and its layout, for cross-attention.
+            biases: added to the scores of each block (see mask_bias).
+            memory: the packed encoder output and its layout, of the same blocks, for cross-attention.
         """
-        h = self.num_heads
         if memory is None:
-            q, k, v = self._grids(linear(x_ND, self.query_key_value), layout, 3)
+            blocks = [self._grids(x, b, 3) for x, b in _split(linear(x_ND, self.query_key_value), layout)]
         else:
-            (q,) = to_grid(linear(x_ND, self.query), layout, 1, h)
-            k, v = self._grids(linear(memory[0], self.key_value), memory[1], 2)
-        return linear(from_grid(dot_product_attention(q, k, v, bias), layout), self.output)
+            queries = _split(linear(x_ND, self.query), layout)
+            keys_values = _split(linear(memory[0], self.key_value), memory[1])
+            blocks = [
+                [to_grid(q, a, 1, self.num_heads)[0], *self._grids(kv, b, 2)]
+                for (q, a), (kv, b) in zip(queries, keys_values, strict=True)
+            ]
+        outputs = [
+            from_grid(dot_product_attention(q, k, v, bias), block)
+            for (q, k, v), bias, block in zip(blocks, biases, layout.blocks, strict=True)
+        ]
+        return linear(torch.cat(outputs) if len(outputs) > 1 else outputs[0], self.output)
 
     def _grids(self, x_NC: Tensor, layout: Layout, parts: int) -> list[Tensor]:
         """Return queries (where parts is 3), keys and values on the padded grid, from their joint projection."""

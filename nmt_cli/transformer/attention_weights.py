@@ -16,7 +16,7 @@ from nmt_cli.transformer.model import DecoderLayer, EncoderLayer, Transformer, p
 
 def _weights(module: Attention, arguments: tuple[Any, ...]) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)), H x T x S, for what the module was called with."""
-    x_TD, _, bias, *memory = arguments
+    x_TD, _, (bias,), *memory = arguments
     heads, size = module.num_heads, module.num_heads * module.d_k
     if memory:
         q_TC, k_SC = linear(x_TD, module.query), linear(memory[0][0], module.key_value)[:, :size]

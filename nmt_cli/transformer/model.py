@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias
+from nmt_cli.transformer.attention import Attention, Layout, block_bounds, linear, mask_bias
 
 PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
@@ -55,7 +55,8 @@ def pack(
     tgt_in_N[1:] = tgt_N[:-1]
     tgt_in_N[np.cumsum(tgt_lengths) - tgt_lengths] = PAD
     src_T, in_T, out_T = (torch.from_numpy(x).to(device, non_blocking=True) for x in (src_N, tgt_in_N, tgt_N))
-    return Batch(src_T, Layout(src_lengths, device), in_T, out_T, Layout(tgt_lengths, device))
+    bounds = block_bounds(src_lengths, tgt_lengths)
+    return Batch(src_T, Layout(src_lengths, device, bounds), in_T, out_T, Layout(tgt_lengths, device, bounds))
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,20 @@ class Dropout:
         return torch.addcmul(x_ND, y_ND, next(self.masks), value=self.scale) if self.active else x_ND + y_ND
 
 
-def padding_bias(layout: Layout, dtype: torch.dtype) -> Tensor | None:
-    """Return B x 1 x 1 x T to add to scores so that no query sees a pad; None where there are none."""
-    mask_BT = layout.mask_BT
-    return None if mask_BT is None else mask_bias(mask_BT[:, None, None], dtype)
+def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
+    """Return for each block B x 1 x 1 x T to add to scores so that no query sees a pad; None where there are none."""
+    masks = [block.mask_BT for block in layout.blocks]
+    return [None if mask_BT is None else mask_bias(mask_BT[:, None, None], dtype) for mask_BT in masks]
+
+
+def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
+    """Return for each block T x T to add to scores so that no query sees what comes after it.
+
+    Pads need no mask of their own: they come last, where no token of their sentence may look.
+    """
+    length, device = layout.max_length, layout.lengths_B.device
+    allowed_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
+    return [mask_bias(allowed_TT[: b.max_length, : b.max_length], dtype) for b in layout.blocks]
 
 
 NO_DROPOUT = Dropout(None, 0.0)
@@ -153,9 +164,9 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(settings.d_model, settings.d_ff, settings.activation)
         self.residuals = nn.ModuleList(Residual(settings.d_model, settings.norm) for _ in range(2))
 
-    def forward(self, x_ND: Tensor, layout: Layout, bias: Tensor | None, dropout: Dropout) -> Tensor:
+    def forward(self, x_ND: Tensor, layout: Layout, biases: list[Tensor | None], dropout: Dropout) -> Tensor:
         first, second = self.residuals
-        x_ND = first(x_ND, lambda x: self.self_attention(x, layout, bias), dropout)
+        x_ND = first(x_ND, lambda x: self.self_attention(x, layout, biases), dropout)
         return second(x_ND, self.feed_forward, dropout)  # type: ignore[no-any-return]
 
 
@@ -173,14 +184,14 @@ class DecoderLayer(nn.Module):
         self,
         x_ND: Tensor,
         layout: Layout,
-        causal: Tensor | None,
+        causal: list[Tensor | None],
         memory: tuple[Tensor, Layout],
-        memory_bias: Tensor | None,
+        memory_biases: list[Tensor | None],
         dropout: Dropout,
     ) -> Tensor:
         first, second, third = self.residuals
         x_ND = first(x_ND, lambda x: self.self_attention(x, layout, causal), dropout)
-        x_ND = second(x_ND, lambda x: self.cross_attention(x, layout, memory_bias, memory), dropout)
+        x_ND = second(x_ND, lambda x: self.cross_attention(x, layout, memory_biases, memory), dropout)
         return third(x_ND, self.feed_forward, dropout)  # type: ignore[no-any-return]
 
 
@@ -261,21 +272,18 @@ class Transformer(nn.Module):
         """
         dropout = Dropout(masks_LND, self.settings.dropout)
         x_ND = dropout.drop(self.embed(src_N, src.positions_N, "src")).to(dtype or self.embedding.weight.dtype)
-        bias = padding_bias(src, x_ND.dtype)
+        biases = padding_biases(src, x_ND.dtype)
         for layer in self.encoder:
-            x_ND = layer(x_ND, src, bias, dropout)
+            x_ND = layer(x_ND, src, biases, dropout)
         return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
 
     def decode(self, batch: Batch, memory_ND: Tensor, masks_LND: Tensor | None = None) -> Tensor:
         """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
         dropout = Dropout(masks_LND, self.settings.dropout)
         x_ND = dropout.drop(self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")).to(memory_ND.dtype)
-        length = batch.tgt.max_length
-        # Pads need no mask of their own: they come last, where no token of their sentence may look.
-        allowed = torch.ones(length, length, dtype=torch.bool, device=x_ND.device).tril_()
-        causal, memory_bias = mask_bias(allowed, x_ND.dtype), padding_bias(batch.src, x_ND.dtype)
+        causal, memory_biases = causal_biases(batch.tgt, x_ND.dtype), padding_biases(batch.src, x_ND.dtype)
         for layer in self.decoder:
-            x_ND = layer(x_ND, batch.tgt, causal, (memory_ND, batch.src), memory_bias, dropout)
+            x_ND = layer(x_ND, batch.tgt, causal, (memory_ND, batch.src), memory_biases, dropout)
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
 
     def forward(self, batch: Batch, masks: Masks | None = None, dtype: torch.dtype | None = None) -> Tensor:
