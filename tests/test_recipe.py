@@ -172,6 +172,11 @@ def test_all_errors_are_reported_together(tmp_path: Path) -> None:
         ("model: {d_model: 63}", "model.d_model must be even"),
         ("corpus: {name: mine, train_src: [a, b], train_tgt: [a]}", "as many files"),
         ("expect: {bleu: 30}", "two numbers"),
+        ("expect: {bleu: [30, 20]}", "two numbers"),
+        ("expect: {pairs: [9]}", "expect.pairs must be two numbers"),
+        ("expect: {dev_steps: [600, 300]}", "dev_steps must rise"),
+        ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu must have as many"),
+        ("expect: {dev_perplexity: [1]}", "dev_perplexity must have as many"),
     ],
 )
 def test_knobs_that_contradict_each_other(tmp_path: Path, text: str, message: str) -> None:

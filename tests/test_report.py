@@ -110,6 +110,17 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
     assert sum(tag == "polyline" for tag, _ in reader.tags) >= 8
 
 
+def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
+    expect = ["dev_steps=[50,200,9000]", "dev_perplexity=[7,3,2]", "dev_bleu=[10,20,30]", "pairs=[40,50]"]
+    run, data = make_run(tmp_path, *(f"expect.{change}" for change in expect))
+    text = text_of(report(run, data=data))
+    check_harmless(text, scripts=0)
+    assert "expected: 3 at step 200<" in text
+    assert "expected: 20 at step 200<" in text
+    assert "9,000" not in text
+    assert "(expected: 40 to 50)" in text
+
+
 def test_two_runs_side_by_side(small, tmp_path):
     run, data = small
     text = data.parent / "text"

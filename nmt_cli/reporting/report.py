@@ -207,11 +207,19 @@ def _curves(runs: Sequence[_Run]) -> str:
     if expect.paper_bleu and not band:
         band = (expect.paper_bleu, expect.paper_bleu, "the paper's figure on test, another metric")
     marks = first.averaged if single else []
+
+    def expected(figures: list[float]) -> list[Line]:
+        end = first.validations[-1]["step"] if first.validations else 0
+        steps = [step for step in expect.dev_steps if step <= end]
+        points: list[tuple[float, float]] = list(zip(steps, figures, strict=False))
+        return [Line("expected", points, 5, True)] if points else []
+
     losses = [*lines("update", "nll", "training", True), *lines("dev", "dev_nll", "dev")]
+    perplexities = [*lines("dev", "dev_perplexity"), *expected(expect.dev_perplexity)]
     charts = [
         line_chart("Loss, nats per target piece, not smoothed", losses, log=True, marks=marks),
-        line_chart("Dev perplexity per piece", lines("dev", "dev_perplexity"), log=True, marks=marks),
-        line_chart("Dev BLEU", lines("dev", "dev_bleu"), band=band, marks=marks),
+        line_chart("Dev perplexity per piece", perplexities, log=True, marks=marks),
+        line_chart("Dev BLEU", [*lines("dev", "dev_bleu"), *expected(expect.dev_bleu)], band=band, marks=marks),
         line_chart("Learning rate", [*lines("update", "rate", "used"), rule], marks=marks),
         line_chart("Gradient norm", lines("update", "gradient_norm"), log=True, marks=marks),
         line_chart("Target pieces per second", lines("update", "tgt_tokens_per_second"), marks=marks),

@@ -41,6 +41,7 @@ class Run:
         metrics: on the main process.
         shown: the last metrics, for the progress line.
         failed_saves: checkpoints in a row that could not be written.
+        warned: that a validation is off the curve that the recipe expects; once is enough.
     """
 
     settings: recipe.Recipe
@@ -53,6 +54,7 @@ class Run:
     metrics: Metrics | None
     shown: str = ""
     failed_saves: int = 0
+    warned: bool = False
 
     @property
     def accelerator(self) -> Any:

@@ -22,7 +22,7 @@ from nmt_cli.training.metrics import Metrics, Window
 from nmt_cli.training.optim import noam_rate
 from nmt_cli.training.processes import Stop, largest, on_main
 from nmt_cli.training.start import Run, check_run, open_run
-from nmt_cli.training.validation import validate
+from nmt_cli.training.validation import off_the_curve, validate
 from nmt_cli.transformer.weights import save_model
 
 MAX_SKIPPED_IN_A_ROW = 10
@@ -148,6 +148,12 @@ def _announce(run: Run) -> None:
     expected = run.settings.expect.parameters
     if expected and expected != parameters:
         warn(f"the recipe expects {expected:,} parameters, this model has {parameters:,}")
+    span, pairs = run.settings.expect.pairs, len(run.corpus.src)
+    if span and not span[0] <= pairs <= span[1]:
+        warn(
+            f"the recipe expects {span[0]:,} to {span[1]:,} training pairs, {run.corpus.directory} has {pairs:,}: "
+            "it is an excerpt, or was cleaned otherwise, and results will differ"
+        )
     if not run.dev.sources:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 
@@ -248,6 +254,10 @@ def _validate(run: Run, bar: Progress) -> None:
         bleu = "" if result.bleu is None else f"  BLEU {result.bleu:.2f}"
         took = duration(time.monotonic() - start)
         bar.line(f"step {state.step:,}  dev nll {result.nll:.3f}  perplexity {perplexity:.2f}{bleu}  ({took})")
+        off = None if run.warned else off_the_curve(run.settings.expect, state.step, result)
+        if off:
+            run.warned = True
+            warn(f"update {state.step:,} is off the curve: {off}. nmt doctor {run.directory} looks for the cause")
         return [result.nll, math.nan if result.bleu is None else result.bleu]
 
     nll, bleu = on_main(run.accelerator, measure, 2)

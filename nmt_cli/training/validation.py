@@ -1,5 +1,6 @@
 """Development loss and BLEU while training, by the same search and metric code as `translate` and `score`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from nmt_cli.translation.lines import encode, translate_ids
 from nmt_cli.translation.search import SearchSettings
 
 TOKENS_AT_ONCE = 4096
+# How much worse than expected is another curve, not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
+PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,22 @@ class Validation:
     nll: float
     bleu: float | None
     samples: list[str] = field(default_factory=list)
+
+
+def off_the_curve(expect: recipe.Expect, step: int, result: Validation) -> str | None:
+    """Return what is clearly worse than a recipe expects after `step` updates; None where nothing is, or is known.
+
+    Compared is the last figure known for this or an earlier step: a run is at least as good later on.
+    """
+    at = sum(known <= step for known in expect.dev_steps) - 1
+    if at < 0:
+        return None
+    found, perplexity = [], math.exp(min(result.nll, 700))
+    if expect.dev_perplexity and not perplexity <= PERPLEXITY_FACTOR * expect.dev_perplexity[at]:
+        found.append(f"dev perplexity {perplexity:.2f}, expected {expect.dev_perplexity[at]:.2f}")
+    if expect.dev_bleu and result.bleu is not None and result.bleu < expect.dev_bleu[at] - BLEU_POINTS:
+        found.append(f"dev BLEU {result.bleu:.1f}, expected {expect.dev_bleu[at]:.1f}")
+    return f"{' and '.join(found)} at update {expect.dev_steps[at]:,}" if found else None
 
 
 @dataclass(frozen=True)
