@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -169,7 +170,7 @@ def show(results: dict[str, list[dict[str, Any]]], seconds: float, data: Path) -
         cells += [f"{ours[row] - ours['base']:+.3f}" if "base" in ours else "", f"{places[0][row]:g}"]
         cells += [f"{places[1][row]:g}", f"{theirs[row]:.2f}", f"{papers[row].paper_dev_bleu}"]
         print("| " + " | ".join(cells) + " |")
-    print(f"\nTwo seeds of a row differ by {noise:.3f} nats in the mean.")
+    print(f"\n{len(seeds)} seeds of a row are {noise:.3f} nats apart in the mean.")
     for name, rows in (
         ("all rows", list(results)),
         ("size (base, A, B, C)", [r for r in results if not r.startswith("d-")]),
@@ -180,7 +181,7 @@ def show(results: dict[str, list[dict[str, Any]]], seconds: float, data: Path) -
             perplexity = spearman([ours[r] for r in rows], [theirs[r] for r in rows])
             bleu = spearman([-ours[r] for r in rows], [papers[r].paper_dev_bleu or 0 for r in rows])
             print(f"rank correlation with the paper, {name}: perplexity {perplexity:+.2f}, BLEU {bleu:+.2f}")
-    if "base" in ours:
+    if "base" in ours and len(seeds) > 1:
         clear = [row for row in ours if abs(ours[row] - ours["base"]) > noise]
         same = [r for r in clear if (ours[r] > ours["base"]) == (theirs[r] > theirs["base"])]
         other = [r for r in clear if r not in same]
@@ -215,6 +216,7 @@ def main() -> int:
     todo = [case for case, name in wanted.items() if name not in done]
     print(f"{len(wanted) - len(todo)} of {len(wanted)} are in {options.out}; ", end="")
     print(f"{len(todo)} take {len(todo) * options.seconds / options.jobs / 60:.0f} minutes or more", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the rows being trained end too
     good = work(todo, options, options.data)
     done = kept(options.out)
     results = {
