@@ -239,13 +239,18 @@ def staged(target: Path, kind: str, about: dict[str, Any], *, overwrite: bool = 
         shutil.rmtree(stage, ignore_errors=True)  # half-written, or what was replaced
 
 
-def _describe(stage: Path, kind: str, about: dict[str, Any]) -> None:
-    """Force every file to the disk and write the manifest that lists them."""
+def open_to_others(path: Path) -> None:
+    """Give a file the mode that a new one has: safetensors writes 0600 whatever the umask."""
     mask = os.umask(0)
     os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
+def _describe(stage: Path, kind: str, about: dict[str, Any]) -> None:
+    """Force every file to the disk and write the manifest that lists them."""
     files = {}
     for path in sorted(p for p in stage.rglob("*") if p.is_file()):
-        path.chmod(0o666 & ~mask)  # safetensors writes 0600 whatever the umask
+        open_to_others(path)
         sync(path)
         files[path.relative_to(stage).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
     manifest = {"format": FORMAT_VERSION, "kind": kind, "nmt": __version__, "files": files, **about}

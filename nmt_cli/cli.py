@@ -1,7 +1,7 @@
 """The command line: parse, call one function, print. Nothing heavy is imported before a command needs it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -187,10 +187,12 @@ def translate(
         Path | None, typer.Option(metavar="FILE", help="Write all attention weights (safetensors)")
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw translations instead of searching")] = False,
-    temperature: Annotated[float, typer.Option(min=0.01, help="Of --sample")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Of --sample: only the k likeliest pieces; 0: all")] = 0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of --sample: only this much probability")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of --sample")] = 1,
+    temperature: Annotated[float | None, typer.Option(min=0.01, help="Of --sample [default: 1]")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Of --sample: only the k likeliest pieces")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Of --sample: only this much probability")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Of --sample [default: 1]")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes on the CPU [default: one per core]")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -205,6 +207,10 @@ def translate(
     console.set_quiet(quiet)
     if split not in ("auto", "off"):
         raise UsageError(f"--split must be auto or off, not {split!r}")
+    knobs = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    drawing: dict[str, Any] = {name: value for name, value in knobs.items() if value is not None}
+    if drawing and not sample:
+        raise UsageError(f"--{next(iter(drawing)).replace('_', '-')} is of --sample: add it, or leave both out")
     from nmt_cli.translation.candidates import Sampling
     from nmt_cli.translation.translate import TranslateOptions
     from nmt_cli.translation.translate import translate as go
@@ -225,7 +231,7 @@ def translate(
         score_pairs=score_pairs,
         alignments=alignments,
         attention=attention,
-        sampling=Sampling(temperature, top_k, top_p, seed) if sample else None,
+        sampling=Sampling(**drawing) if sample else None,
         workers=workers,
     )
     raise typer.Exit(go(options))

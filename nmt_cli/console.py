@@ -93,8 +93,7 @@ class Progress:
                 progress.MofNCompleteColumn(),
                 progress.TextColumn("{task.fields[facts]}"),
                 progress.TimeElapsedColumn(),
-                progress.TextColumn("left"),
-                progress.TimeRemainingColumn(),
+                *([progress.TextColumn("left"), progress.TimeRemainingColumn()] if self.total else []),
             ]
             # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
             self._live = progress.Progress(

@@ -71,6 +71,10 @@ def test_no_model_yet(empty: Path) -> None:
     assert "nmt reproduce recipes/toy.yaml" in complaint(nmt("translate", cwd=empty, stdin=b"Hello\n"), 66)
 
 
+def test_how_to_draw_is_refused_where_nothing_is_drawn(empty: Path) -> None:
+    assert "--top-k is of --sample" in complaint(nmt("translate", "--top-k", "5", cwd=empty, stdin=b"Hello\n"), 2)
+
+
 def test_missing_recipe(empty: Path) -> None:
     assert "no recipe mine.yaml" in complaint(nmt("train", "mine.yaml", cwd=empty), 66)
 

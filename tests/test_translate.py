@@ -30,7 +30,7 @@ from nmt_cli.translation.output import Line, Part
 from nmt_cli.translation.pipeline import Pipeline
 from nmt_cli.translation.search import Source
 from nmt_cli.translation.segments import halves, looping, split
-from nmt_cli.translation.stream import CHUNK_LINES, MAX_LINE_BYTES, LineReader, write_lines
+from nmt_cli.translation.stream import CHUNK_LINES, MAX_LINE_BYTES, LineReader, count_lines, write_lines
 from nmt_cli.translation.translate import (
     Engine,
     TranslateOptions,
@@ -132,6 +132,22 @@ def test_reading_stops_after_a_chunk() -> None:
     reader = LineReader(memory_file(b"x\n" * (3 * CHUNK_LINES)))
     assert CHUNK_LINES <= len(reader.take(wait=True)) <= CHUNK_LINES + (1 << 16) // 2
     assert not reader.ended
+
+
+@pytest.mark.parametrize("data", [b"", b"a\n", b"a\n\nb", b"x\n" * (1 << 20)])
+def test_the_lines_of_a_file_are_counted_and_not_read(data: bytes) -> None:
+    descriptor = memory_file(b"before\n" + data)
+    os.lseek(descriptor, len(b"before\n"), os.SEEK_SET)
+    assert count_lines(descriptor) == len(data.split(b"\n")) - data.endswith(b"\n") - (not data)
+    assert os.read(descriptor, len(data) + 1) == data
+    os.close(descriptor)
+
+
+def test_the_lines_of_a_pipe_are_not_counted() -> None:
+    out, into = os.pipe()
+    assert count_lines(out) is None
+    for descriptor in (out, into):
+        os.close(descriptor)
 
 
 def test_a_huge_line_is_never_held_whole() -> None:
@@ -392,7 +408,10 @@ def test_attention_adds_up_and_sees_no_future(engine: Engine) -> None:
 
 def test_alignments_name_words_that_there_are(engine: Engine, tmp_path: Path) -> None:
     options = TranslateOptions(split=False, alignments=True, attention=tmp_path / "attention.safetensors")
+    mask = os.umask(0o027)
     out = run(engine, b"der Hund sieht die Katze\n\n", options).decode().split("\n")
+    os.umask(mask)
+    assert (tmp_path / "attention.safetensors").stat().st_mode & 0o777 == 0o640
     text, _, pairs = out[0].rpartition(" ||| ")
     points = [tuple(map(int, pair.split("-"))) for pair in pairs.split()]
     assert points
@@ -436,7 +455,7 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     (tmp_path / "out").unlink()
     with pytest.raises(DataError):
         translate(replace(options, strict=True))
-    assert not (tmp_path / "out").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
 def test_all_lines_at_once_are_those_of_the_command(model: Path, engine: Engine) -> None:

@@ -17,7 +17,7 @@ WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.mode
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file.
+    """Write named tensors to a safetensors file that the umask allows others to read.
 
     Raises:
         StorageError: it cannot be written.
@@ -29,6 +29,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
         raise StorageError(f"cannot write {path}: {printable(error, 100)}. Free some space and try again") from None
+    artefact.open_to_others(path)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:

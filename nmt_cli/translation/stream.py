@@ -2,12 +2,25 @@
 
 import os
 import select
+import stat
 from collections.abc import Iterable, Iterator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
 CHUNK_LINES, CHUNK_BYTES = 8192, 64 << 20
+COUNTED_BYTES = 1 << 30  # a second's work
 PIPE_BYTES = 4096  # POSIX: a write of at most this much to a pipe happens wholly or not at all
+
+
+def count_lines(descriptor: int) -> int | None:
+    """Return how many lines are left to read; None where that cannot be known, or not soon."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > COUNTED_BYTES:
+        return None
+    place, count, end = os.lseek(descriptor, 0, os.SEEK_CUR), 0, b"\n"
+    while block := os.pread(descriptor, MAX_LINE_BYTES, place):
+        place, count, end = place + len(block), count + block.count(b"\n"), block[-1:]
+    return count + (end != b"\n")
 
 
 class LineReader:

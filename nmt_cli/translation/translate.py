@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli import artefact
+from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, say, set_quiet, warn
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
@@ -25,7 +25,7 @@ from nmt_cli.translation.output import Format, Output
 from nmt_cli.translation.pipeline import SAMPLE_BITS, Cutting, Pipeline
 from nmt_cli.translation.scores import score_pairs
 from nmt_cli.translation.search import Hypothesis, SearchSettings
-from nmt_cli.translation.stream import MAX_LINE_BYTES, LineReader
+from nmt_cli.translation.stream import MAX_LINE_BYTES, LineReader, count_lines
 from nmt_cli.translation.workers import forked, gathered, joined, parallel_search, serve, steady_search, telling
 
 MAX_WORKERS = 16
@@ -241,8 +241,9 @@ def _translate(engine: Engine, options: TranslateOptions, processes: list[socket
     elif options.output:
         part = options.output.with_name(options.output.name + ".part")
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    progress = Progress("translating", count_lines(source), "lines")
     try:
-        with Progress("translating", None, "lines") as progress:
+        with progress:
             if options.score_pairs:
                 with options.score_pairs.open("rb") as targets:
                     files = (source, targets.fileno(), target)
@@ -251,6 +252,12 @@ def _translate(engine: Engine, options: TranslateOptions, processes: list[socket
                 _run(engine, options, source, target, progress, processes)
     except BrokenPipeError:
         return BROKEN_PIPE  # whoever read has gone, which is their right
+    except BaseException:
+        if part and progress.done:
+            say(f"{part} holds the first {progress.done:,} lines")
+        elif part:
+            part.unlink(missing_ok=True)
+        raise
     if part and options.output:
         os.fsync(target)
         part.replace(options.output)
@@ -266,15 +273,16 @@ def _run(
     progress: Progress,
     processes: Sequence[socket.socket] = (),
 ) -> None:
-    recipe, start = engine.loaded.recipe, time.monotonic()
+    corpus, start = engine.loaded.recipe.corpus, time.monotonic()
+    split = options.split and corpus.tgt != recipe.TREES  # two trees are not the tree of both halves
     longest = min(model.settings.max_length for model in engine.models)
-    limit = min(recipe.corpus.cleaning.max_pieces or longest, longest) if options.split else longest
+    limit = min(corpus.cleaning.max_pieces or longest, longest) if split else longest
     samples = options.n_best if options.sampling else 0
     form = Format(options.format, options.n_best, engine.settings.alpha, options.alignments, options.attention)
     output = Output(target, form, engine.tokenizer, engine.models[0], engine.dtype, progress)
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
     reader = LineReader(source)
-    cutting = Cutting(engine.nfkc, longest, limit, options.split, options.strict, samples)
+    cutting = Cutting(engine.nfkc, longest, limit, split, options.strict, samples)
     pipeline = Pipeline(reader, prefixes, engine.tokenizer, cutting, output)
     for number, hypotheses in _search(engine, pipeline, _devices(options), processes):
         pipeline.settle(number, hypotheses)

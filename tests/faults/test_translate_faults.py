@@ -88,7 +88,9 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
     assert not (tmp_path / "out").exists()
     assert part.read_bytes().count(b"\n") == 50
     assert part.read_bytes().endswith(b"\n")
-    assert b"Traceback" not in process.communicate()[1]
+    errors = process.communicate()[1].decode()
+    assert "Traceback" not in errors
+    assert (f"{part} holds the first 50 lines" in errors) == (number != signal.SIGKILL)
 
 
 def test_a_broken_pipe_is_silent(model: Path) -> None:
@@ -209,13 +211,15 @@ def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> N
     assert done.stdout.count(b"\n") == 2
 
 
-def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, tmp_path: Path, known: bool) -> None:
     """With stderr on a terminal and stdout in a file, the file has the lines (Rich would take them)."""
     import pty
 
     parent, child = pty.openpty()
+    (tmp_path / "in").write_bytes(b"der Hund\n\nrot")
     with (tmp_path / "out").open("wb") as out:
-        process = start(model, stdout=out, stderr=child)
+        process = start(model, *(["--input", str(tmp_path / "in")] if known else []), stdout=out, stderr=child)
         assert process.stdin
         process.stdin.write(b"der Hund\n\nrot\n")
         process.stdin.close()
@@ -233,6 +237,7 @@ def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, t
     os.close(parent)
     assert (tmp_path / "out").read_bytes().count(b"\n") == 3
     assert b"3 lines" in shown
+    assert (b"/3" in shown) == (b"left" in shown) == known
 
 
 # ---- damaged models
