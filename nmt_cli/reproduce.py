@@ -12,6 +12,7 @@ from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.corpus.toy import pronoun_accuracy
 from nmt_cli.reporting.report import report
+from nmt_cli.scoring.brackets import SIGNATURE, corpus_brackets
 from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
 from nmt_cli.scoring.score import corpus_bleu, corpus_chrf
 
@@ -122,6 +123,41 @@ def _translate(settings: recipe.Recipe, corpus: Corpus, run: Path) -> dict[str, 
 
 def _score(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> None:
     """Print what was expected and what came out."""
+    expect = settings.expect
+    source, references = corpus.lines("test")
+    if settings.corpus.tgt == recipe.TREES:
+        rows, signature = _bracket_rows(expect, corpus, hypotheses), f"brackets by {SIGNATURE}"
+    else:
+        rows, signature = _bleu_rows(settings, corpus, hypotheses)
+    note = " (generated text: not comparable with anything)" if corpus.manifest.get("generated") else ""
+    say("5/5 score")
+    say(signature)
+    table(f"{settings.name}: {corpus.manifest['name']}{note}", ["", "expected", "obtained"], rows)
+    picks = [i * len(source) // 5 for i in range(5)] if source else []
+    for i in picks:
+        say(f"  source      {source[i]}\n  reference   {references[i]}\n  translation {hypotheses['test'][i]}\n")
+
+
+def _bracket_rows(expect: recipe.Expect, corpus: Corpus, hypotheses: dict[str, list[str]]) -> list[list[str]]:
+    """Return what was expected of parsing and what came out."""
+    rows: list[list[str]] = []
+    for split in ("dev", "test"):
+        gold = corpus.lines(split)[1]
+        if not gold:
+            continue
+        counts = corpus_brackets(hypotheses[split], gold)
+        paper = f"{expect.paper_f1:g} (the paper)" if expect.paper_f1 and split == "test" else ""
+        rows.append([f"{split} F1 of labelled brackets", paper, f"{counts.f1:.2f}"])
+        rows.append([f"{split} precision, recall", "", f"{counts.precision:.2f}, {counts.recall:.2f}"])
+        failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
+        rows.append([f"{split} outputs that are no tree of the sentence", "", failed])
+    return rows
+
+
+def _bleu_rows(
+    settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]
+) -> tuple[list[list[str]], str]:
+    """Return what was expected of translation and what came out, and sacreBLEU's signature."""
     rows: list[list[str]] = []
     signature = ""
     expect = settings.expect
@@ -141,10 +177,4 @@ def _score(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[s
     if corpus.manifest.get("generated") and settings.corpus.src == "en":
         right, total = pronoun_accuracy(source, hypotheses["test"], references)
         rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
-    note = " (generated text: not comparable with anything)" if corpus.manifest.get("generated") else ""
-    say("5/5 score")
-    say(f"sacreBLEU {signature}")
-    table(f"{settings.name}: {corpus.manifest['name']}{note}", ["", "expected", "obtained"], rows)
-    picks = [i * len(source) // 5 for i in range(5)] if source else []
-    for i in picks:
-        say(f"  source      {source[i]}\n  reference   {references[i]}\n  translation {hypotheses['test'][i]}\n")
+    return rows, f"sacreBLEU {signature}"
