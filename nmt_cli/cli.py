@@ -245,6 +245,7 @@ def reproduce(
     data: Data = None,
     run: RunDirectory = None,
     workers: Workers = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take here, and stop")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Play a recipe from raw text to the score.
@@ -260,7 +261,7 @@ def reproduce(
     from nmt_cli.reproduce import ReproduceOptions
     from nmt_cli.reproduce import reproduce as go
 
-    raise typer.Exit(go(settings, ReproduceOptions(data, run, mirror, workers)))
+    raise typer.Exit(go(settings, ReproduceOptions(data, run, mirror, workers, dry_run)))
 
 
 @app.command()

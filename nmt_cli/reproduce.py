@@ -25,6 +25,7 @@ class ReproduceOptions:
     run: Path
     mirror: Path | None = None
     workers: int | None = None
+    dry_run: bool = False
 
 
 def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
@@ -35,6 +36,8 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
     """
     start = time.monotonic()
     main = int(os.environ.get("RANK", "0")) == 0
+    if options.dry_run:
+        return _dry_run(settings, options, main)
     if main:
         _prepare(settings, options)
     else:
@@ -49,6 +52,17 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
     page = report(options.run, data=options.data)
     say(f"{page} shows all of it. {duration(time.monotonic() - start)} in all")
     return 0
+
+
+def _dry_run(settings: recipe.Recipe, options: ReproduceOptions, main: bool) -> int:
+    """Show what preparing and training would take; nothing is downloaded or kept."""
+    from nmt_cli.training.estimate import dry_run
+
+    if main and (options.data / artefact.MANIFEST).exists():
+        say(f"{options.data} is prepared already")
+    elif main:
+        prepare(settings.corpus, options.data, PrepareOptions(options.mirror, options.workers, dry_run=True))
+    return dry_run(settings, options.data)
 
 
 def _prepare(settings: recipe.Recipe, options: ReproduceOptions) -> None:

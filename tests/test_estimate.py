@@ -51,16 +51,23 @@ def shown(text: str, name: str) -> str:
     return found[1]
 
 
-def test_without_a_corpus_it_says_what_to_prepare(
-    tiny_recipe: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_without_a_corpus_it_measures_random_sentences(
+    tiny_recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(estimate, "MEASURED_SECONDS", 0.2)
     settings = tiny_recipe()
     assert estimate.dry_run(settings, tmp_path / "numbers") == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert "nmt prepare numbers" in err
+    assert "numbers is not prepared" in err
     assert shown(err, "parameters") == f"{sum(p.numel() for p in Transformer(settings.model, 320).parameters()):,}"
-    assert shown(err, "target tokens/s") == "-"
+    assert float(shown(err, "target tokens/s").replace(",", "")) > 0
+    assert shown(err, "FLOPs in all") != "-"
+    assert re.search(r"FLOPs as the paper counts +- +3\.3e18 +2\.3e19", err)
+    assert list(tmp_path.iterdir()) == []
     assert "8 x P100" in err
     assert "3.5 d" in err
 
@@ -87,6 +94,39 @@ def test_a_dry_run_measures_and_leaves_nothing(
     trained = np.fromfile(numbers_corpus / "train.tgt.ids", "<u2").size
     assert number["updates per epoch"] * number["target tokens per update"] == pytest.approx(trained, rel=0.01)
     assert shown(err, "time to the end").endswith(" s")  # half an epoch of a small corpus
+
+
+def test_a_large_update_is_measured_by_a_small_one(
+    tiny_recipe: Callable[..., Recipe],
+    numbers_corpus: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the CPU: sizes are the recipe's, the time is that of its tokens at the speed of the small update's."""
+    monkeypatch.setattr(estimate, "MEASURED_SECONDS", 0.2)
+    monkeypatch.setattr(estimate, "MEASURED_TOKENS", 200)
+    assert estimate.dry_run(tiny_recipe("training.tokens_per_update=1600"), numbers_corpus) == 0
+    err = capsys.readouterr().err
+    number = {name: float(shown(err, name).split()[0].replace(",", "")) for name in (
+        "updates per epoch", "target tokens per update", "target tokens/s", "seconds per update")}  # fmt: skip
+    trained = np.fromfile(numbers_corpus / "train.tgt.ids", "<u2").size
+    assert number["updates per epoch"] * number["target tokens per update"] == pytest.approx(trained, rel=0.01)
+    seconds = number["target tokens per update"] / number["target tokens/s"]
+    assert number["seconds per update"] == pytest.approx(seconds, rel=0.02)
+    assert "measured peak" not in err  # it would be the small update's
+
+
+def test_random_sentences_are_whole_and_fit() -> None:
+    settings = Recipe()
+    settings.model.max_length = 40
+    corpus = estimate._random_corpus(settings, 500)
+    for side in (corpus.src, corpus.tgt):
+        assert 2 <= side.lengths().min() <= side.lengths().max() == 40
+        assert (side.ids[side.offsets[1:] - 1] == estimate.EOS).all()
+        assert (side.ids == estimate.EOS).sum() == len(side)
+        assert side.ids.max() < 500
+    unclipped = estimate._random_corpus(Recipe(), 500)
+    assert unclipped.tgt.lengths().mean() == pytest.approx(estimate.TYPICAL_LENGTH, rel=0.05)
 
 
 def test_measured_updates_are_the_runs_own(

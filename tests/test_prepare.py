@@ -12,7 +12,7 @@ import pytest
 import texts
 
 from nmt_cli import artefact
-from nmt_cli.corpus import cleaning, stages, store
+from nmt_cli.corpus import cleaning, sources, stages, store, toy
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, NmtError, OutputError
 
@@ -194,6 +194,27 @@ def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert shown.out == ""
     assert all(fact in shown.err for fact in ("818 MB", "4,508,785", "memory", "time"))
     assert list(tmp_path.iterdir()) == []
+    assert "datasets/wmt/wmt14" in "".join(shown.err.split())
+
+
+def test_dry_run_counts_the_pairs_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = toy.generate(1).train
+    texts.run(texts.corpus({"name": "toy-en-de"}), tmp_path / "toy", dry_run=True)
+    shown = capsys.readouterr().err
+    assert f" {len(made):,}" in shown
+    assert "generated" in shown
+    size = sum(len(line.encode()) + 1 for pair in made for line in pair)
+    assert sources.estimate(texts.corpus({"name": "toy-en-de"}), None).text == pytest.approx(size, rel=0.1)
+    texts.run(texts.corpus({"name": "multi30k-en-de"}), tmp_path / "m", dry_run=True)
+    shown = capsys.readouterr().err
+    assert "29,000" in shown
+    assert "raw.githubusercontent.com" in "".join(shown.split())
+    hub = {"name": "hub:owner/some", "src": "en", "tgt": "de"}
+    texts.run(texts.corpus(hub), tmp_path / "hub", dry_run=True)
+    assert capsys.readouterr().err.count("unknown") == 4  # no request is made
+    own = {"name": "mine", "train_src": ["no.en"], "train_tgt": ["no.de"]}
+    texts.run(texts.corpus(own), tmp_path / "own", dry_run=True)
+    assert "no.deismissing" in "".join(capsys.readouterr().err.split())
 
 
 def test_limit_takes_the_first_pairs(tmp_path: Path) -> None:

@@ -22,6 +22,18 @@ def played(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path) -> 
     return settings, options
 
 
+def test_a_dry_run_says_what_it_takes_before_anything_is_prepared(
+    tiny_recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt_cli.training.estimate.MEASURED_SECONDS", 0.1)
+    settings, options = recipe.load(tiny_recipe_file), ReproduceOptions(tmp_path / "d", tmp_path / "r", dry_run=True)
+    assert reproduce(settings, options) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert all(fact in said.err for fact in ("download", "disk", "8 x P100", "3.5 d", "time to the end"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_stage_leaves_its_artefact(played: tuple[recipe.Recipe, ReproduceOptions]) -> None:
     _, options = played
     corpus = open_corpus(options.data, content=True)

@@ -291,17 +291,24 @@ def _check_space(out: Path, text_bytes: int) -> None:
 def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     """Print what preparing would download, write and need."""
     workers = options.workers or len(os.sched_getaffinity(0))
-    download, text = sources.estimate(corpus, options.mirror)
-    rows = corpus.rows or text // 250
-    pairs = min(corpus.limit or rows, rows)
-    text = text * pairs // max(1, rows)
-    seconds = pairs / (PAIRS_PER_SECOND_PER_CORE * workers) + min(1.0, pairs / 1e6) * SECONDS_FOR_TOKENIZER
+    expected = sources.estimate(corpus, options.mirror)
+    download, text, pairs = expected.download, expected.text, expected.pairs
+    if pairs and corpus.limit:
+        text = text and text * min(corpus.limit, pairs) // pairs
+        pairs = min(corpus.limit, pairs)
+    count = pairs or 0
+    seconds = count / (PAIRS_PER_SECOND_PER_CORE * workers) + min(1.0, count / 1e6) * SECONDS_FOR_TOKENIZER
+    unknown = "unknown"
     facts = [
-        ("download", f"{download / 1e6:,.0f} MB"),
-        ("training pairs, about", f"{pairs:,}"),
-        ("disk while preparing, in " + str(out.parent), f"{DISK_PER_TEXT_BYTE * text / 1e6:,.0f} MB"),
+        ("download", unknown if download is None else f"{download / 1e6:,.0f} MB" if download else "nothing"),
+        ("from", expected.origin),
+        ("training pairs, about", unknown if pairs is None else f"{pairs:,}"),
+        (
+            f"disk while preparing, in {out.parent}",
+            unknown if text is None else f"{DISK_PER_TEXT_BYTE * text / 1e6:,.0f} MB",
+        ),
         ("free there", f"{free_megabytes(out):,} MB"),
         (f"memory, {workers} workers", f"{max(TRAINING_MEGABYTES, BASE_MEGABYTES + workers * WORKER_MEGABYTES):,} MB"),
-        ("time beside the download, about", console.duration(seconds)),
+        ("time beside the download, about", unknown if pairs is None else console.duration(seconds)),
     ]
     console.table(f"nmt prepare {corpus.name} would need", ("", ""), facts)

@@ -36,8 +36,13 @@ MULTI30K_PINS = {
 HUB_PINS = {
     "wmt/wmt14/fr-en/train-00000-of-00030.parquet": "09ba03062833aeaf53092cc6519d73250418c5508c0697243cb5d5b064ff1dc4"
 }
+BYTES_PER_PAIR = 250  # of news text, both sides
+TOY_PAIRS, BYTES_PER_TOY_PAIR = 20_000, 110
 # Bytes that a first run downloads and bytes of the text, for --dry-run (the data set's card).
-KNOWN_BYTES = {"de-en": (818_467_512, 1_358_406_800), "fr-en": (7_777_527_744, 14_752_522_252)}
+KNOWN_BYTES: dict[str, tuple[int | None, int | None]] = {
+    "de-en": (818_467_512, 1_358_406_800),
+    "fr-en": (7_777_527_744, 14_752_522_252),
+}
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})")
 
 
@@ -320,17 +325,40 @@ def check_unchanged(sources: Sources, facts: dict[str, list[dict[str, Any]]]) ->
                 raise DataError(f"{path} changed while it was read. Run the same command again when it is complete")
 
 
-def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int, int]:
-    """Return roughly the bytes to download and the bytes of text, without any request."""
+@dataclass(frozen=True)
+class Estimate:
+    """What preparing a corpus needs, roughly: bytes to download and from where, bytes of text, training pairs.
+
+    None is what only a request to the hub would tell.
+    """
+
+    download: int | None
+    origin: str
+    text: int | None
+    pairs: int | None
+
+
+def estimate(corpus: recipe.Corpus, mirror: Path | None) -> Estimate:
+    """Return roughly what preparing a corpus takes, without any request."""
     kind = family(corpus)
+    if kind == "toy":
+        return Estimate(0, "generated", TOY_PAIRS * BYTES_PER_TOY_PAIR, TOY_PAIRS)
     if kind == "own" or mirror is not None:
         pairs = zip(corpus.train_src, corpus.train_tgt, strict=True)
         files = {Path(file) for pair in pairs for file in pair} if mirror is None else set(mirror.rglob("*"))
         packed = sum(path.stat().st_size for path in files if path.is_file())
-        return 0, packed * (3 if any(path.suffix in (".gz", ".zst", ".parquet") for path in files) else 1)
+        size = packed * (3 if any(path.suffix in (".gz", ".zst", ".parquet") for path in files) else 1)
+        missing = [str(path) for path in sorted(files) if not path.exists()]
+        origin = f"your files; {missing[0]} is missing" if missing else str(mirror or "your files")
+        return Estimate(0, origin, size, corpus.rows or size // BYTES_PER_PAIR)
     if kind == "multi30k":
-        return 1_300_000, 4_000_000
-    return KNOWN_BYTES.get(corpus.config or "", (0, 2_000_000))
+        return Estimate(1_300_000, MULTI30K_URL, 4_000_000, corpus.rows or 29_000)
+    wmt = (corpus.name or "").startswith("wmt14-")
+    repo = "wmt/wmt14" if wmt else (corpus.name or "")[4:]
+    cached = _cached(corpus, repo) is not None
+    download, text = KNOWN_BYTES.get(str(corpus.config), (None, None)) if wmt else (None, None)
+    origin = f"{_address(repo)}, in the hub's cache" if cached else _address(repo)
+    return Estimate(0 if cached else download, origin, text, corpus.rows or corpus.limit)
 
 
 def _checked_hash(path: Path, expected: str | None) -> str:

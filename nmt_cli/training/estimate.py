@@ -1,5 +1,6 @@
 """What a run takes, before it is started: sizes by formula, speed by a few real updates. Nothing is written."""
 
+import dataclasses
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,22 +11,26 @@ import numpy as np
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import duration, say, table
-from nmt_cli.corpus.store import Lengths, open_corpus
+from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.training.batches import Updates
 from nmt_cli.training.metrics import Window, peak_memory_mb
 from nmt_cli.training.processes import largest
-from nmt_cli.training.start import activation_bytes, disk_megabytes, memory_tokens, open_run
+from nmt_cli.training.start import activation_bytes, disk_megabytes, make_trainer, memory_tokens, open_run
 from nmt_cli.training.train import TrainOptions, accelerator_for, explained
 from nmt_cli.training.update import Trainer
-from nmt_cli.transformer.model import parameter_count
+from nmt_cli.transformer.model import Transformer, parameter_count
 
 MEASURED_SECONDS = 10.0
+MEASURED_TOKENS = 2048  # of an update on the CPU: its speed no longer depends on more, and a whole one may take minutes
 TYPICAL_LENGTH = 27  # pieces of a WMT14 sentence; attention's share, which is all it decides, is about 1 %
 UNKNOWN = "-"
 PAPER_TOKENS, PAPER_VOCABULARY = 25_000, 37_000  # section 5.1
-# Parameters (table 3), updates, seconds per update, and the whole run (section 5.2).
+# Parameters (table 3), updates, seconds per update, the whole run (section 5.2), and its FLOPs as table 2 counts them:
+# the time x 8 GPUs x 9.5 TFLOP/s, whatever share of that was used.
 PAPER = (
-    ("base", recipe.Model(), "65 M", 100_000, 0.4, "12 h"),
-    ("big", recipe.Model(d_model=1024, d_ff=4096, num_heads=16), "213 M", 300_000, 1.0, "3.5 d"),
+    ("base", recipe.Model(), "65 M", 100_000, 0.4, "12 h", "3.3e18"),
+    ("big", recipe.Model(d_model=1024, d_ff=4096, num_heads=16), "213 M", 300_000, 1.0, "3.5 d", "2.3e19"),
 )
 
 
@@ -68,7 +73,7 @@ def measure(trainer: Trainer, first: int, seconds: float) -> tuple[Window, float
 def dry_run(settings: recipe.Recipe, data: Path) -> int:
     """Show what training a recipe on this machine takes, beside the paper's figures, and return the exit code.
 
-    Without a prepared corpus only what the recipe tells is shown, and how to prepare it.
+    Without a prepared corpus speed is measured on random sentences of the usual length.
 
     Raises:
         NmtError: the recipe does not fit the corpus or this machine.
@@ -81,28 +86,29 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     training = settings.training
     at_once = training.memory_tokens or memory_tokens(settings.model, accelerator.device)
     activations = activation_bytes(settings.model) * min(at_once, training.tokens_per_update)
+    work = _typical(settings.model, vocabulary, training.tokens_per_update)
     facts = {
         "device": f"{accelerator.num_processes} x {accelerator.device.type}",
         "parameters": f"{parameters:,}",
         "updates": f"{training.steps:,}",
-        "TFLOP per update": f"{_typical(settings.model, vocabulary, training.tokens_per_update) / 1e12:.3g}",
+        "TFLOP per update": f"{work / 1e12:.3g}",
+        "FLOPs in all": _short(work * training.steps),
+        "FLOPs as the paper counts": UNKNOWN,
         "source tokens per update": f"about {training.tokens_per_update:,}",
         "target tokens per update": f"about {training.tokens_per_update:,}",
         "weights, gradients, Adam": f"{16 * parameters / 1e6:,.0f} MB",
         "activations, about": f"{activations / 1e6:,.0f} MB",
         "disk for checkpoints": f"{disk_megabytes(training, parameters):,} MB",
     }
-    if corpus:
-        if accelerator.is_main_process:
-            say(f"measuring updates on {data} for some seconds; nothing is kept")
-        try:
-            facts |= _measured(settings, data, accelerator, vocabulary)
-        except (RuntimeError, MemoryError) as error:
-            raise explained(error, settings) from error
+    if accelerator.is_main_process:
+        text = str(data) if corpus else f"random sentences of about {TYPICAL_LENGTH} pieces, as {data} is not prepared"
+        say(f"measuring updates on {text}, for some seconds; nothing is kept")
+    try:
+        facts |= _measured(settings, data, corpus, accelerator, vocabulary)
+    except (RuntimeError, MemoryError) as error:
+        raise explained(error, settings) from error
     if accelerator.is_main_process:
         _show(settings, facts)
-        if not corpus:
-            say(f"no prepared corpus in {data}, so no speed. Run: nmt prepare {settings.corpus.name}")
     accelerator.end_training()
     return 0
 
@@ -112,32 +118,72 @@ def _typical(model: recipe.Model, vocabulary: int, tokens: int) -> float:
     return flops(model, vocabulary, lengths, lengths) * tokens / TYPICAL_LENGTH
 
 
-def _measured(settings: recipe.Recipe, data: Path, accelerator: Any, vocabulary: int) -> dict[str, str]:
-    """Return what real updates on the corpus say; they happen in a run that is thrown away."""
-    training = settings.training
+def _short(number: float) -> str:
+    """Return a large number as the paper writes them: 3.3e18."""
+    return f"{number:.1e}".replace("e+", "e")
+
+
+def _random_corpus(settings: recipe.Recipe, vocabulary: int) -> Corpus:
+    """Return pairs of random pieces, some updates of them, of lengths as they are in news text."""
+    draw = np.random.default_rng(settings.training.seed)
+    pairs = max(64, 4 * settings.training.tokens_per_update // TYPICAL_LENGTH)
+    longest = min(settings.model.max_length, settings.corpus.cleaning.max_pieces or settings.model.max_length)
+    means = draw.gamma(4.0, TYPICAL_LENGTH / 4, pairs)  # one for both sides: a translation is about as long
+    sides = []
+    for _ in range(2):
+        lengths = np.clip(means * draw.uniform(0.8, 1.2, pairs), 2, longest).astype(np.int64)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        ids = draw.integers(EOS + 1, vocabulary, offsets[-1]).astype(np.uint32)
+        ids[offsets[1:] - 1] = EOS
+        sides.append(Side(ids, offsets))
+    return Corpus(Path(), {}, *sides)
+
+
+def _measured(
+    settings: recipe.Recipe, data: Path, corpus: Corpus | None, accelerator: Any, vocabulary: int
+) -> dict[str, str]:
+    """Return what real updates say; they happen in a run that is thrown away, and on the CPU they are small ones."""
+    training, tokens = settings.training, settings.training.tokens_per_update
+    small = settings
+    if accelerator.device.type == "cpu" and tokens > MEASURED_TOKENS:
+        parts = max(accelerator.num_processes, round(training.micro_batches * MEASURED_TOKENS / tokens))
+        some = dataclasses.replace(training, tokens_per_update=MEASURED_TOKENS, micro_batches=parts)
+        small = dataclasses.replace(settings, training=some)
     with tempfile.TemporaryDirectory() as directory:
-        run = open_run(settings, data, Path(directory), 0, accelerator)
-        trainer, updates = run.trainer, run.trainer.updates
-        passes = len(trainer.parts(0)[0])
+        if corpus:
+            run = open_run(small, data, Path(directory), 0, accelerator)
+            trainer = run.trainer
+            if run.metrics is not None:
+                run.metrics.close()
+        else:
+            pairs = _random_corpus(settings, vocabulary)
+            updates = Updates(pairs, small.training.tokens_per_update, small.training.micro_batches, training.seed)
+            trainer = make_trainer(small, updates, accelerator, Transformer(settings.model, vocabulary), {})
         _, first = measure(trainer, 0, 0.0)
         window, took = measure(trainer, 1, MEASURED_SECONDS)
-        if run.metrics is not None:
-            run.metrics.close()
-    per_update = flops(settings.model, vocabulary, updates.src_lengths, updates.tgt_lengths) / updates.per_epoch
-    seconds = took / window.updates
-    steps = min(training.steps, (training.max_epochs or float("inf")) * updates.per_epoch)
+    whole = Updates(trainer.updates.corpus, tokens, training.micro_batches, training.seed)
+    per_update = flops(settings.model, vocabulary, whole.src_lengths, whole.tgt_lengths) / whole.per_epoch
+    means = [side.sum() / whole.per_epoch for side in (whole.src_lengths, whole.tgt_lengths)]
+    seconds = took / window.tgt_tokens * means[1]
+    steps: float = training.steps
+    facts = {"arithmetic": str(trainer.dtype).removeprefix("torch."), "TFLOP per update": f"{per_update / 1e12:.3g}"}
+    if corpus:
+        steps = min(steps, (training.max_epochs or float("inf")) * whole.per_epoch)
+        facts |= {
+            "source tokens per update": f"{means[0]:,.0f}",
+            "target tokens per update": f"{means[1]:,.0f}",
+            "updates per epoch": f"{whole.per_epoch:,}",
+            "pads in attention": f"{window.padded / window.places:.1%}",
+        }
+    if small is settings:
+        facts |= {
+            "micro-batches": f"{training.micro_batches}, computed in {len(trainer.parts(0)[0])}",
+            "memory, measured peak": f"{peak_memory_mb():,} MB",
+            "first update": f"{first:.2f} s",
+        }
     left = min(steps * seconds, (training.max_hours or float("inf")) * 3600)
-    means = [side.sum() / updates.per_epoch for side in (updates.src_lengths, updates.tgt_lengths)]
-    return {
-        "arithmetic": str(trainer.dtype).removeprefix("torch."),
-        "TFLOP per update": f"{per_update / 1e12:.3g}",
-        "source tokens per update": f"{means[0]:,.0f}",
-        "target tokens per update": f"{means[1]:,.0f}",
-        "updates per epoch": f"{updates.per_epoch:,}",
-        "micro-batches": f"{training.micro_batches}, computed in {passes}",
-        "pads in attention": f"{window.padded / window.places:.1%}",
-        "memory, measured peak": f"{peak_memory_mb():,} MB",
-        "first update": f"{first:.2f} s",
+    return facts | {
+        "FLOPs in all": _short(per_update * steps),
         "seconds per update": f"{seconds:.3g}",
         "target tokens/s": f"{window.tgt_tokens / took:,.0f}",
         "TFLOP/s": f"{per_update / seconds / 1e12:.3g}",
@@ -147,18 +193,18 @@ def _measured(settings: recipe.Recipe, data: Path, accelerator: Any, vocabulary:
 
 def _show(settings: recipe.Recipe, facts: dict[str, str]) -> None:
     columns = [facts]
-    for _, model, parameters, updates, seconds, whole in PAPER:
+    for _, model, parameters, updates, seconds, whole, counted in PAPER:
         work = _typical(model, PAPER_VOCABULARY, PAPER_TOKENS) / 1e12
         tokens = f"about {PAPER_TOKENS:,}"
         paper = {"device": "8 x P100", "parameters": parameters, "updates": f"{updates:,}"}
         paper |= {"TFLOP per update": f"{work:.3g}", "seconds per update": str(seconds), "time to the end": whole}
         paper |= {"source tokens per update": tokens, "target tokens per update": tokens}
+        paper |= {"FLOPs in all": _short(work * updates * 1e12), "FLOPs as the paper counts": counted}
         paper |= {"target tokens/s": f"{PAPER_TOKENS / seconds:,.0f}", "TFLOP/s": f"{work / seconds:.3g}"}
         columns.append(paper)
-    names = list(dict.fromkeys([*facts, "seconds per update", "target tokens/s", "TFLOP/s", "time to the end"]))
     titles = ["", "here", *(f"paper, {name}" for name, *_ in PAPER)]
     table(
         f"{settings.name}: what it takes (validation and checkpoints come on top of the time)",
         titles,
-        [[name, *(column.get(name, UNKNOWN) for column in columns)] for name in names],
+        [[name, *(column.get(name, UNKNOWN) for column in columns)] for name in facts],
     )

@@ -127,8 +127,6 @@ def open_run(settings: recipe.Recipe, data: Path, run: Path, step: int, accelera
             f"{data} has a sentence of {longest} pieces, the model takes {settings.model.max_length}. "
             "Raise model.max_length, or lower corpus.cleaning.max_pieces and prepare again"
         )
-    dtype = choose_dtype(training.precision, accelerator.device)
-    reuse_memory()
     torch.manual_seed(training.seed)
     transformer = Transformer(settings.model, tokenizer.vocabulary_size)
     state = State()
@@ -139,6 +137,22 @@ def open_run(settings: recipe.Recipe, data: Path, run: Path, step: int, accelera
         load_into(transformer, weights, checkpoints.directory_of(run, step))
     elif training.init_from:
         _start_from(Path(training.init_from), transformer, corpus)
+    trainer = make_trainer(settings, updates, accelerator, transformer, moments)
+    metrics = Metrics(run / "metrics.jsonl", state.metrics_bytes) if accelerator.is_main_process else None
+    return Run(settings, run, corpus, tokenizer, dev, trainer, state, metrics)
+
+
+def make_trainer(
+    settings: recipe.Recipe,
+    updates: Updates,
+    accelerator: Any,
+    transformer: Transformer,
+    moments: dict[str, torch.Tensor],
+) -> Trainer:
+    """Return a model with its optimizer on the accelerator's device, after trying the largest batch."""
+    reuse_memory()
+    training = settings.training
+    dtype = choose_dtype(training.precision, accelerator.device)
     transformer.to(accelerator.device)
     model, optimizer = LossModel(transformer, training.label_smoothing, dtype), adam(transformer, training)
     checkpoints.restore_optimizer(transformer, optimizer, moments)
@@ -148,8 +162,7 @@ def open_run(settings: recipe.Recipe, data: Path, run: Path, step: int, accelera
     tokens = training.memory_tokens or memory_tokens(settings.model, accelerator.device)
     trainer = Trainer(settings, updates, accelerator, transformer, wrapped, prepared, dtype, tokens)
     trainer.rehearse()
-    metrics = Metrics(run / "metrics.jsonl", state.metrics_bytes) if accelerator.is_main_process else None
-    return Run(settings, run, corpus, tokenizer, dev, trainer, state, metrics)
+    return trainer
 
 
 def _start_from(directory: Path, model: Transformer, corpus: Corpus) -> None:
