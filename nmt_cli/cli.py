@@ -366,6 +366,28 @@ def report(
 
 
 @app.command()
+def doctor(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, such as runs/base")],
+    hypothesis: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Translations of the test set [default: RUN/test.hyp]")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Their reference [default: the corpus's test set]")
+    ] = None,
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+) -> None:
+    """Say why a run's BLEU is low.
+
+    Lists what departs from the paper or is broken, the most costly first, and what each usually costs. The exit code
+    is 0 whatever is found, and another only if the run cannot be read.
+    """
+    from nmt_cli.doctor import doctor as go
+
+    go(run, data, hypothesis, reference, as_json)
+
+
+@app.command()
 def attend(
     text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="One or more source sentences")],
     model: Annotated[

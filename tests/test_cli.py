@@ -19,6 +19,7 @@ COMMANDS = [
     "export",
     "import",
     "report",
+    "doctor",
     "attend",
 ]
 

@@ -23,7 +23,7 @@ ORDER = [
     ["scoring"],
     ["training"],
     ["interop", "reporting"],
-    ["reproduce"],
+    ["reproduce", "doctor"],
     ["cli"],
     ["__main__"],
 ]

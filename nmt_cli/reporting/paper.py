@@ -55,13 +55,16 @@ def table_3(settings: Recipe) -> tuple[str, list[str]] | None:
     return None
 
 
-def departures(settings: Recipe) -> tuple[str, list[str]]:
-    """Return which of the paper's models a recipe is nearest to, base or big, and every knob that differs from it."""
-    ours = _section(recipe.to_plain(settings))
+def models() -> dict[str, dict[str, Any]]:
+    """Return the paper's two models, base and big: the knobs of which it speaks, by section."""
     big = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
     more = {"model": big, "training": {"steps": 300_000}, "averaging": {"last": 20}}
     base = _section(recipe.to_plain(Recipe()))
-    found = [
-        (name, recipe.differences(model, ours)) for name, model in (("base", base), ("big", recipe.merge(base, more)))
-    ]
+    return {"base": base, "big": recipe.merge(base, more)}
+
+
+def departures(settings: Recipe) -> tuple[str, list[str]]:
+    """Return which of the paper's models a recipe is nearest to, base or big, and every knob that differs from it."""
+    ours = _section(recipe.to_plain(settings))
+    found = [(name, recipe.differences(model, ours)) for name, model in models().items()]
     return min(found, key=lambda pair: len(pair[1]))
