@@ -466,6 +466,22 @@ def test_all_lines_at_once_are_those_of_the_command(model: Path, engine: Engine)
     )
 
 
+def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:
+    """What is imported is most of the time to the first line: torch's compiler takes as long as torch."""
+    heavy = ("torch._dynamo", "torch._inductor", "sympy", "accelerate", "pyarrow", "sacrebleu")
+    code = (
+        "import sys\nfrom nmt_cli.cli import app\n"
+        f"app(['translate', '--model', {str(model)!r}, '--workers', '1', '-q'], standalone_mode=False)\n"
+        f"sys.exit(str([name for name in {heavy} if name in sys.modules]))"
+    )
+    root = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, input=b"der Hund\n", capture_output=True
+    )
+    assert done.stderr.decode().endswith("[]\n")
+    assert done.stdout.count(b"\n") == 1
+
+
 def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path / "same", seed=2)
     engine = prepare_engine(TranslateOptions(models=(model, other), precision="fp32"))

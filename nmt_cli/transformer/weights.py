@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from nmt_cli import artefact, recipe
 from nmt_cli.errors import DataError, MissingError, StorageError, printable
@@ -80,6 +81,17 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> No
     model.restore_buffers()
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves initial weights as memory happens to be. (The meta device would make torch import its whole compiler.)"""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in (Tensor.normal_, Tensor.uniform_) or getattr(function, "__module__", "") == "torch.nn.init":
+            return None
+        return function(*args, **(kwargs or {}))
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model directory, opened."""
@@ -137,7 +149,7 @@ def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedMod
     embedding = tensors.get("embedding.weight")
     if embedding is None or embedding.dim() != 2:
         raise DataError(f"{directory / WEIGHTS} holds no embedding matrix")
-    with torch.device("meta"):
+    with _Undrawn():
         model = Transformer(resolved.model, embedding.shape[0])
     load_into(model, tensors, directory / WEIGHTS)
     return LoadedModel(directory, model.to(device).eval(), resolved, manifest)
