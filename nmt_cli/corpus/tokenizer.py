@@ -102,15 +102,15 @@ class Tokenizer:
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Return the piece ids of every line, without EOS."""
-        return self._model.encode(lines)  # type: ignore[no-any-return]
+        return [self._model.encode(line) for line in lines]  # a list's call starts threads: 2 ms beside our allocator
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
         """Return the piece ids of every line, without EOS, as int32 arrays."""
-        return self._model.encode(lines, out_type="numpy")  # type: ignore[no-any-return]
+        return self._model.encode(lines, out_type="numpy", num_threads=1)  # type: ignore[no-any-return]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """Return one line of text for every list of ids; pieces that spell a line break become spaces."""
-        return [_BREAKS.sub(" ", line) for line in self._model.decode(ids)]
+        return [_BREAKS.sub(" ", self._model.decode(line)) for line in ids]
 
     def pieces(self, ids: list[int]) -> list[str]:
         """Return the pieces that `ids` stand for."""
