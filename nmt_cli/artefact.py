@@ -87,10 +87,17 @@ def sync(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, each entry forced to the disk."""
+    """Create a directory and its parents, each entry forced to the disk.
+
+    Raises:
+        OutputError: a parent is no directory, or one in which nothing can be created.
+    """
     if not path.is_dir():
         make_directory(path.parent)
-        path.mkdir(exist_ok=True)
+        try:
+            path.mkdir(exist_ok=True)
+        except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+            raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
         sync(path.parent)
 
 

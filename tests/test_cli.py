@@ -104,6 +104,17 @@ def test_unequal_line_counts_name_both(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "mine").exists()
 
 
+def test_an_output_that_cannot_be_made_is_no_missing_input(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in ("file/corpus", "/proc/absent/corpus"):
+        assert "cannot create" in complaint(nmt("prepare", "toy-en-de", "--out", out, cwd=tmp_path), 73)
+
+
+def test_the_command_is_named_once(tmp_path: Path) -> None:
+    line = complaint(nmt("prepare", "toy-en-de", "--set", "corpus.limt=5", cwd=tmp_path), 2)
+    assert line.startswith("nmt prepare: error: the options: unknown key 'corpus.limt'")
+
+
 def test_empty_file(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_text("")
     (tmp_path / "a.de").write_text("")

@@ -88,13 +88,18 @@ def test_the_run_holds_the_last_weights_and_the_best_step(reference_run: Path) -
 
 
 def test_a_finished_run_does_no_work_and_keeps_its_average(
-    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
+    tmp_path: Path,
+    reference_run: Path,
+    tiny_recipe: Make,
+    numbers_corpus: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(reference_run, run)
     average(run, 3, None)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0
+    assert "run: finished with update 30 of 30; " in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     shutil.rmtree(run / "model")  # as if it had been killed before the model was committed
     assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0

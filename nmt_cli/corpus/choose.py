@@ -64,4 +64,4 @@ def _build(corpus: dict[str, Any], overrides: Sequence[str]) -> recipe.Corpus:
     values: dict[str, Any] = {"corpus": corpus}
     for override in overrides:
         values = recipe.merge(values, recipe.override(override))
-    return recipe.from_plain(values, "nmt prepare").corpus
+    return recipe.from_plain(values, "the options").corpus

@@ -139,11 +139,12 @@ def _announce(run: Run) -> None:
     trainer, training = run.trainer, run.settings.training
     parameters = sum(p.numel() for p in trainer.transformer.parameters())
     arithmetic = str(trainer.dtype).removeprefix("torch.")
-    start = f"resuming after update {run.state.step:,}" if run.state.step else "starting"
+    step, steps = run.state.step, training.steps
+    start = "finished with" if step >= steps else "resuming after" if step else "starting at"
     say(
-        f"{run.directory}: {start} of {training.steps:,}; {parameters:,} parameters; {len(run.corpus.src):,} pairs, "
-        f"{trainer.updates.per_epoch:,} updates an epoch; {run.accelerator.num_processes} process(es) on "
-        f"{run.accelerator.device}, {arithmetic}"
+        f"{run.directory}: {start} update {step:,} of {steps:,}; {parameters:,} parameters; "
+        f"{len(run.corpus.src):,} pairs, {trainer.updates.per_epoch:,} updates an epoch; "
+        f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, {arithmetic}"
     )
     expected = run.settings.expect.parameters
     if expected and expected != parameters:
@@ -257,7 +258,7 @@ def _validate(run: Run, bar: Progress) -> None:
         off = None if run.warned else off_the_curve(run.settings.expect, state.step, result)
         if off:
             run.warned = True
-            warn(f"update {state.step:,} is off the curve: {off}. nmt doctor {run.directory} looks for the cause")
+            warn(f"update {state.step:,} is off the curve: {off}. nmt doctor {run.directory} says why")
         return [result.nll, math.nan if result.bleu is None else result.bleu]
 
     nll, bleu = on_main(run.accelerator, measure, 2)
