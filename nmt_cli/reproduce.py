@@ -1,5 +1,6 @@
 """The reproduce command: prepare, train, average, translate and score in order, skipping what is done."""
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
     corpus = open_corpus(options.data)
     _average(settings, options.run)
     hypotheses = _translate(settings, corpus, options.run)
-    _score(settings, corpus, hypotheses)
+    _score(settings, corpus, options.run, hypotheses)
     page = report(options.run, data=options.data)
     say(f"{page} shows all of it. {duration(time.monotonic() - start)} in all")
     return 0
@@ -135,14 +136,14 @@ def _translate(settings: recipe.Recipe, corpus: Corpus, run: Path) -> dict[str, 
     return hypotheses
 
 
-def _score(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> None:
+def _score(settings: recipe.Recipe, corpus: Corpus, run: Path, hypotheses: dict[str, list[str]]) -> None:
     """Print what was expected and what came out."""
     expect = settings.expect
     source, references = corpus.lines("test")
     if settings.corpus.tgt == recipe.TREES:
         rows, signature = _bracket_rows(expect, corpus, hypotheses), f"brackets by {SIGNATURE}"
     else:
-        rows, signature = _bleu_rows(settings, corpus, hypotheses)
+        rows, signature = _bleu_rows(settings, corpus, run, hypotheses)
     note = " (generated text: not comparable with anything)" if corpus.manifest.get("generated") else ""
     say("5/5 score")
     say(signature)
@@ -164,30 +165,42 @@ def _bracket_rows(expect: recipe.Expect, corpus: Corpus, hypotheses: dict[str, l
         rows.append([f"{split} F1 of labelled brackets", paper, f"{counts.f1:.2f}"])
         rows.append([f"{split} precision, recall", "", f"{counts.precision:.2f}, {counts.recall:.2f}"])
         failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
-        rows.append([f"{split} outputs that are no tree of the sentence", "", failed])
+        rows.append([f"{split} outputs that are no tree", "", failed])
     return rows
 
 
 def _bleu_rows(
-    settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]
+    settings: recipe.Recipe, corpus: Corpus, run: Path, hypotheses: dict[str, list[str]]
 ) -> tuple[list[list[str]], str]:
     """Return what was expected of translation and what came out, and sacreBLEU's signature."""
+    from nmt_cli.training import metrics
+
     rows: list[list[str]] = []
     signature = ""
     expect = settings.expect
     source, references = corpus.lines("test")
-    for split in ("dev", "test"):
+    validations = [r for r in metrics.read(run / "metrics.jsonl") if "dev_perplexity" in r]
+    if validations:
+        step, perplexity = validations[-1]["step"], validations[-1]["dev_perplexity"]
+        known = dict(zip(expect.dev_steps, expect.dev_perplexity, strict=False)).get(step)
+        rows.append(
+            [f"dev perplexity after update {step:,}", f"{known:g}" if known else "", f"{perplexity or math.inf:.2f}"]
+        )
+    for split, paper in (("dev", expect.paper_dev_bleu), ("test", expect.paper_bleu)):
         lines = corpus.lines(split)[1]
-        if lines:
-            bleu, signature = corpus_bleu(hypotheses[split], lines)
-            expected = f"{expect.bleu[0]:g} to {expect.bleu[1]:g}" if expect.bleu and split == "test" else ""
-            rows.append([f"{split} BLEU (sacreBLEU)", expected, f"{bleu:.2f}"])
+        if not lines:
+            continue
+        bleu, signature = corpus_bleu(hypotheses[split], lines)
+        band = expect.bleu if split == "test" else []
+        rows.append([f"{split} BLEU (sacreBLEU)", f"{band[0]:g} to {band[1]:g}" if band else "", f"{bleu:.2f}"])
+        if band and bleu < band[0]:
+            warn(f"test BLEU {bleu:.2f} is less than {band[0]:g}, the least expected. nmt doctor {run} says why")
+        if not corpus.manifest.get("generated") and settings.corpus.tgt in LANGUAGES:
+            ours = paper_bleu(hypotheses[split], lines, language=settings.corpus.tgt)
+            title = f"{split} BLEU as in the paper (tokenised, compounds split)"
+            rows.append([title, f"{paper:g} (the paper)" if paper else "", f"{ours.score:.2f}"])
     if references:
         rows.append(["test chrF2", "", f"{corpus_chrf(hypotheses['test'], references)[0]:.2f}"])
-        if not corpus.manifest.get("generated") and settings.corpus.tgt in LANGUAGES:
-            paper = f"{expect.paper_bleu:g} (the paper)" if expect.paper_bleu else ""
-            ours = paper_bleu(hypotheses["test"], references, language=settings.corpus.tgt)
-            rows.append(["test BLEU as in the paper (tokenised, compounds split)", paper, f"{ours.score:.2f}"])
     if corpus.manifest.get("generated") and settings.corpus.src == "en":
         right, total = pronoun_accuracy(source, hypotheses["test"], references)
         rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])

@@ -1,5 +1,6 @@
 """A recipe played from raw text to the score: every command once, nothing twice, and what the files say is true."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -59,6 +60,23 @@ def test_again_does_nothing_and_says_the_same(
     assert said.out == ""
     steps = [r["step"] for r in metrics.read(options.run / "metrics.jsonl") if "nll" in r]
     assert steps == [5, 10, 15, 20, 25, 30]
+
+
+def test_what_was_expected_stands_beside_what_came(
+    tiny_recipe_file: Path,
+    played: tuple[recipe.Recipe, ReproduceOptions],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Only what is expected differs from the run's recipe, so that nothing is trained."""
+    changes = ("bleu=[98,100]", "paper_bleu=31.5", "paper_dev_bleu=32.5", "dev_steps=[30]", "dev_perplexity=[123]")
+    settings = recipe.load(tiny_recipe_file, [f"expect.{change}" for change in changes])
+    assert reproduce(settings, played[1]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"dev perplexity after update 30 +123 +\d", said)
+    assert re.search(r"dev BLEU as in the paper.* 32\.5 \(the paper\) +\d", said)
+    assert re.search(r"test BLEU as in the paper.* 31\.5 \(the paper\) +\d", said)
+    assert re.search(r"test BLEU \(sacreBLEU\) +98 to 100 +\d", said)
+    assert re.search(r"nmt: warning: test BLEU \S+ is less than 98", said)
 
 
 def test_goes_on_where_something_is_missing(played: tuple[recipe.Recipe, ReproduceOptions], tmp_path: Path) -> None:
