@@ -250,6 +250,14 @@ def test_curves_that_go_wrong(sound: Path, losses: list[float | None], says: str
     assert says in found[0].what
 
 
+def test_a_run_that_gave_up(sound: Path) -> None:
+    run = copied(sound, "crashed")
+    (run / "crash.json").write_text('{"step": 155, "sentences": []}')
+    assert [(finding.id, finding.cost) for finding in findings(run)] == [("diverged", ALL)]
+    (run / "crash.json").write_text('{"step": 95, "sentences": []}')  # it was resumed, and went on to the end
+    assert findings(run) == []
+
+
 def test_dev_curves(sound: Path) -> None:
     record = gather(sound, None, None, None)
 
@@ -401,6 +409,14 @@ def test_a_damaged_corpus(sound: Path, place: Path, tmp_path: Path) -> None:
     (data / "test.tgt").write_text("shorter\n")
     with pytest.raises(DataError, match=r"test\.tgt is damaged"):
         findings(sound, data)
+
+
+def test_a_run_on_its_way(sound: Path) -> None:
+    record = gather(sound, None, None, None)
+    for step, cost in ((149, None), (100, (0.5, 4)), (60, (2, 10)), (10, (4, 20))):
+        found = examine(dataclasses.replace(record, step=step, averaged=[]))
+        assert [(finding.id, finding.cost) for finding in found] == ([("updates", cost)] if cost else [])
+    assert found[0].what == "10 updates of the 150 planned."
 
 
 def test_a_run_that_has_only_begun(sound: Path, place: Path, tmp_path: Path) -> None:
