@@ -205,14 +205,14 @@ def gathered(world: int, run: Callable[[], None]) -> Iterator[list[socket.socket
         try:
             pids.append(_fork(run, [listener]))
             while len(connections) < world:
-                connection, _ = listener.accept()
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    came = f"only {len(connections)} of {world} processes came within {PATIENCE_SECONDS} s"
+                    raise StorageError(f"{came}. Start the job again") from None
                 if _ours(connection):
                     connections.append(connection)
             yield connections
-        except TimeoutError:
-            raise StorageError(
-                f"only {len(connections)} of {world} processes came within {PATIENCE_SECONDS} s. Start the job again"
-            ) from None
         finally:
             listener.close()
             _close(connections, pids)
