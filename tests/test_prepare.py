@@ -214,7 +214,9 @@ def test_dry_run_counts_the_pairs_that_there_are(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err.count("unknown") == 4  # no request is made
     own = {"name": "mine", "train_src": ["no.en"], "train_tgt": ["no.de"]}
     texts.run(texts.corpus(own), tmp_path / "own", dry_run=True)
-    assert "no.deismissing" in "".join(capsys.readouterr().err.split())
+    shown = "".join(capsys.readouterr().err.split())
+    assert "no.deismissing" in shown
+    assert shown.count("unknown") == 3
 
 
 def test_limit_takes_the_first_pairs(tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def check_unchanged(sources: Sources, facts: dict[str, list[dict[str, Any]]]) ->
 class Estimate:
     """What preparing a corpus needs, roughly: bytes to download and from where, bytes of text, training pairs.
 
-    None is what only a request to the hub would tell.
+    None is what only a request to the hub, or a file that is missing, would tell.
     """
 
     download: int | None
@@ -349,8 +349,9 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> Estimate:
         packed = sum(path.stat().st_size for path in files if path.is_file())
         size = packed * (3 if any(path.suffix in (".gz", ".zst", ".parquet") for path in files) else 1)
         missing = [str(path) for path in sorted(files) if not path.exists()]
-        origin = f"your files; {missing[0]} is missing" if missing else str(mirror or "your files")
-        return Estimate(0, origin, size, corpus.rows or size // BYTES_PER_PAIR)
+        if missing:
+            return Estimate(0, f"your files; {missing[0]} is missing", None, corpus.rows)
+        return Estimate(0, str(mirror or "your files"), size, corpus.rows or size // BYTES_PER_PAIR)
     if kind == "multi30k":
         return Estimate(1_300_000, MULTI30K_URL, 4_000_000, corpus.rows or 29_000)
     wmt = (corpus.name or "").startswith("wmt14-")
