@@ -74,7 +74,10 @@ def test_nothing_right_is_zero_and_no_error() -> None:
     assert (found.precision, found.recall, found.f1) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("hypotheses", "gold"), [([], []), (["a"], ["a", "b"]), (["NN"], ["S NP VB /S /NP"])])
+@pytest.mark.parametrize(
+    ("hypotheses", "gold"),
+    [([], []), (["S A /S"], ["S A /S"] * 2), (["NN"], ["S NP VB /S /NP"]), (["a cat"], ["a cat"])],
+)
 def test_what_cannot_be_scored(hypotheses: list[str], gold: list[str]) -> None:
     with pytest.raises(DataError):
         corpus_brackets(hypotheses, gold)

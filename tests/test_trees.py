@@ -26,7 +26,7 @@ LINEAR = "S NP DT NN -LRB- CD -RRB- /NP VP VBZ VP VBN SBAR S ADVP|PRT RB /ADVP|P
 
 
 def sentences(text: str) -> list[Sentence]:
-    return [sentence for _, sentence in trees.read(text.split("\n"), "file")]
+    return list(trees.read(text.split("\n"), "file"))
 
 
 def test_a_tree_of_the_treebank_becomes_words_and_labels() -> None:

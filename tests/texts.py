@@ -30,14 +30,14 @@ def pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
 # A grammar whose trees follow from all the words but not from each alone: "saw" is a noun or a verb, "of" and "that"
 # hang on the noun before them, "with" on the verb of its clause. What follows an underscore is no part of the label.
 GRAMMAR = """S: NP VP ._; NP: DT NN|DT NN|PRP|DT JJ NN|NP_1 PP_of|NP_1 SBAR_who; NP_1: DT NN|DT JJ NN|PRP;
-    PP_of: IN_of NP_of; NP_of: DT NN|NP_1 PP_of; SBAR_who: IN_that VP_1; VP_1: VBD|VBD NP_1|VBD NP_of;
+    PP_of: IN_of NP_of; NP_of: DT NN|DT NN|PRP|NP_1 PP_of; SBAR_who: IN_that VP_1; VP_1: VBD NP_of;
     VP: VBD|VBD NP|VBD NP|VBD NP PP_with|VBP SBAR_say; PP_with: IN_with NP; SBAR_say: IN_that S_1; S_1: NP VP;
     IN_of: of; IN_that: that; IN_with: with; ._: .; DT: the|a|every; PRP: he|she|they; JJ: small|old|green;
     NN: saw|dog|bird|house|tree|duck; VBD: saw|liked|found|duck; VBP: say|think|know"""
 
 
 def trees(count: int, seed: int) -> list[str]:
-    """Return bracketed trees of different sentences of 4 to 12 words."""
+    """Return bracketed trees of different sentences of 4 to 11 words."""
     rules = {name.strip(): right.split("|") for name, _, right in (rule.partition(":") for rule in GRAMMAR.split(";"))}
     draw, made = random.Random(seed), dict[str, str]()
 
@@ -49,7 +49,7 @@ def trees(count: int, seed: int) -> list[str]:
 
     while len(made) < count:
         words, tree = grow("S")
-        if 4 <= len(words.split()) <= 12:
+        if 4 <= len(words.split()) <= 11:
             made[words] = f"( {tree} )"
     return list(made.values())
 

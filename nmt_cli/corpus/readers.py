@@ -245,7 +245,7 @@ def _parallel(part: Part, max_line_bytes: int) -> Iterator[Chunk]:
 
 
 def _trees(path: Path, max_line_bytes: int) -> Iterator[trees.Sentence]:
-    """Yield the trees of a file.
+    """Return the trees of a file.
 
     Raises:
         DataError: something in it is not a tree; names the line.
@@ -260,8 +260,7 @@ def _trees(path: Path, max_line_bytes: int) -> Iterator[trees.Sentence]:
             except ValueError as error:
                 raise DataError(f"{path}, line {number:,} is not a tree: {printable(error, 80)}") from None
 
-    for _, sentence in trees.read(lines(), str(path), max_line_bytes):
-        yield sentence
+    return trees.read(lines(), str(path), max_line_bytes)
 
 
 def _count_trees(path: Path) -> tuple[int, int]:

@@ -121,8 +121,8 @@ def _check_closable(labels: list[str]) -> None:
             raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
 
 
-def read(lines: Iterable[str], name: str, max_bytes: int = 1 << 20) -> Iterator[tuple[int, Sentence]]:
-    """Yield the trees of a file and the number of the line that each ends on: one a line, several, or over many lines.
+def read(lines: Iterable[str], name: str, max_bytes: int = 1 << 20) -> Iterator[Sentence]:
+    """Yield the trees of a file, be there one a line, several on one, or one over many lines.
 
     Args:
         lines: of the file, in order.
@@ -143,13 +143,13 @@ def read(lines: Iterable[str], name: str, max_bytes: int = 1 << 20) -> Iterator[
                 tree = "a tree" if began == number else f"part of the tree that begins on line {began:,}"
                 raise DataError(f"{name}, line {number:,} is not {tree}: {printable(error, 120)}") from None
             if sentence is not None:
-                yield number, sentence
+                yield sentence
         size += len(line)
         if reading.open and size > max_bytes:
             break
     if reading.open:
-        where = f"line {began:,}" if began == number else f"lines {began:,} to {number:,}"
-        raise DataError(f"{name}, {where} hold no whole tree: {len(reading.open)} of its brackets are never closed")
+        where = f"line {began:,} holds" if began == number else f"lines {began:,} to {number:,} hold"
+        raise DataError(f"{name}, {where} no whole tree: {len(reading.open)} of its brackets are never closed")
 
 
 def spans(labels: Iterable[str]) -> Spans:

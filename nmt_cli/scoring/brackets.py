@@ -98,7 +98,7 @@ def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
     """Return the sums over all sentences.
 
     Raises:
-        DataError: no lines, unequal numbers of them, or a gold line is no tree.
+        DataError: no lines, unequal numbers of them, a gold line is no tree, or all of them have no bracket.
     """
     if not gold or len(hypotheses) != len(gold):
         raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {len(gold):,} gold trees")
@@ -111,4 +111,6 @@ def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
                 f"line {number:,} of the gold trees is not a linearised tree: {printable(error, 80)}. "
                 "Give bracketed trees, or what nmt prepare made of them"
             ) from None
+    if not total.gold:
+        raise DataError("the gold trees have no brackets: they may be sentences. Give trees, bracketed or linearised")
     return total

@@ -116,7 +116,7 @@ def _linearised(gold: list[Text], source: Text | None) -> tuple[list[Text], Text
     text = gold[0]
     if not next((line for line in text.lines if line.strip()), "").lstrip().startswith("("):
         return gold, source
-    sentences = [sentence for _, sentence in trees.read(text.lines, text.name)]
+    sentences = list(trees.read(text.lines, text.name))
     words, labels = ([" ".join(side) for side in sides] for sides in zip(*sentences, strict=True))
     return [replace(text, lines=labels)], source or replace(text, lines=words)
 
