@@ -165,6 +165,8 @@ def test_trees_however_written_come_back(all_of_them: list[tuple[str, list[str],
 def test_the_words_must_be_as_many_as_the_trees() -> None:
     with pytest.raises(ValueError, match="the tree has 1 words, the sentence 2"):
         trees.bracketed(Sentence(["a", "b"], ["S", "NN", "/S"]))
+    with pytest.raises(ValueError, match="the tree has 0 words, the sentence 0"):
+        trees.bracketed(Sentence([], []))
 
 
 # --- through prepare ------------------------------------------------------------------------------------------------

@@ -184,11 +184,11 @@ def bracketed(sentence: Sentence) -> str:
     """Return the tree as one line of brackets under TOP, as evalb reads it: `read` gives the same sentence again.
 
     Raises:
-        ValueError: the labels are no tree, or one of another number of words.
+        ValueError: the labels are no tree, or one of another number of words, or there are no words.
     """
     words, labels = sentence
     tags = len(spans(labels).tags)
-    if tags != len(words):
+    if not words or tags != len(words):
         raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
     closed, rest, parts = {label[1:] for label in labels if label.startswith("/")}, iter(words), ["(TOP"]
     for label in labels:
