@@ -1,10 +1,11 @@
 """Exports, proven in the toolkits they are for, and the refusal of what is not the same."""
 
+import copy
 import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import hf, proof, write
 from nmt_cli.interop.export import export
+from nmt_cli.interop.near_ties import NearTie, outcomes
 from nmt_cli.interop.peers import Transformers
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.transformer.model import Transformer, pack
@@ -135,6 +137,57 @@ def test_a_small_difference_of_weights_is_found(file: Path, lines: Path, tmp_pat
     with torch.no_grad():
         loaded.model.decoder[1].feed_forward.inner.weight[0] += 0.01
     assert not proof.compare(loaded.model, peer, sources, 3, 10).same
+
+
+class Told:
+    """A toolkit that computes what our model does but for `noise`, and translates as it is told.
+
+    Args:
+        model: in float64.
+        told: beam translations, by source; else the exact search's.
+        noise: taken off every log-probability, in nats.
+    """
+
+    def __init__(self, model: Transformer, told: dict[tuple[int, ...], tuple[int, ...]], noise: float) -> None:
+        self.model, self.told, self.noise = model, told, noise
+
+    def translate(self, sources: Sequence[Sequence[int]], beam: int, extra_length: int) -> list[list[int]]:
+        found = []
+        for source in sources:
+            (exact,) = outcomes(self.model, source, beam, len(source) + extra_length, 0.0)
+            found.append(list(self.told.get(tuple(source), exact) if beam > 1 else exact))
+        return found
+
+    def force(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        return [[p - self.noise for p in row] for row in proof._force(self.model, pairs, torch.float64)]
+
+
+def test_a_difference_must_be_explained_by_a_near_tie(file: Path, tmp_path: Path) -> None:
+    model = load_model(small_model(file, tmp_path / "model")).model
+    exact, extra, beam, noise = copy.deepcopy(model).double(), 10, 3, 9e-5  # below what a proof tolerates
+    generator = torch.Generator().manual_seed(2)
+    sources = [[*torch.randint(3, 300, (4,), generator=generator).tolist(), EOS] for _ in range(70)]
+    turns = []  # (gap, source, what is found beyond it)
+    for source in sources:
+        for ids, tie in outcomes(exact, source, beam, len(source) + extra, 5e-3).items():
+            if tie.gap > 0 and len(ids) + 1 < len(source) + extra:
+                turns.append((tie.gap, tuple(source), ids))
+    gap, source, ids = min(turns)
+    assert 1e-4 < gap < 1e-3
+
+    def compared(told: tuple[int, ...], noise: float) -> tuple[bool, NearTie | None]:
+        peer = Told(exact, {source: told}, noise)
+        result = proof.compare(model, peer, sources, beam, extra)  # type: ignore[arg-type]
+        (difference,) = result.differences["beam"]
+        assert difference.theirs == list(told)
+        return result.same, difference.near_tie
+
+    same, tie = compared(ids, noise)
+    assert same
+    assert tie is not None
+    assert tie.gap == pytest.approx(gap)
+    assert compared(ids, 0.0) == (False, None), "the two toolkits round alike, so rounding did not turn it"
+    assert compared((*ids, 9), noise) == (False, None), "no near-tie leads there"
 
 
 @pytest.mark.parametrize("quantization", ["bfloat16", "int8"])

@@ -61,8 +61,10 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             write.write_ctranslate2(directory, stage, about["quantization"])
             peer = peers.CTranslate2(stage, tokenizer)
         say(f"comparing {len(kept)} translations")
-        found = proof.compare(loaded.model, peer, [sources[i] for i in kept], decoding.beam, decoding.extra_length)
         exact = about["quantization"] == "float32"
+        found = proof.compare(
+            loaded.model, peer, [sources[i] for i in kept], decoding.beam, decoding.extra_length, exactly=exact
+        )
         text = _judge(found, tokenizer, kept, [references[i] for i in kept] if references else None, exact)
         length = round(statistics.median(len(ids) + 1 for ids in found.ours))
         penalty = round(decoding.alpha * length / (5 + length), 2)
@@ -140,18 +142,32 @@ def _judge(found: "Proof", tokenizer: Any, kept: list[int], references: list[str
     from nmt_cli.scoring.score import corpus_bleu
 
     rows = [
-        [f"{name} {kept[d.line] + 1}", *tokenizer.decode([d.ours, d.theirs]), f"{d.gap:.1e}"]
+        [
+            f"{name} {kept[d.line] + 1}",
+            *tokenizer.decode([d.ours, d.theirs]),
+            f"{d.gap:.1e}",
+            f"{d.near_tie.gap:.1e} at step {d.near_tie.step}" if d.near_tie else "none",
+        ]
         for name, differences in found.differences.items()
         for d in differences
     ]
     if rows and exact:
-        table("lines translated otherwise", ["search, line", "ours", "theirs", "nats"], rows[:20])
+        table(
+            "lines translated otherwise", ["search, line", "ours", "theirs", "ours likelier by", "near-tie"], rows[:20]
+        )
     same = {name: f"{n - len(found.differences[name])} of {n}" for name, n in found.compared.items()}
     text = (
         f"On {len(found.ours)} sentences ({found.tokens:,} tokens), without length penalty: the largest difference of "
         f"a token's log-probability is {found.largest:.1e}; greedy output is the same for {same['greedy']} that end "
         f"within the limit, beam-{found.beam} output for {same['beam']}."
     )
+    ties = [d.near_tie for differences in found.differences.values() for d in differences if d.near_tie]
+    if ties:
+        widest = max(tie.gap for tie in ties)
+        text += (
+            f" {len(ties)} of the others {'come' if len(ties) > 1 else 'comes'} of a near-tie: our search finds either "
+            f"translation if two hypotheses {widest:.1e} nats apart or less, which is within rounding, change places."
+        )
     if exact and not found.same:
         raise DataError(f"the exported model is not the same and is not kept. {text}")
     if not exact:
