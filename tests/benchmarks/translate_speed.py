@@ -6,7 +6,13 @@
 
 Every system is a process of its own that loads, warms up, and then translates all lines from text to text, some times,
 in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
-Prints medians with their range, tokens by the model's own tokenizer, and the ratio to CTranslate2 int8.
+Prints medians with their range, tokens by the model's own tokenizer, and the ratio to the first peer.
+
+On a machine with a GPU ours takes it by itself, and so do the peers with `--device cuda`:
+
+    ... --device cuda --lines 3003 --systems "nmt bf16" "ctranslate2 float16" "transformers bfloat16"
+
+(an export in float32 serves for every type of CTranslate2: it converts when it loads).
 """
 
 import argparse
@@ -24,7 +30,7 @@ from typing import Any
 
 BEAM = 4
 OURS = ("nmt fp32", "nmt bf16", "nmt int8")
-PEERS = ("ctranslate2 float32", "ctranslate2 int8", "transformers float32")
+PEERS = ("ctranslate2 int8", "ctranslate2 float32", "transformers float32")
 
 
 def ours(arguments: argparse.Namespace, precision: str) -> Callable[[list[str]], list[str]]:
@@ -54,19 +60,25 @@ def ours(arguments: argparse.Namespace, precision: str) -> Callable[[list[str]],
 
 
 def ctranslate2(arguments: argparse.Namespace, kind: str) -> Callable[[list[str]], list[str]]:
-    """Return translation by CTranslate2: as many workers as cores, one thread each, its best setting here."""
+    """Return translation by CTranslate2: on a CPU as many workers as cores, one thread each, its best setting here."""
     import ctranslate2
     import sentencepiece
 
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
+    export = arguments.exports / kind
+    workers, size = (arguments.cores, 1024) if arguments.device == "cpu" else (1, 8192)
     translator = ctranslate2.Translator(
-        str(arguments.exports / kind), inter_threads=arguments.cores, intra_threads=1, compute_type=kind
+        str(export if export.exists() else arguments.exports / "float32"),
+        device=arguments.device,
+        inter_threads=workers,
+        intra_threads=1,
+        compute_type=kind,
     )
 
     def run(lines: list[str]) -> list[str]:
         pieces = [[*line, "</s>"] for line in tokenizer.encode(lines, out_type=str)]
         results = translator.translate_batch(
-            pieces, beam_size=BEAM, length_penalty=0, max_batch_size=1024, batch_type="tokens", max_decoding_length=200
+            pieces, beam_size=BEAM, length_penalty=0, max_batch_size=size, batch_type="tokens", max_decoding_length=200
         )
         return tokenizer.decode([result.hypotheses[0] for result in results])
 
@@ -82,14 +94,15 @@ def transformers(arguments: argparse.Namespace, kind: str) -> Callable[[list[str
 
     torch.set_num_threads(arguments.cores)
     tokenizer = MarianTokenizer.from_pretrained(arguments.exports / "hf")
-    model = MarianMTModel.from_pretrained(arguments.exports / "hf", dtype=getattr(torch, kind)).eval()
+    model = MarianMTModel.from_pretrained(arguments.exports / "hf", dtype=getattr(torch, kind))
+    model.eval().to(arguments.device)
 
     def run(lines: list[str]) -> list[str]:
         order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
         found: dict[int, str] = {}
         for start in range(0, len(order), 64):
             part = order[start : start + 64]
-            batch = tokenizer([lines[i] for i in part], return_tensors="pt", padding=True)
+            batch = tokenizer([lines[i] for i in part], return_tensors="pt", padding=True).to(arguments.device)
             with torch.inference_mode():
                 ids = model.generate(**batch, num_beams=BEAM, length_penalty=0.0, max_new_tokens=200)
             found.update(zip(part, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True))
@@ -130,6 +143,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the peers")
     parser.add_argument("--systems", nargs="+", default=[*OURS, *PEERS])
     parser.add_argument("--child")
     arguments = parser.parse_args()
@@ -155,8 +169,9 @@ def main() -> None:
         process.wait()
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
     reference = arguments.reference.read_text().split("\n")[: arguments.lines]
-    base = statistics.median(a["seconds"] for a in answers.get("ctranslate2 int8", [{"seconds": float("nan")}]))
-    print("| system | lines/s (range) | tokens/s | x CTranslate2 int8 | ms for one line | peak MB | BLEU |")
+    peer = next((system for system in answers if system not in OURS), arguments.systems[0])
+    base = statistics.median(a["seconds"] for a in answers[peer])
+    print(f"| system | lines/s (range) | tokens/s | x {peer} | ms for one line | peak MB | BLEU |")
     print("|--|--|--|--|--|--|--|")
     for system, found in answers.items():
         seconds = sorted(a["seconds"] for a in found)
