@@ -113,9 +113,15 @@ def _host() -> str:
     return re.sub(r"\W", "_", socket.gethostname())
 
 
+def beside(path: Path, before: str, after: str = "") -> Path:
+    """Return a name made from that of `path`, in the same directory; also of ".", which has no name to pathlib."""
+    named = path if path.name else path.absolute()
+    return named.parent / f"{before}{named.name}{after}"
+
+
 def _temporary(path: Path) -> Path:
     """Return a new name beside `path` that tells whose it is: a directory may be shared by several hosts."""
-    return path.with_name(f".tmp-{path.name}-{_host()}-{os.getpid()}-{secrets.token_hex(4)}")
+    return beside(path, ".tmp-", f"-{_host()}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -138,7 +144,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _aside(path: Path) -> Path:
-    return path.with_name(f".old-{path.name}")
+    return beside(path, ".old-")
 
 
 def _exchange(new: Path, old: Path) -> None:

@@ -151,11 +151,16 @@ def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path) -> None:
     assert len(stored(texts.run(changed, out, overwrite=True))) == 1000
 
 
-def test_a_directory_of_something_else_is_never_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_a_directory_of_something_else_is_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")
+    monkeypatch.chdir(tmp_path / "precious")
+    out = tmp_path / "precious" if named else Path()  # "." has no name to pathlib
     with pytest.raises(OutputError, match="not a prepared corpus"):
-        texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "precious", overwrite=True)
+        texts.run(texts.own(tmp_path / "in", PAIRS), out, overwrite=True)
     assert (tmp_path / "precious" / "thesis.txt").exists()
 
 

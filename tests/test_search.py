@@ -279,6 +279,15 @@ def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
         )
 
 
+def test_huge_seeds_are_seeds_like_others() -> None:
+    model, sources = model_of(5), [Source(s, [], (1 << 54) + i) for i, s in enumerate([[5, 6, EOS]] * 20)]
+    drawn = {}
+    for seed in ((1 << 64) - 1, (1 << 64) - 2):
+        how = SearchSettings(beam=1, extra_length=20, sampling=Sampling(seed=seed))
+        drawn |= {(seed, i): tuple(h[0].ids) for i, h in search([model], DOUBLE, iter(sources), how)}
+    assert len(set(drawn.values())) > 30, "neither seeds nor sentences are rounded"
+
+
 def test_the_one_best_piece_drawn_is_greedy_search() -> None:
     model, sources = model_of(5), sources_of(40, 5)
     greedy = found([model], sources, SearchSettings(beam=1, extra_length=5))

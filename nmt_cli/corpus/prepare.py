@@ -66,7 +66,7 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
     if options.dry_run:
         _dry_run(corpus, out, options)
         return out
-    work = out.with_name(f".{out.name}.preparing")
+    work = artefact.beside(out, ".", ".preparing")
     try:
         artefact.restore(out)
         # A process killed between its last two steps leaves a whole corpus and its work directory, removed below.

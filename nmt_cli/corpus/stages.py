@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +53,7 @@ def _follow_parent(parent: int) -> None:
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Hold signals back, here and in processes started meanwhile: a start cut short prints Python's own traceback."""
+    resource_tracker.ensure_running()  # else the first start starts it, which lets signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield

@@ -124,7 +124,8 @@ class _Slots:
             if source.prefix:
                 self.prefix[number] = source.prefix
             if self.settings.sampling:
-                generator = np.random.Generator(np.random.Philox(key=[self.settings.sampling.seed, source.key]))
+                key = np.array([self.settings.sampling.seed, source.key], np.uint64)  # a list may become floats
+                generator = np.random.Generator(np.random.Philox(key=key))
                 self.random[number] = generator.random(limits[-1]).tolist()
         self.position_S[slots] = 0
         self.limit_S[slots] = torch.tensor(limits, device=self.device)
