@@ -125,7 +125,13 @@ def _temporary(path: Path) -> Path:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Give `path` new content in one step: a reader sees the old bytes or the new ones."""
+    """Give `path` new content in one step: a reader sees the old bytes or the new ones.
+
+    Raises:
+        OutputError: `path` is a directory.
+    """
+    if path.is_dir():
+        raise OutputError(f"{path} is a directory. Name a file in it")
     temporary = _temporary(path)
     try:
         write_file(temporary, data)

@@ -22,7 +22,7 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import MissingError, NmtError, from_os_error
+from nmt_cli.errors import MissingError, NmtError, OutputError, from_os_error
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import checkpoints, metrics, start
 from nmt_cli.training.average import average
@@ -268,6 +268,15 @@ def test_a_reader_that_comes_between_the_two_renames_does_not_stop_the_writer(
     assert seen == [0, 1, 2]
     assert value_of(model) == 2.0
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_no_file_is_written_in_the_place_of_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for directory in (Path(), tmp_path / "here"):
+        with pytest.raises(OutputError, match="is a directory"):
+            artefact.replace_file(directory, b"")
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 
 
 def test_without_an_exchange_of_names_a_model_is_still_replaced(
