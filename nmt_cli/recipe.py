@@ -310,13 +310,15 @@ def _plain(node: Any, errors: list[str]) -> Any:
     return None if plain and node.value in ("", "~", "null", "Null", "NULL") else node.value
 
 
-def _find(path: Path) -> Path:
-    """Return the recipe file: of this path, else the package's own."""
+def _find(path: Path, named_in: Path | None = None) -> Path:
+    """Return the recipe file: beside the one that names it as its base, of this path, else the package's own."""
     package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
-    candidates = (path, package / path, package.parent / path)
+    beside = [named_in.parent / path] if named_in else []
+    candidates = (*beside, path, package / path, package.parent / path)
     found = next((candidate for candidate in candidates if candidate.is_file()), None)
     if found is None:
-        raise MissingError(f"no recipe {path}. Give the path of a recipe file, such as recipes/toy.yaml")
+        name = f"{named_in}: no recipe {printable(path, 120)}, its base" if named_in else f"no recipe {path}"
+        raise MissingError(f"{name}. Give the path of a recipe file, such as recipes/toy.yaml")
     return found
 
 
@@ -427,6 +429,11 @@ def override(text: str) -> dict[str, Any]:
     return {**change}
 
 
+def _corpus_name(values: dict[str, Any]) -> Any:
+    corpus = values.get("corpus")
+    return corpus.get("name") if isinstance(corpus, dict) else None
+
+
 def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe file and apply `key.key=value` overrides.
 
@@ -438,9 +445,11 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     values = _read_yaml(path)
     base = values.pop("base", None)
     if base is not None:
-        lower = _read_yaml(_find(path.parent / str(base)))
+        lower = _read_yaml(_find(Path(str(base)), path))
         if "base" in lower:
             raise UsageError(f"{path}: its base {base} has a base itself; name the lowest one and repeat what changes")
+        if _corpus_name(values) not in (None, _corpus_name(lower)):
+            lower.pop("expect", None)  # figures of other text
         values = merge(lower, values)
     for text in overrides:
         values = merge(values, override(text))

@@ -59,7 +59,7 @@ def _dry_run(settings: recipe.Recipe, options: ReproduceOptions, main: bool) -> 
     """Show what preparing and training would take; nothing is downloaded or kept."""
     from nmt_cli.training.estimate import dry_run
 
-    if main and (options.data / artefact.MANIFEST).exists():
+    if main and artefact.present(options.data):
         say(f"{options.data} is prepared already")
     elif main:
         prepare(settings.corpus, options.data, PrepareOptions(options.mirror, options.workers, dry_run=True))

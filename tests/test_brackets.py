@@ -130,6 +130,14 @@ def test_counts_of_lines_that_differ(tmp_path: Path) -> None:
         score.evaluate(ScoreOptions(hypothesis, (gold,), metrics=("brackets",)))
 
 
+def test_hypotheses_in_brackets_are_refused_and_not_scored_as_failures(tmp_path: Path) -> None:
+    gold = texts.write(tmp_path / "gold.mrg", ["(S", "  (NN a))", "(S (NN b))"])
+    for lines in (["(S (NN a))", "(S (NN b))"], ["(S", "  (NN a))", "", "(S (NN b))"]):
+        hypothesis = texts.write(tmp_path / "hyp", lines)
+        with pytest.raises(DataError, match="hyp holds trees in brackets"):
+            score.evaluate(ScoreOptions(hypothesis, (gold,), metrics=("brackets",)))
+
+
 def test_gold_that_is_no_tree(tmp_path: Path) -> None:
     hypothesis = texts.write(tmp_path / "hyp", ["S NN /S"])
     for line, message in (("(S (NN a)", "1 of its brackets"), ("S NN /NP", "line 1 of the gold trees")):

@@ -297,8 +297,22 @@ def test_only_one_recipe_may_stand_below(tmp_path: Path) -> None:
     (tmp_path / "low.yaml").write_text("base: lowest.yaml")
     assert "has a base itself" in complaint(tmp_path, "base: low.yaml")
     assert "has a base itself" in complaint(tmp_path, "base: mine.yaml")
-    with pytest.raises(MissingError):
+    with pytest.raises(MissingError, match=r"mine\.yaml: no recipe nowhere\.yaml, its base"):
         read(tmp_path, "base: nowhere.yaml")
+
+
+def test_a_base_is_found_beside_the_recipe_else_as_recipes_are(tmp_path: Path) -> None:
+    assert read(tmp_path, "base: recipes/parsing.yaml").model.d_model == 1024  # the package's own, whatever the directory
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "parsing.yaml").write_text("model: {d_model: 768}")
+    assert read(tmp_path, "base: recipes/parsing.yaml").model.d_model == 768
+
+
+def test_what_a_base_expects_is_expected_of_its_own_corpus_only(tmp_path: Path) -> None:
+    assert read(tmp_path, "base: recipes/base.yaml\nmodel: {dropout: 0.2}").expect.bleu == [26.2, 27.0]
+    other = read(tmp_path, "base: recipes/base.yaml\ncorpus: {name: mine}\nexpect: {bleu: [20, 30]}")
+    assert (other.expect.pairs, other.expect.paper_bleu, other.expect.bleu) == ([], None, [20, 30])
+    assert other.averaging.last == 5
 
 
 def test_named_corpora_bring_their_defaults_and_give_way(tmp_path: Path) -> None:

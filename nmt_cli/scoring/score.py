@@ -99,8 +99,11 @@ def _gather(options: ScoreOptions, hypotheses: list[str] | None) -> _Inputs:
     else:
         given = split_lines("".join(f"{line}\n" for line in hypotheses).encode(), "the model's output")
     baseline = read(options.baseline) if options.baseline else None
-    if "brackets" in options.metrics:
+    if "brackets" in (options.metrics or _metrics_of(options.language or language)):
         language = recipe.TREES
+        written = [line.lstrip() for line in given.lines if line.strip()]
+        if written and all(line.startswith("(") for line in written):
+            raise DataError(f"{given.name} holds trees in brackets. Give lines of labels, as nmt translate writes them")
         references, source = _linearised(references, source)
     others = [*references, *(text for text in (source, baseline) if text)]
     if not any(given.lines) and not any(any(text.lines) for text in references):
