@@ -302,7 +302,7 @@ def test_only_one_recipe_may_stand_below(tmp_path: Path) -> None:
 
 
 def test_a_base_is_found_beside_the_recipe_else_as_recipes_are(tmp_path: Path) -> None:
-    assert read(tmp_path, "base: recipes/parsing.yaml").model.d_model == 1024  # the package's own, whatever the directory
+    assert read(tmp_path, "base: recipes/parsing.yaml").model.d_model == 1024  # the package's own
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "parsing.yaml").write_text("model: {d_model: 768}")
     assert read(tmp_path, "base: recipes/parsing.yaml").model.d_model == 768
