@@ -247,6 +247,8 @@ def gather(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
     if not hyp or not ref:
         lacks = "no reference (--reference FILE)" if hyp else "no translations of the test set (--hypothesis FILE)"
         unchecked.append(f"output, test set and metric: {lacks}")
+    elif settings.corpus.tgt == recipe.TREES:
+        unchecked.append("output: BLEU says nothing of trees (nmt score --metric brackets)")
     triples, bleu = [], None
     if hyp and ref and len(hyp.lines) == len(ref.lines) > 0 and settings.corpus.tgt != recipe.TREES:
         source = src.lines if src and len(src.lines) == len(hyp.lines) else [""] * len(hyp.lines)
@@ -309,6 +311,7 @@ def _test_set(r: Record) -> Iterator[Finding]:
     counts = len(r.hypothesis.lines), len(r.reference.lines)
     best = max((v.get("dev_bleu") or 0 for v in r.validations), default=0)
     score = r.bleu if r.reference.lines == test else None  # of text in another form it tells nothing
+    said = [hyp for hyp, _, src in r.triples if hyp.strip() and hyp != src]  # of the others `output` tells
     if r.near and counts[0] == 2737:
         what = "2,737 lines are the filtered newstest2014, wmt14 of sacreBLEU; the paper's is wmt14/full."
         yield Finding("test-set", what, (1, 3))
@@ -320,7 +323,7 @@ def _test_set(r: Record) -> Iterator[Finding]:
         yield Finding("test-set", what, ALL)
     elif score is not None and len(dev) == counts[0] and corpus_bleu(r.hypothesis.lines, dev)[0] > 2 * score + 5:
         yield Finding("test-set", "The translations are of the dev set, not of the test set.", ALL)
-    elif score is not None and best > 4 * score + 5:
+    elif score is not None and best > 4 * score + 5 and 2 * len(said) > counts[0]:
         what = f"{score:.1f} BLEU on the test set, {best:.1f} on dev: these are not translations of it, line by line."
         yield Finding("test-set", what, ALL)
     elif any(f"dev.{side}" in files and files[f"dev.{side}"] == files.get(f"test.{side}") for side in ("src", "tgt")):
@@ -338,7 +341,8 @@ def _metric(r: Record) -> Iterator[Finding]:
     if marked > max(0.1 * len(r.triples), 2 * marked_refs):
         what = "translations look tokenised (a stop cut off, &quot;, @@ or ▁), and their references do not."
         yield Finding("metric", f"{marked:,} of {len(r.triples):,} {what}", (1, 3))
-    cased, cased_refs = (sum(line[i] != line[i].lower() for line in r.triples) for i in (0, 1))
+    said = [line for line in r.triples if line[0].strip()]  # of empty ones `output` tells
+    cased, cased_refs = (sum(line[i] != line[i].lower() for line in said) for i in (0, 1))
     if 4 * min(cased, cased_refs) < max(cased, cased_refs):
         lower = "translations" if cased < cased_refs else "references"
         yield Finding("metric", f"The {lower} are lower-cased, the other side is not.", (1, 10))
@@ -514,7 +518,8 @@ def _output(r: Record) -> Iterator[Finding]:
         share = min(0.9, count / len(r.triples))
         if count > 1 and share > 0.005:
             lost = r.bleu * share / (1 - share)
-            yield Finding("output", f"{count:,} of {len(r.triples):,} translations {what}.", (0.5 * lost, lost))
+            cost = ALL if share > 0.5 else (0.5 * lost, lost)
+            yield Finding("output", f"{count:,} of {len(r.triples):,} translations {what}.", cost)
     ours, theirs = (sum(len(line[i].split()) for line in r.triples) for i in (0, 1))
     ratio = max(0.1, ours / max(1, theirs))
     if not 0.95 <= ratio <= 1.05:

@@ -148,6 +148,17 @@ def test_shifted_lines(sound: Path, tmp_path: Path) -> None:
     assert "line by line" in found[0].what
 
 
+@pytest.mark.parametrize(("line", "says"), [("", "are empty"), (None, "are copies of their source")])
+def test_a_model_that_says_nothing_is_not_taken_for_another_test_set(
+    sound: Path, place: Path, tmp_path: Path, line: str | None, says: str
+) -> None:
+    sources = read_lines(place / "data" / "numbers" / "test.src")
+    (tmp_path / "hyp").write_text("".join(f"{source if line is None else line}\n" for source in sources))
+    found = findings(sound, None, tmp_path / "hyp")
+    assert (first(found), found[0].cost) == ("output", ALL)
+    assert found[0].what == f"40 of 40 translations {says}."
+
+
 def test_a_corpus_with_another_tokenizer(sound: Path, place: Path) -> None:
     settings = recipe.load(place / "tiny.yaml", ["corpus.tokenizer.vocabulary_size=310"])
     other = prepare(settings.corpus, place / "data" / "other", PrepareOptions(workers=1))

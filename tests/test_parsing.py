@@ -8,6 +8,7 @@ import texts
 
 from nmt_cli import recipe
 from nmt_cli.corpus import trees
+from nmt_cli.doctor import gather
 from nmt_cli.reproduce import ReproduceOptions, reproduce
 from nmt_cli.scoring.inputs import ScoreOptions
 from nmt_cli.scoring.score import evaluate
@@ -82,6 +83,8 @@ def test_reproduce_goes_on_and_ends_with_the_papers_f1_beside_ours(
     assert "test F1 of labelled brackets" in said
     assert "outputs that are no tree" in said
     assert "BLEU" not in said
+    (unchecked,) = gather(parsed / "run", parsed / "data", None, None).unchecked
+    assert "nmt score --metric brackets" in unchecked
     page = (parsed / "run" / "report.html").read_text()
     assert "bracket F1" in page
     assert "91.3" in page
