@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from nmt_cli.recipe import Recipe
 
 # One thread: what tests compute is too small for more, and waiting threads make a busy machine crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Shells start background jobs with interrupts ignored, and programs started by the tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
