@@ -172,7 +172,7 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
     end = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < end:
         time.sleep(0.02)
@@ -261,10 +261,12 @@ def test_signals(large: Path, tmp_path: Path, number: int, code: int, delay: flo
     workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
     time.sleep(delay)
     process.send_signal(number)
+    began = time.monotonic()
     _, text = process.communicate()
+    assert time.monotonic() - began < 5
     assert process.returncode == code
     assert "Traceback" not in text
-    assert wait_for(lambda: all(map(gone, workers)))
+    assert wait_for(lambda: all(map(gone, workers)), 3)
     assert not (tmp_path / "out").exists()
 
 
@@ -274,14 +276,16 @@ def test_workers_do_not_outlive_a_killed_parent(large: Path, tmp_path: Path) -> 
     time.sleep(0.5)
     process.kill()
     process.communicate()
-    assert wait_for(lambda: all(map(gone, workers)))
+    assert wait_for(lambda: all(map(gone, workers)), 5)
 
 
 def test_a_killed_worker_is_noticed(large: Path, tmp_path: Path) -> None:
     process = start(large, tmp_path / "out", 2)
     workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
     os.kill(workers[-1], signal.SIGKILL)
+    began = time.monotonic()
     _, text = process.communicate()
+    assert time.monotonic() - began < 10
     assert process.returncode == 74, text
     assert "a worker process was killed" in text
     assert "Traceback" not in text

@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    for _ in range(400):
+    for _ in range(100):
         if not any(Path(f"/proc/{pid}").exists() for pid in pids):
             return True
         time.sleep(0.05)
@@ -76,14 +76,14 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
     process.stdin.write(b"der Hund\n" * 50)
     process.stdin.flush()
     part = tmp_path / "out.part"
-    for _ in range(1200):
+    for _ in range(400):
         if part.exists() and part.read_bytes().count(b"\n") == 50:
             break
         time.sleep(0.05)
     workers = children(process.pid)
     assert workers or os.cpu_count() == 1
     process.send_signal(number)
-    assert process.wait(60) == code
+    assert process.wait(20) == code
     assert gone(workers)
     assert not (tmp_path / "out").exists()
     assert part.read_bytes().count(b"\n") == 50
@@ -104,13 +104,13 @@ def test_a_broken_pipe_is_silent(model: Path) -> None:
     process.stdout.close()
     began = time.monotonic()
     try:
-        while process.poll() is None and time.monotonic() - began < 60:
+        while process.poll() is None and time.monotonic() - began < 20:
             process.stdin.write(b"die Katze\n" * 10)
             process.stdin.flush()
             time.sleep(0.02)
     except BrokenPipeError:
         pass
-    assert process.wait(60) == 141
+    assert process.wait(20) == 141
     assert process.stderr
     assert process.stderr.read() == b""
 
@@ -233,7 +233,7 @@ def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, t
             if not block:
                 break
             shown += block
-        assert process.wait(60) == 0
+        assert process.wait(20) == 0
     os.close(parent)
     assert (tmp_path / "out").read_bytes().count(b"\n") == 3
     assert b"3 lines" in shown
@@ -360,7 +360,7 @@ def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
     assert process.stdout.readline()
     for pid in children(process.pid):
         os.kill(pid, signal.SIGKILL)
-    _, errors = process.communicate(b"die Katze\n" * 10, timeout=60)
+    _, errors = process.communicate(b"die Katze\n" * 10, timeout=20)
     assert process.returncode == 74
     assert errors.decode().count("error:") == 1
     assert "Traceback" not in errors.decode()
