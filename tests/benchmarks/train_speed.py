@@ -28,7 +28,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training.estimate import flops
 
 WORKER = Path(__file__).with_name("training_systems.py")
-NEEDS = {"marian": "transformers", "eole": "eole"}
+NEEDS = {"marian": "transformers", "fairseq": "fairseq", "eole": "eole"}
 LIMITS = ("products", "square")
 CASES = ("small:bf16", "base:bf16", "small:fp32", "base:fp32")
 WARM_UP = 3.0
@@ -175,7 +175,7 @@ def arguments(description: str | None, cases: tuple[str, ...], systems: list[str
 
 
 def main() -> None:
-    parser = arguments(__doc__, CASES, ["ours", "marian", "textbook", "eole"])
+    parser = arguments(__doc__, CASES, ["ours", "marian", "textbook", "fairseq", "eole"])
     parser.add_argument("--corpus", type=Path, help="a prepared corpus [default: Multi30k from NMT_CORPORA]")
     parser.add_argument("--tokens", type=int, default=4096, help="target tokens per update")
     options = parser.parse_args()

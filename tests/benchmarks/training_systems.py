@@ -179,7 +179,16 @@ def sorted_batches(job: Job, parts: int) -> Iterator[list[tuple[Tensor, Tensor, 
                 yield ready.result()
 
 
-def plain_loop(job: Job, model: nn.Module, logits: Callable[[Any, Tensor, Tensor], Tensor]) -> None:
+def smoothed_cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(scores, labels, ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING)
+
+
+def plain_loop(
+    job: Job,
+    model: nn.Module,
+    logits: Callable[[Any, Tensor, Tensor], Tensor],
+    criterion: Callable[[Tensor, Tensor], Tensor] = smoothed_cross_entropy,
+) -> None:
     """Train a model the usual way: padded batches, autocast, cross entropy with label smoothing, fused Adam."""
     model.to(job.device).train()
     if "mallopt" in job.options:
@@ -196,10 +205,7 @@ def plain_loop(job: Job, model: nn.Module, logits: Callable[[Any, Tensor, Tensor
         try:
             for src, tgt_in, tgt_out in batches:
                 with torch.autocast(job.device.type, torch.bfloat16, enabled=job.precision == "bf16"):
-                    scores = logits(run, src, tgt_in).flatten(0, 1)
-                    loss = F.cross_entropy(
-                        scores, tgt_out.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=SMOOTHING
-                    )
+                    loss = criterion(logits(run, src, tgt_in).flatten(0, 1), tgt_out.flatten())
                 (loss / count).backward()
         except torch.OutOfMemoryError:
             optimizer.zero_grad(set_to_none=True)
@@ -290,6 +296,40 @@ def marian(job: Job) -> None:
     )
 
 
+# ---- fairseq's Transformer
+
+
+def fairseq(job: Job) -> None:
+    """Its model and its loss in the plain loop; its decoder starts with EOS, as it masks pads even there."""
+    from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+    from fairseq.data import Dictionary
+    from fairseq.models.transformer import TransformerModel
+
+    model, pieces = job.settings.model, Dictionary()
+    for number in range(job.vocabulary_size - len(pieces)):
+        pieces.add_symbol(f"piece {number}")
+    pieces.pad_index = PAD
+    sizes = {
+        "embed_dim": model.d_model,
+        "ffn_embed_dim": model.d_ff,
+        "layers": model.num_layers,
+        "attention_heads": model.num_heads,
+    }
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
+    options = argparse.Namespace(dropout=model.dropout, share_all_embeddings=True, **sides)
+    task = argparse.Namespace(source_dictionary=pieces, target_dictionary=pieces)
+
+    def logits(run: Any, src: Tensor, tgt_in: Tensor) -> Tensor:
+        tgt_in = torch.cat([torch.full_like(tgt_in[:, :1], EOS), tgt_in[:, 1:]], 1)
+        return run(src, (src != PAD).sum(1), tgt_in)[0]  # type: ignore[no-any-return]
+
+    def criterion(scores: Tensor, labels: Tensor) -> Tensor:
+        log_probs = F.log_softmax(scores, -1, dtype=torch.float32)
+        return label_smoothed_nll_loss(log_probs, labels[:, None], SMOOTHING, PAD)[0]  # type: ignore[no-any-return]
+
+    plain_loop(job, TransformerModel.build_model(options, task), logits, criterion)
+
+
 def eole(job: Job) -> None:
     from eole_system import train
 
@@ -335,7 +375,7 @@ def square(job: Job) -> None:
         windows(lambda: 2 * side**3 * len([a @ b for _ in range(20 if job.device.type == "cuda" else 1)]))
 
 
-SYSTEMS = {f.__name__: f for f in (ours, marian, textbook, eole, products, square)}
+SYSTEMS = {f.__name__: f for f in (ours, marian, textbook, fairseq, eole, products, square)}
 
 
 def main() -> None:
