@@ -17,6 +17,8 @@ from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, Masks, pack
 
 MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
+# 1 in numpy's terms, which has no bf16: there its bits. Torch turns booleans to bf16 ten times slower than this.
+ONES = {torch.bfloat16: np.uint16(0x3F80), torch.float32: np.float32(1), torch.float64: np.float64(1)}
 
 
 def _cut(costs: Lengths, parts: int) -> list[int]:
@@ -81,16 +83,18 @@ class Updates:
         return pack(src_N, src_lengths, tgt_N, tgt_lengths, device)
 
 
-def _mask(key: Sequence[int], shape: tuple[int, int, int], keep: int, device: torch.device) -> torch.Tensor:
+def _mask(
+    key: Sequence[int], shape: tuple[int, int, int], keep: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """Return zeros and ones of `shape` drawn from a stream named by `key`."""
     size = int(np.prod(shape))
     if device.type == "cpu":  # numpy draws them eight times faster than torch does here
         raw = np.random.SFC64(list(key)).random_raw((size + 3) // 4).view(np.uint16)[:size]
-        return torch.from_numpy(raw < keep).view(shape)
+        return torch.from_numpy((raw < keep) * ONES[dtype]).view(dtype).view(shape)
     generator = torch.Generator(device)
     generator.manual_seed(int(np.random.SeedSequence(list(key)).generate_state(1, np.uint64)[0] >> 1))
     draws = torch.randint(MASK_LEVELS, shape, generator=generator, device=device, dtype=torch.int32)
-    return draws < keep
+    return (draws < keep).to(dtype)
 
 
 def dropout_masks(
@@ -119,8 +123,8 @@ def dropout_masks(
     sides = []
     for side in (0, 1):
         parts = [
-            _mask([*key, side], (places[side], count[side], d_model), keep, torch.device(device))
+            _mask([*key, side], (places[side], count[side], d_model), keep, dtype, torch.device(device))
             for key, count in zip(keys, tokens, strict=True)
         ]
-        sides.append((torch.cat(parts, 1) if len(parts) > 1 else parts[0]).to(dtype))
+        sides.append(torch.cat(parts, 1) if len(parts) > 1 else parts[0])
     return Masks(*sides)
