@@ -9,6 +9,7 @@ model on one process or many.
 import itertools
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,11 @@ from nmt_cli.transformer.model import Batch, Masks, pack
 
 MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
 # 1 in numpy's terms, which has no bf16: there its bits. Torch turns booleans to bf16 ten times slower than this.
-ONES = {torch.bfloat16: np.uint16(0x3F80), torch.float32: np.float32(1), torch.float64: np.float64(1)}
+ONES: dict[torch.dtype, Any] = {
+    torch.bfloat16: np.uint16(0x3F80),
+    torch.float32: np.float32(1),
+    torch.float64: np.float64(1),
+}
 
 
 def _cut(costs: Lengths, parts: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""Minutes of training until a dev BLEU is reached: the updates of `nmt train` beside those of a textbook loop, in one run.
+"""Minutes of training until a dev BLEU: the updates of `nmt train` beside those of a textbook loop, in one run.
 
-Both train a recipe's model on its corpus from the same initial weights, with its rates, dropout, smoothing and tokens per
-update: ours as `nmt train` does, the other with torch.nn.Transformer, autocast, padded batches sorted by length and
+Both train a recipe's model on its corpus from the same initial weights, with its rates, dropout, smoothing and tokens
+per update: ours as `nmt train` does, the other with torch.nn.Transformer, autocast, padded batches sorted by length and
 fused Adam (training_systems.py), in bf16. They take turns, `--every` updates each, so that both meet the same machine.
 After each turn the weights, in our model, translate the dev set as the recipe decodes; that time is not counted. The
 minute of a BLEU is interpolated between the two validations around it. Run from the repository root:
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -166,7 +167,7 @@ def work(system: str, file: Path, data: Path) -> None:
 
 def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float, float] | None:
     """Return at which update and minute a BLEU was reached, from (update, seconds, BLEU); None where it was not."""
-    for (u, s, b), (v, t, c) in zip(points, points[1:], strict=False):
+    for (u, s, b), (v, t, c) in pairwise(points):
         if b < bleu <= c:
             share = (bleu - b) / (c - b)
             return u + share * (v - u), (s + share * (t - s)) / 60
@@ -178,7 +179,11 @@ def race(options: argparse.Namespace, data: Path) -> None:
     arguments = [str(options.recipe), "--corpus", str(data), "--worker"]
     workers = {
         name: subprocess.Popen(
-            [sys.executable, __file__, *arguments, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [sys.executable, __file__, *arguments, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         for name in names
     }
@@ -213,7 +218,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100, help="updates of a turn")
     parser.add_argument("--first", type=int, default=700, help="update of the first validation")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
-    parser.add_argument("--corpus", type=Path, help="the recipe's corpus, prepared [default: Multi30k from NMT_CORPORA]")
+    parser.add_argument("--corpus", type=Path, help="the corpus, prepared [default: Multi30k from NMT_CORPORA]")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
