@@ -157,7 +157,11 @@ def test_masks_are_zeros_and_ones_one_block_per_place() -> None:
     assert drawn.tgt_LND.shape == (4, 7, 6)
     assert set(drawn.src_LND.unique().tolist()) == {0.0, 1.0}
     assert drawn.src_LND.dtype == torch.float32
-    assert dropout_masks([(1, 2, 3)], [(5, 7)], PLACES, WIDTH, 0.3, torch.bfloat16).tgt_LND.dtype == torch.bfloat16
+    narrow, wide = (
+        dropout_masks([(1, 2, 3)], [(5, 7)], PLACES, WIDTH, 0.3, t) for t in (torch.bfloat16, torch.float32)
+    )
+    assert narrow.tgt_LND.dtype == torch.bfloat16
+    assert torch.equal(narrow.tgt_LND.float(), wide.tgt_LND)
 
 
 def test_no_dropout_needs_no_masks() -> None:

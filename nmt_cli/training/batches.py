@@ -18,7 +18,7 @@ from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, Masks, pack
 
 MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
-# 1 in numpy's terms, which has no bf16: there its bits. Torch turns booleans to bf16 ten times slower than this.
+# 1 in numpy's terms, which has no bf16: there its bits. Torch turns booleans to bf16 six times slower than this.
 ONES: dict[torch.dtype, Any] = {
     torch.bfloat16: np.uint16(0x3F80),
     torch.float32: np.float32(1),

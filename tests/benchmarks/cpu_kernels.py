@@ -19,7 +19,7 @@ from torch import Tensor
 from train_speed import take_turns
 from training_systems import Job, default_corpus
 
-from nmt_cli.training.batches import _mask
+from nmt_cli.training.batches import ONES, _mask
 from nmt_cli.transformer.attention import dot_product_attention
 from nmt_cli.transformer.precision import reuse_memory
 
@@ -56,12 +56,15 @@ def attention(precision: torch.dtype, sentences: int, length: int) -> None:
 
 
 def dropout() -> None:
-    mask, cpu = torch.empty(4096, 256), torch.device("cpu")
-    compare(
-        "dropout mask, 4,096 x 256",
-        ("bernoulli_", "SFC64"),
-        (lambda: mask.bernoulli_(0.9), lambda: _mask((1, 2, 3, 0), (1, 4096, 256), 58982, cpu)),
-    )
+    mask, kept, cpu = torch.empty(4096, 256), torch.rand(4096, 256) < 0.9, torch.device("cpu")
+
+    def ours(dtype: torch.dtype) -> Tensor:
+        return _mask((1, 2, 3, 0), (1, 4096, 256), 58982, dtype, cpu)
+
+    what = "dropout mask, 4,096 x 256"
+    compare(what, ("bernoulli_", "SFC64"), (lambda: mask.bernoulli_(0.9), lambda: ours(torch.float32)))
+    one, bits = ONES[torch.bfloat16], kept.numpy()
+    compare(f"{what}, to bf16", ("torch", "numpy"), (lambda: kept.to(torch.bfloat16), lambda: bits * one))
 
 
 def allocator() -> None:
