@@ -382,7 +382,7 @@ def doctor(
     Lists what departs from the paper or is broken, the most costly first, and what each usually costs. The exit code
     is 0 whatever is found, and another only if the run cannot be read.
     """
-    from nmt_cli.doctor import doctor as go
+    from nmt_cli.reporting.doctor import doctor as go
 
     go(run, data, hypothesis, reference, as_json)
 

@@ -37,12 +37,11 @@ class Cleaning:
     """What `prepare` repairs or drops. Train pairs that occur in dev or test are always dropped."""
 
     unescape: bool = knob(True, "undo HTML entities once (&amp; -> &)")
-    max_pieces: int | None = knob(250, "longest side, in subword pieces; longer pairs are dropped", low=1)
+    max_tokens: int | None = knob(250, "longest side, in subword pieces; longer pairs are dropped", low=1)
     max_ratio: float | None = knob(9.0, "largest ratio of the two lengths, in pieces (9: Moses and the paper)", low=1)
     drop_copies: bool = knob(True, "drop pairs whose source equals their target")
     drop_duplicates: bool = knob(True, "drop repeated pairs")
     check_script: bool = knob(True, "drop pairs with a side mostly in another script than its language's")
-    nfkc: bool = knob(False, "NFKC-normalise text (off: NFC, so that references can be reproduced exactly)")
 
 
 @dataclass
@@ -50,7 +49,6 @@ class Tokenizer:
     """The joint SentencePiece BPE model."""
 
     vocabulary_size: int = knob(8000, "pieces, both languages together", low=300, high=1_000_000)
-    sample_pairs: int = knob(1_000_000, "pairs the model is trained on, drawn at random", low=1)
     file: str | None = knob(None, "reuse this model file instead of training one")
 
 
@@ -99,9 +97,8 @@ class Training:
     """How the model is trained (section 5)."""
 
     steps: int = knob(100_000, "updates in all", low=1)
-    max_epochs: float | None = knob(None, "stop after this many epochs", low=0)
     max_hours: float | None = knob(None, "stop after this many hours of training", low=0)
-    tokens_per_update: int = knob(25_000, "source tokens and target tokens per update, of each, on average", low=1)
+    tokens_per_step: int = knob(25_000, "source tokens and target tokens per update, of each, on average", low=1)
     micro_batches: int = knob(8, "parts an update is cut into; at most this many processes share it", low=1, high=4096)
     warmup_steps: int = knob(4000, "updates of linear warm-up", low=1)
     rate_factor: float = knob(1.0, "factor on the paper's learning rate", low=0)
@@ -110,7 +107,6 @@ class Training:
     adam_beta2: float = knob(0.98, "Adam beta 2", low=0, high=0.999999)
     adam_epsilon: float = knob(1e-9, "Adam epsilon", low=0)
     label_smoothing: float = knob(0.1, "probability mass spread over all pieces", low=0, high=0.999)
-    clip_norm: float | None = knob(None, "largest gradient norm", low=0)
     seed: int = knob(1, "of initial weights, data order and dropout", low=0, high=2**63 - 1)
     precision: str = knob("auto", "arithmetic; weights are always float32", choices=("auto", "fp32", "bf16"))
     memory_tokens: int | None = knob(None, "target tokens computed at once; null: found from the memory", low=1)
@@ -120,7 +116,6 @@ class Training:
     checkpoint_every: int = knob(1500, "updates between checkpoints (10 minutes of the paper's base run)", low=1)
     keep_checkpoints: int = knob(5, "checkpoints kept; averaging needs this many", low=2)
     patience: int | None = knob(None, "stop after this many validations without a better one", low=1)
-    best_by: str = knob("nll", "better: a lower dev loss, or a higher dev BLEU", choices=("nll", "bleu"))
     init_from: str | None = knob(None, "model directory to start from (fine-tuning)")
 
 
@@ -195,7 +190,7 @@ TREES = "trees"
 _TREES = {
     "cleaning": {
         "unescape": "no",
-        "max_pieces": "512",
+        "max_tokens": "512",
         "max_ratio": "null",
         "drop_copies": "no",
         "drop_duplicates": "no",
@@ -396,8 +391,6 @@ def _contradictions(recipe: Recipe) -> list[str]:
     errors = []
     if recipe.averaging.last > recipe.training.keep_checkpoints:
         errors.append("averaging.last is larger than training.keep_checkpoints: what it averages would be gone")
-    if recipe.training.best_by == "bleu" and not recipe.training.validate_bleu:
-        errors.append("training.best_by is bleu, but training.validate_bleu is 0")
     if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
         errors.append("model.d_model must be even for sinusoidal positions")
     if len(recipe.corpus.train_src) != len(recipe.corpus.train_tgt):

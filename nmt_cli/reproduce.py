@@ -12,8 +12,8 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.corpus.toy import pronoun_accuracy
+from nmt_cli.parsing.brackets import SIGNATURE, corpus_brackets
 from nmt_cli.reporting.report import report
-from nmt_cli.scoring.brackets import SIGNATURE, corpus_brackets
 from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
 from nmt_cli.scoring.score import corpus_bleu, corpus_chrf
 
@@ -106,8 +106,8 @@ def _average(settings: recipe.Recipe, run: Path) -> None:
 def _translate(settings: recipe.Recipe, corpus: Corpus, run: Path) -> dict[str, list[str]]:
     """Return the translations of dev and test; those of this very model on disk are not made again."""
     from nmt_cli.corpus.store import read_lines
-    from nmt_cli.transformer.incremental import for_inference
-    from nmt_cli.transformer.precision import choose_dtype, inference_device
+    from nmt_cli.transformer.cache import for_inference
+    from nmt_cli.transformer.hardware import choose_dtype, inference_device
     from nmt_cli.transformer.weights import WEIGHTS, load_model
     from nmt_cli.translation.lines import translate_lines
     from nmt_cli.translation.search import SearchSettings
@@ -128,8 +128,7 @@ def _translate(settings: recipe.Recipe, corpus: Corpus, run: Path) -> dict[str, 
             continue
         say(f"4/5 translate {split}: {len(sources):,} lines, beam {decoding.beam}, alpha {decoding.alpha}")
         tokenizer = Tokenizer(loaded.tokenizer_file)
-        nfkc = settings.corpus.cleaning.nfkc
-        lines = translate_lines([for_inference(loaded.model, dtype)], dtype, tokenizer, sources, search, nfkc)
+        lines = translate_lines([for_inference(loaded.model, dtype)], dtype, tokenizer, sources, search)
         hypotheses[split] = lines
         artefact.replace_file(file, "".join(f"{line}\n" for line in lines).encode())
     artefact.replace_file(stamp, artefact.json_bytes({"made_by": made_by}))

@@ -15,14 +15,14 @@ from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import read_lines
-from nmt_cli.doctor import ABOUT, ALL, HARMLESS, Finding, Record, examine, gather, text
 from nmt_cli.errors import DataError, MissingError, NmtError
+from nmt_cli.reporting.doctor import ABOUT, ALL, HARMLESS, Finding, Record, examine, gather, text
 from nmt_cli.reproduce import ReproduceOptions, reproduce
 from nmt_cli.scoring.paper_bleu import moses_tokenize
 
 SOUND = [
     *(f"model.{knob}" for knob in ("d_model=64", "d_ff=128", "d_k=32", "d_v=32", "dropout=0")),
-    *(f"training.{knob}" for knob in ("steps=150", "tokens_per_update=1200", "micro_batches=1", "warmup_steps=50")),
+    *(f"training.{knob}" for knob in ("steps=150", "tokens_per_step=1200", "micro_batches=1", "warmup_steps=50")),
     *(f"training.{knob}" for knob in ("cooldown_steps=75", "validate_every=15", "checkpoint_every=5", "log_every=10")),
     *("training.validate_bleu=20", "decoding.beam=4"),
 ]
@@ -93,8 +93,8 @@ def test_no_averaging(sound: Path, reproduced: Reproduce) -> None:
     assert "update 150 alone" in found[0].what
 
 
-def test_an_eighth_of_the_tokens_per_update(reproduced: Reproduce) -> None:
-    found = findings(reproduced("eighth", "training.tokens_per_update=150"))
+def test_an_eighth_of_the_tokens_per_step(reproduced: Reproduce) -> None:
+    found = findings(reproduced("eighth", "training.tokens_per_step=150"))
     assert first(found) == "tokens-per-update"
     assert "output-length" in [finding.id for finding in found]  # a symptom, whatever it costs, comes after its cause
 
@@ -244,7 +244,7 @@ def test_tokenised_and_lower_cased_output(sound: Path, tmp_path: Path) -> None:
 
 
 def curve(losses: list[float | None], every: int = 10) -> list[dict[str, object]]:
-    return [{"step": every * i, "nll": loss, "tgt_tokens_per_update": 1200} for i, loss in enumerate(losses, 1)]
+    return [{"step": every * i, "nll": loss, "tgt_tokens_per_step": 1200} for i, loss in enumerate(losses, 1)]
 
 
 @pytest.mark.parametrize(
@@ -291,8 +291,8 @@ def of_the_paper(record: Record, *changes: str) -> Record:
     """Return a record of a finished run of base.yaml with changes; its data is not there."""
     settings = recipe.load(Path("recipes/base.yaml"), changes)
     steps = settings.training.steps
-    tokens = settings.training.tokens_per_update
-    updates = [{"step": steps, "nll": 1.5, "tgt_tokens_per_update": tokens, "skipped": 0}]
+    tokens = settings.training.tokens_per_step
+    updates = [{"step": steps, "nll": 1.5, "tgt_tokens_per_step": tokens, "skipped": 0}]
     averaged = list(range(steps - 1500 * (settings.averaging.last - 1), steps + 1, 1500))
     return dataclasses.replace(
         record, settings=settings, near="base", corpus=None, updates=updates, validations=[], step=steps,
@@ -307,7 +307,7 @@ def test_the_papers_own_recipe_is_left_alone(sound: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "name", "cost"),
     [
-        ("training.tokens_per_update=3125", "tokens-per-update", (1.5, 6)),
+        ("training.tokens_per_step=3125", "tokens-per-update", (1.5, 6)),
         ("training.steps=50000", "updates", (0.5, 1)),
         ("training.steps=5000", "updates", (4, 20)),
         ("averaging.last=1", "averaging", (0.3, 1)),
@@ -330,7 +330,7 @@ def test_departures_from_the_paper(sound: Path, change: str, name: str, cost: tu
 
 
 def test_larger_updates_make_up_for_fewer(sound: Path) -> None:
-    changes = ("training.steps=25000", "training.tokens_per_update=100000")
+    changes = ("training.steps=25000", "training.tokens_per_step=100000")
     assert examine(of_the_paper(gather(sound, None, None, None), *changes)) == []
 
 
@@ -343,7 +343,7 @@ def test_the_data_of_the_paper(sound: Path) -> None:
 
 
 def test_most_costly_first(sound: Path) -> None:
-    changes = ("decoding.alpha=0", "averaging.last=1", "model.num_layers=2", "training.tokens_per_update=3125")
+    changes = ("decoding.alpha=0", "averaging.last=1", "model.num_layers=2", "training.tokens_per_step=3125")
     found = examine(of_the_paper(gather(sound, None, None, None), *changes))
     assert [finding.id for finding in found] == ["tokens-per-update", "model", "averaging", "search"]
 

@@ -105,7 +105,7 @@ def test_a_large_update_is_measured_by_a_small_one(
     """On the CPU: sizes are the recipe's, the time is that of its tokens at the speed of the small update's."""
     monkeypatch.setattr(estimate, "MEASURED_SECONDS", 0.2)
     monkeypatch.setattr(estimate, "MEASURED_TOKENS", 200)
-    assert estimate.dry_run(tiny_recipe("training.tokens_per_update=1600"), numbers_corpus) == 0
+    assert estimate.dry_run(tiny_recipe("training.tokens_per_step=1600"), numbers_corpus) == 0
     err = capsys.readouterr().err
     number = {name: float(shown(err, name).split()[0].replace(",", "")) for name in (
         "updates per epoch", "target tokens per update", "target tokens/s", "seconds per update")}  # fmt: skip

@@ -5,7 +5,7 @@ import torch
 
 from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.lines import translate_ids
 from nmt_cli.translation.search import SearchSettings

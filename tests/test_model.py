@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nmt_cli import recipe
 from nmt_cli.transformer.attention import Attention
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import (
     PAD,
     Dropout,

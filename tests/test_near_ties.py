@@ -9,7 +9,7 @@ from reference import batch_of, random_model, tiny
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.interop import near_ties
 from nmt_cli.interop.near_ties import NearTie, outcomes
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import Hypothesis, SearchSettings, Source, search
 

@@ -17,7 +17,7 @@ from nmt_cli.corpus.store import Corpus, Side
 from nmt_cli.training.batches import Updates, dropout_masks
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.lines import translate_ids
 from nmt_cli.translation.search import SearchSettings
@@ -42,7 +42,7 @@ def trained(
     """Return a model after `training.steps` updates on these pairs, computed in `dtype`."""
     torch.manual_seed(training.seed)
     transformer = Transformer(model, vocabulary)
-    updates = Updates(as_corpus(pairs), training.tokens_per_update, 1, training.seed)
+    updates = Updates(as_corpus(pairs), training.tokens_per_step, 1, training.seed)
     optimizer = adam(transformer, training)
     for step in range(training.steps):
         (sentences,) = updates.micro_batches_of(step)
@@ -78,7 +78,7 @@ def small(**changes: object) -> recipe.Model:
 def test_thirty_two_pairs_are_learnt_by_heart(norm: str) -> None:
     draw = random.Random(1)
     pairs = random_pairs(1, 100, [(draw.randint(3, 12), draw.randint(3, 12)) for _ in range(32)])
-    training = recipe.Training(steps=120, tokens_per_update=400, warmup_steps=40, cooldown_steps=60)
+    training = recipe.Training(steps=120, tokens_per_step=400, warmup_steps=40, cooldown_steps=60)
     model = trained(pairs, 100, small(num_layers=1, dropout=0.0, norm=norm), training)
     outputs = [" ".join(map(str, ids)) for ids in greedy(model, [src for src, _ in pairs])]
     references = [" ".join(map(str, tgt[:-1])) for _, tgt in pairs]
@@ -96,7 +96,7 @@ def loss_of(model: Transformer, pairs: list[Pair]) -> float:
 
 def test_bfloat16_arithmetic_learns_the_same() -> None:
     pairs = random_pairs(1, 60, [(6, 6)] * 24)
-    training = recipe.Training(steps=90, tokens_per_update=144, warmup_steps=30, cooldown_steps=60)
+    training = recipe.Training(steps=90, tokens_per_step=144, warmup_steps=30, cooldown_steps=60)
     model = small(num_layers=1, dropout=0.0)
     exact, rounded = (
         loss_of(trained(pairs, 60, model, training, dtype), pairs) for dtype in (torch.float32, torch.bfloat16)
@@ -109,7 +109,7 @@ def test_the_same_seed_trains_the_same_bits_and_another_does_not() -> None:
     pairs = random_pairs(3, 60, [(5, 7), (3, 4), (8, 2), (4, 4)])
     weights = []
     for seed in (1, 1, 2):
-        training = recipe.Training(steps=4, tokens_per_update=10, warmup_steps=4, seed=seed)
+        training = recipe.Training(steps=4, tokens_per_step=10, warmup_steps=4, seed=seed)
         weights.append(trained(pairs, 60, small(dropout=0.2), training).state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert not torch.equal(weights[0]["embedding.weight"], weights[2]["embedding.weight"])
@@ -128,7 +128,7 @@ def test_unseen_sequences_are_copied_or_reversed(task: str) -> None:
     pairs = [pair() for _ in range(6000)]
     train, test = pairs[:-200], pairs[-200:]
     # Without the cooldown the last updates still shake a model this small: 142 to 200 right, with it always all.
-    training = recipe.Training(steps=400, tokens_per_update=500, warmup_steps=100, cooldown_steps=250, seed=seed)
+    training = recipe.Training(steps=400, tokens_per_step=500, warmup_steps=100, cooldown_steps=250, seed=seed)
     model = trained(train, 13, small(num_layers=1, dropout=0.0), training)
     outputs = greedy(model, [src for src, _ in test])
     right = sum(ids == tgt[:-1] for ids, (_, tgt) in zip(outputs, test, strict=True))

@@ -7,8 +7,8 @@ import pytest
 import texts
 
 from nmt_cli import recipe
-from nmt_cli.corpus import trees
-from nmt_cli.doctor import gather
+from nmt_cli.parsing import trees
+from nmt_cli.reporting.doctor import gather
 from nmt_cli.reproduce import ReproduceOptions, reproduce
 from nmt_cli.scoring.inputs import ScoreOptions
 from nmt_cli.scoring.score import evaluate
@@ -21,7 +21,7 @@ RECIPE = """
 corpus: {{name: grammar, tgt: trees, train_src: {0}/train.mrg, train_tgt: {0}/train.mrg, dev_src: {0}/dev.mrg,
   dev_tgt: {0}/dev.mrg, test_src: {0}/test.mrg, test_tgt: {0}/test.mrg, tokenizer: {{vocabulary_size: 360}}}}
 model: {{num_layers: 2, d_model: 64, d_ff: 128, num_heads: 4, d_k: 16, d_v: 16, dropout: 0, norm: pre, max_length: 256}}
-training: {{steps: 450, tokens_per_update: 1000, micro_batches: 1, warmup_steps: 100, cooldown_steps: 330,
+training: {{steps: 450, tokens_per_step: 1000, micro_batches: 1, warmup_steps: 100, cooldown_steps: 330,
   rate_factor: 0.6, label_smoothing: 0.02, log_every: 90, validate_every: 450, validate_bleu: 0, checkpoint_every: 225,
   keep_checkpoints: 2, precision: fp32}}
 averaging: {{last: 1}}

@@ -240,7 +240,7 @@ def test_a_tokenizer_is_reused_and_its_hash_kept(tmp_path: Path) -> None:
 
 def test_lengths_and_ratios_are_judged_in_pieces(tmp_path: Path) -> None:
     long, lopsided = ("dog " * 80, "hund " * 80), ("the small dog sleeps under the tree", "das")
-    settings = {"max_pieces": 60, "max_ratio": 3}
+    settings = {"max_tokens": 60, "max_ratio": 3}
     out = texts.run(texts.own(tmp_path / "in", [*PAIRS, long, lopsided], cleaning=settings), tmp_path / "out")
     dropped = report(out)["dropped"]
     assert (dropped[cleaning.TOO_LONG]["pairs"], dropped[cleaning.RATIO]["pairs"]) == (1, 1)

@@ -36,7 +36,7 @@ def test_the_defaults_are_the_papers_base_model(tmp_path: Path) -> None:
     assert dataclasses.replace(found, name="", corpus=recipe.Corpus()) == Recipe()
     assert found.name == "mine"
     training = found.training
-    assert (training.steps, training.tokens_per_update, training.warmup_steps) == (100_000, 25_000, 4000)
+    assert (training.steps, training.tokens_per_step, training.warmup_steps) == (100_000, 25_000, 4000)
     assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (training.label_smoothing, found.model.dropout, training.clip_norm) == (0.1, 0.1, None)
     assert (found.decoding.beam, found.decoding.alpha, found.decoding.extra_length) == (4, 0.6, 50)
@@ -89,7 +89,7 @@ def test_a_number_is_a_number_however_it_is_written(tmp_path: Path, text: str) -
 
 @pytest.mark.parametrize(("text", "value"), [("25000", 25_000), ("25_000", 25_000), ("2.5e4", 25_000), ("1e3", 1000)])
 def test_whole_numbers(tmp_path: Path, text: str, value: int) -> None:
-    found = read(tmp_path, f"training: {{tokens_per_update: {text}}}").training.tokens_per_update
+    found = read(tmp_path, f"training: {{tokens_per_step: {text}}}").training.tokens_per_step
     assert found == value
     assert type(found) is int
 

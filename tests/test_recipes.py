@@ -90,7 +90,7 @@ def test_one_update_of_every_recipe(
     from nmt_cli.training.update import Trainer
 
     monkeypatch.setattr(Trainer, "rehearse", lambda self: None)  # the update is enough
-    settings = recipe.load(ROOT / path, ["training.tokens_per_update=16", "training.micro_batches=1"])
+    settings = recipe.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])
     accelerator = accelerator_for(settings, TrainOptions(numbers_corpus, tmp_path))
     run = open_run(settings, numbers_corpus, tmp_path, 0, accelerator)
     trainer = run.trainer

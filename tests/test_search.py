@@ -15,7 +15,7 @@ from reference import batch_of, random_model, random_pairs, tiny
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DivergedError
-from nmt_cli.transformer.incremental import BLOCK, Incremental, for_inference
+from nmt_cli.transformer.cache import BLOCK, Incremental, for_inference
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.transformer.quantised import Int8Linear
 from nmt_cli.translation import candidates

@@ -60,7 +60,7 @@ def test_arrays_hold_the_same_ids(file: Path) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁")))
 def test_normalised_text_comes_back_exactly(file: Path, text: str) -> None:
-    line = cleaning.normalise(text, nfkc=False)
+    line = cleaning.normalise(text)
     tokenizer = Tokenizer(file)
     assert tokenizer.decode(tokenizer.encode([line])) == [line]
 

@@ -66,7 +66,7 @@ def test_metrics_say_what_was_done(reference_run: Path, numbers_corpus: Path) ->
     assert lines[-1]["nll"] < lines[0]["nll"] - 2
     corpus = open_corpus(numbers_corpus)
     for side, ids in (("src", corpus.src.ids), ("tgt", corpus.tgt.ids)):  # 15 updates are an epoch
-        assert sum(r[f"{side}_tokens_per_update"] for r in lines[:3]) * 5 == pytest.approx(len(ids))
+        assert sum(r[f"{side}_tokens_per_step"] for r in lines[:3]) * 5 == pytest.approx(len(ids))
     for record in lines:
         assert record["gradient_norm"] > 0
         assert 0 <= record["padded_share"] < 0.8
@@ -266,7 +266,7 @@ def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, step
     model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     training = settings.training
-    updates = Updates(corpus, training.tokens_per_update, training.micro_batches, training.seed)
+    updates = Updates(corpus, training.tokens_per_step, training.micro_batches, training.seed)
     loss_model = LossModel(model, training.label_smoothing, torch.float64)
     keep = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None, state={})
     for rank in range(world):

@@ -237,7 +237,7 @@ def test_splitting_loses_nothing_and_keeps_the_limit(engine: Engine, text: list[
 def test_a_split_line_is_its_parts_joined(engine: Engine) -> None:
     sentences = [b"der Hund geht auf das Haus und steht nicht.", b"die Katze ist blau!", b"ein Baum sieht rot."]
     limited = replace(engine, loaded=engine.loaded)
-    limited.loaded.recipe.corpus.cleaning.max_pieces = 16
+    limited.loaded.recipe.corpus.cleaning.max_tokens = 16
     try:
         assert all(len(ids) < 16 for ids in engine.tokenizer.encode([s.decode() for s in sentences]))
         parts = [run(limited, s + b"\n").strip() for s in sentences]
@@ -245,7 +245,7 @@ def test_a_split_line_is_its_parts_joined(engine: Engine) -> None:
         cut = run(limited, b" ".join(sentences * 20), TranslateOptions(split=False))
         assert cut.count(b"\n") == 1
     finally:
-        limited.loaded.recipe.corpus.cleaning.max_pieces = 250
+        limited.loaded.recipe.corpus.cleaning.max_tokens = 250
 
 
 def test_loops_are_seen_and_sentences_are_not() -> None:

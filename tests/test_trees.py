@@ -9,10 +9,11 @@ import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.corpus import store, trees
+from nmt_cli.corpus import store
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.corpus.trees import Sentence
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.parsing import trees
+from nmt_cli.parsing.trees import Sentence
 
 # As in the treebank's files: over lines, in an empty bracket, with functions, indices, a trace, and a phrase of one.
 TREEBANK = """

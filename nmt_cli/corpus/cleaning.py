@@ -11,7 +11,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -75,14 +74,13 @@ _WORDS = {
 _FREQUENT = {language: frozenset(words.split()) for language, words in _WORDS.items()}
 
 
-def normalise(line: str, nfkc: bool) -> str:
-    """Return a line as the model sees it: NFC or NFKC, controls and separators as single spaces, stripped.
+def normalise(line: str) -> str:
+    """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped.
 
     Training text and the input of `translate` both pass here. Doing it twice changes nothing.
     """
-    form: Literal["NFC", "NFKC"] = "NFKC" if nfkc else "NFC"
-    if not line.isascii() and not unicodedata.is_normalized(form, line):
-        line = unicodedata.normalize(form, line)
+    if not line.isascii() and not unicodedata.is_normalized("NFC", line):
+        line = unicodedata.normalize("NFC", line)
     if not line.isprintable():  # false for all that _NOT_TEXT holds; true for most lines, and faster
         line = _NOT_TEXT.sub(" ", line)
     return " ".join(line.split())
@@ -137,9 +135,8 @@ def repair(line: str, settings: recipe.Cleaning, tally: Tally) -> str:
     if not line.isprintable():
         for kind, pattern in _REPAIRS.items():
             tally.repaired[kind] += bool(pattern.search(line))
-    form: Literal["NFC", "NFKC"] = "NFKC" if settings.nfkc else "NFC"
-    tally.repaired[form] += not unicodedata.is_normalized(form, line)
-    return normalise(line, settings.nfkc)
+    tally.repaired["NFC"] += not unicodedata.is_normalized("NFC", line)
+    return normalise(line)
 
 
 def foreign(line: str, language: str) -> bool:

@@ -181,7 +181,7 @@ def _make_tokenizer(corpus: recipe.Corpus, spool: stages.Spool, summary: cleanin
     if corpus.tokenizer.file is not None:
         artefact.write_file(target, Path(corpus.tokenizer.file).read_bytes())
         return
-    pairs = min(corpus.tokenizer.sample_pairs, int(spool.bounds[-1, 0]))
+    pairs = min(stages.SAMPLE_PAIRS, int(spool.bounds[-1, 0]))
     with _timed("trained the tokenizer on about", pairs):
         arguments = (spool.directory, corpus.tokenizer, corpus.seed)
         train = stages.train_tokenizer
@@ -243,7 +243,7 @@ def _report(
     percent = 100 / summary.read
     references = {}
     for split, (_, lines) in held_out.items():
-        clean = [cleaning.normalise(line, corpus.cleaning.nfkc) for line in lines]
+        clean = [cleaning.normalise(line) for line in lines]
         again = tokenizer.decode(tokenizer.encode(clean))
         wrong = [line for line, copy in zip(lines, again, strict=True) if line != copy]
         references[split] = {"lines": len(lines), "not_reproduced": len(wrong), "examples": wrong[: cleaning.EXAMPLES]}
@@ -262,7 +262,7 @@ def _report(
         "dropped": reasons,
         "repaired_lines": dict(sorted(summary.repaired.items())),
         "warnings": summary.warnings,
-        "unicode": "NFKC" if corpus.cleaning.nfkc else "NFC",
+        "unicode": "NFC",
         "references": references,
     }
 

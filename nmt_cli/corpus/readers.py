@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from nmt_cli.corpus import trees
 from nmt_cli.errors import DataError, MissingError, printable
+from nmt_cli.parsing import trees
 
 Chunk = tuple[list[bytes | None], list[bytes | None]]  # source and target lines; None: over the byte limit
 BLOCK, TREES_AT_ONCE = 1 << 20, 4096

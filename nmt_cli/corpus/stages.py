@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 SERIAL_JOBS = 8  # fewer are done before processes have started
 KILLED = "a worker process was killed, perhaps for want of memory. Run the same command again, with fewer --workers"
 STOPPING = {signal.SIGINT, signal.SIGTERM}
+SAMPLE_PAIRS = 1_000_000  # that the tokenizer is trained on, drawn at random
 HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much while they are sorted
 
 
@@ -257,7 +258,7 @@ def sample(spool: Spool, pairs: int, seed: int) -> Iterator[str]:
 
 def train_tokenizer(spool: Path, settings: recipe.Tokenizer, seed: int) -> bytes:
     """Return the file of a tokenizer trained on a sample of the cleaned text."""
-    return tokenizer.train(sample(open_spool(spool), settings.sample_pairs, seed), settings.vocabulary_size)
+    return tokenizer.train(sample(open_spool(spool), SAMPLE_PAIRS, seed), settings.vocabulary_size)
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class Encoder:
         keep = repeats == 0
         long, short = lengths.max(0, initial=0), np.maximum(1, lengths.min(0, initial=1 << 62))
         for reason, limit, value in (
-            (TOO_LONG, self.settings.max_pieces, long),
+            (TOO_LONG, self.settings.max_tokens, long),
             (RATIO, self.settings.max_ratio, long / short),
         ):
             for i in np.flatnonzero(keep & (value > limit)) if limit is not None else ():

@@ -40,7 +40,6 @@ def card(recipe: Recipe, target: str, out: Path, line: str, facts: dict[str, Any
         penalty=facts["penalty"],
         limit=facts["limit"],
     )
-    form = "NFKC" if corpus.cleaning.nfkc else "NFC"
     shape = f"{model.num_layers} + {model.num_layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"
     return f"""---
 language:
@@ -71,7 +70,7 @@ All knobs are in `recipe.yaml`.
 ## Limits
 
 - It knows what {corpus.name} holds, translates one sentence at a time, and makes mistakes that read well.
-- `nmt translate` brings text into Unicode form {form} and makes every kind of white space one space; do so before.
+- `nmt translate` brings text into Unicode form NFC and makes every kind of white space one space; do so before.
 - `nmt translate` divides log-probabilities by ((5 + length) / 6) ^ {decoding.alpha:g}, transformers and CTranslate2
   by length ^ {facts["penalty"]}, which is the same trade at {facts["length"]} pieces: some beam outputs differ.
 - Its output ends at source length + {decoding.extra_length} pieces; transformers and CTranslate2 know only one limit

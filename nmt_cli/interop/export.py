@@ -41,10 +41,10 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
     from nmt_cli.translation.lines import encode
 
     loaded = load_model(model)
-    decoding, nfkc = loaded.recipe.decoding, loaded.recipe.corpus.cleaning.nfkc
+    decoding = loaded.recipe.decoding
     tokenizer = Tokenizer(loaded.tokenizer_file)
     texts, references = _lines(loaded, lines)
-    sources = encode(tokenizer, texts, nfkc)
+    sources = encode(tokenizer, texts)
     room = loaded.recipe.model.max_length - decoding.extra_length
     kept = [i for i, ids in enumerate(sources) if 0 < len(ids) <= room]
     if not kept:
@@ -56,7 +56,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         peer: peers.Transformers | peers.CTranslate2
         if target == "hf":
             peer = peers.Transformers(stage, hf.exported_order(tokenizer.vocabulary_size))
-            _same_ids(peer.encode([normalise(texts[i], nfkc) for i in kept]), [sources[i] for i in kept])
+            _same_ids(peer.encode([normalise(texts[i]) for i in kept]), [sources[i] for i in kept])
         else:
             write.write_ctranslate2(directory, stage, about["quantization"])
             peer = peers.CTranslate2(stage, tokenizer)
@@ -79,7 +79,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             "scores": _scores(loaded),
         }
         facts["parameters"] = sum(p.numel() for p in loaded.model.parameters())
-        readme = card.card(loaded.recipe, target, out, normalise(texts[kept[0]], nfkc), facts)
+        readme = card.card(loaded.recipe, target, out, normalise(texts[kept[0]]), facts)
         artefact.write_file(stage / "README.md", readme.encode())
         artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(loaded.recipe))
     say(f"{text}\n{out} is ready; its README.md shows how to use it")

@@ -10,7 +10,7 @@ import torch
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.interop.near_ties import NearTie, outcomes
 from nmt_cli.interop.peers import CTranslate2, Transformers
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.lines import translate_ids
 from nmt_cli.translation.search import SearchSettings, force

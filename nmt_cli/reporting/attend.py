@@ -21,7 +21,7 @@ from nmt_cli.errors import MissingError, UsageError, printable
 from nmt_cli.reporting.attention_maps import ROLES, Floats, attention_scores, flow, sharpness, softmax
 from nmt_cli.reporting.page import escape, page, section, table
 from nmt_cli.reporting.svg import heat_map
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.lines import encode, translate_lines
@@ -128,20 +128,16 @@ def _name(piece: str) -> str:
 
 def _pairs(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[_Pair]:
     """Translate the texts (unless told how) and compute all scores."""
-    tokenizer, nfkc, decoding = (
-        Tokenizer(loaded.tokenizer_file),
-        loaded.recipe.corpus.cleaning.nfkc,
-        loaded.recipe.decoding,
-    )
+    tokenizer, decoding = Tokenizer(loaded.tokenizer_file), loaded.recipe.decoding
     model, dtype = loaded.model, next(loaded.model.parameters()).dtype
     if translation is None:
         search = SearchSettings(decoding.beam, decoding.alpha, decoding.extra_length)
-        answers = translate_lines([for_inference(model, dtype)], dtype, tokenizer, list(texts), search, nfkc)
+        answers = translate_lines([for_inference(model, dtype)], dtype, tokenizer, list(texts), search)
     else:
         answers = [translation]
     pairs, total, settings = [], 0, loaded.recipe.model
     for text, answer in zip(texts, answers, strict=True):
-        src, tgt = encode(tokenizer, [text, answer], nfkc)
+        src, tgt = encode(tokenizer, [text, answer])
         if not src or not tgt:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))

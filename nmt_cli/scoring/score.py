@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import __version__, artefact, console, recipe
-from nmt_cli.corpus import trees
 from nmt_cli.errors import DataError, DownloadError, OutputError, UsageError, from_os_error, printable
+from nmt_cli.parsing import trees
+from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.scoring import paper_bleu as paper
 from nmt_cli.scoring import report as reports
-from nmt_cli.scoring.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.scoring.inputs import METRICS, ScoreOptions, Text, read, read_corpus, split_lines
 
 SIGNIFICANT = 0.05  # the p-value below which --fail-if-worse fails

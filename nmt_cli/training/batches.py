@@ -38,7 +38,7 @@ class Updates:
 
     Args:
         corpus: whose training pairs are dealt.
-        tokens_per_update: source tokens and target tokens per update, of each, on average (EOS counted).
+        tokens_per_step: source tokens and target tokens per update, of each, on average (EOS counted).
         micro_batches: parts of an update.
         seed: of the permutations.
 
@@ -46,10 +46,10 @@ class Updates:
         per_epoch: updates per epoch, the same in each.
     """
 
-    def __init__(self, corpus: Corpus, tokens_per_update: int, micro_batches: int, seed: int) -> None:
+    def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         tokens = len(corpus.src.ids) + len(corpus.tgt.ids)
-        self.per_epoch = max(1, min(len(corpus.src), round(tokens / (2 * tokens_per_update))))
+        self.per_epoch = max(1, min(len(corpus.src), round(tokens / (2 * tokens_per_step))))
         self._epoch, self._order, self._bounds = -1, np.empty(0, np.int64), [0]
 
     @cached_property

@@ -85,8 +85,8 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     parameters = parameter_count(settings.model, vocabulary)
     training = settings.training
     at_once = training.memory_tokens or memory_tokens(settings.model, accelerator.device)
-    activations = activation_bytes(settings.model) * min(at_once, training.tokens_per_update)
-    work = _typical(settings.model, vocabulary, training.tokens_per_update)
+    activations = activation_bytes(settings.model) * min(at_once, training.tokens_per_step)
+    work = _typical(settings.model, vocabulary, training.tokens_per_step)
     facts = {
         "device": f"{accelerator.num_processes} x {accelerator.device.type}",
         "parameters": f"{parameters:,}",
@@ -94,8 +94,8 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
         "TFLOP per update": f"{work / 1e12:.3g}",
         "FLOPs in all": _short(work * training.steps),
         "FLOPs as the paper counts": UNKNOWN,
-        "source tokens per update": f"about {training.tokens_per_update:,}",
-        "target tokens per update": f"about {training.tokens_per_update:,}",
+        "source tokens per update": f"about {training.tokens_per_step:,}",
+        "target tokens per update": f"about {training.tokens_per_step:,}",
         "weights, gradients, Adam": f"{16 * parameters / 1e6:,.0f} MB",
         "activations, about": f"{activations / 1e6:,.0f} MB",
         "disk for checkpoints": f"{disk_megabytes(training, parameters):,} MB",
@@ -126,8 +126,8 @@ def _short(number: float) -> str:
 def _random_corpus(settings: recipe.Recipe, vocabulary: int) -> Corpus:
     """Return pairs of random pieces, some updates of them, of lengths as they are in news text."""
     draw = np.random.default_rng(settings.training.seed)
-    pairs = max(64, 4 * settings.training.tokens_per_update // TYPICAL_LENGTH)
-    longest = min(settings.model.max_length, settings.corpus.cleaning.max_pieces or settings.model.max_length)
+    pairs = max(64, 4 * settings.training.tokens_per_step // TYPICAL_LENGTH)
+    longest = min(settings.model.max_length, settings.corpus.cleaning.max_tokens or settings.model.max_length)
     means = draw.gamma(4.0, TYPICAL_LENGTH / 4, pairs)  # one for both sides: a translation is about as long
     sides = []
     for _ in range(2):
@@ -143,11 +143,11 @@ def _measured(
     settings: recipe.Recipe, data: Path, corpus: Corpus | None, accelerator: Any, vocabulary: int
 ) -> dict[str, str]:
     """Return what real updates say; they happen in a run that is thrown away, and on the CPU they are small ones."""
-    training, tokens = settings.training, settings.training.tokens_per_update
+    training, tokens = settings.training, settings.training.tokens_per_step
     small = settings
     if accelerator.device.type == "cpu" and tokens > MEASURED_TOKENS:
         parts = max(accelerator.num_processes, round(training.micro_batches * MEASURED_TOKENS / tokens))
-        some = dataclasses.replace(training, tokens_per_update=MEASURED_TOKENS, micro_batches=parts)
+        some = dataclasses.replace(training, tokens_per_step=MEASURED_TOKENS, micro_batches=parts)
         small = dataclasses.replace(settings, training=some)
     with tempfile.TemporaryDirectory() as directory:
         if corpus:
@@ -157,7 +157,7 @@ def _measured(
                 run.metrics.close()
         else:
             pairs = _random_corpus(settings, vocabulary)
-            updates = Updates(pairs, small.training.tokens_per_update, small.training.micro_batches, training.seed)
+            updates = Updates(pairs, small.training.tokens_per_step, small.training.micro_batches, training.seed)
             trainer = make_trainer(small, updates, accelerator, Transformer(settings.model, vocabulary), {})
         _, first = measure(trainer, 0, 0.0)
         window, took = measure(trainer, 1, MEASURED_SECONDS)
@@ -168,7 +168,6 @@ def _measured(
     steps: float = training.steps
     facts = {"arithmetic": str(trainer.dtype).removeprefix("torch."), "TFLOP per update": f"{per_update / 1e12:.3g}"}
     if corpus:
-        steps = min(steps, (training.max_epochs or float("inf")) * whole.per_epoch)
         facts |= {
             "source tokens per update": f"{means[0]:,.0f}",
             "target tokens per update": f"{means[1]:,.0f}",

@@ -79,8 +79,8 @@ class Window:
         return {
             "nll": nll / max(1, self.tgt_tokens),
             "gradient_norm": self.norm,
-            "src_tokens_per_update": self.src_tokens / self.updates,
-            "tgt_tokens_per_update": self.tgt_tokens / self.updates,
+            "src_tokens_per_step": self.src_tokens / self.updates,
+            "tgt_tokens_per_step": self.tgt_tokens / self.updates,
             "tgt_tokens_per_second": self.tgt_tokens / (time.monotonic() - self.start),
             "padded_share": self.padded / self.places,
             "peak_memory_mb": peak_memory_mb(),

@@ -20,15 +20,15 @@ from nmt_cli.training.metrics import Metrics
 from nmt_cli.training.optim import adam
 from nmt_cli.training.update import LossModel, Trainer
 from nmt_cli.training.validation import DevSet, dev_set
+from nmt_cli.transformer.hardware import choose_dtype, reuse_memory
 from nmt_cli.transformer.model import Transformer, parameter_count
-from nmt_cli.transformer.precision import choose_dtype, reuse_memory
 from nmt_cli.transformer.weights import TOKENIZER, load_into, load_model
 
 # Knobs that may change between the parts of a run: they say when, where and how much at once, not what is learnt.
 # Where the text lies may change too: what it says is compared by hash.
 FREE_KNOBS = re.compile(
-    r"(training\.(steps|max_epochs|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
-    r"|patience|best_by|memory_tokens)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
+    r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
+    r"|patience|memory_tokens)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
     r"|name|(averaging|decoding|expect)\.\w+): "
 )
 
@@ -120,12 +120,12 @@ def open_run(settings: recipe.Recipe, data: Path, run: Path, step: int, accelera
         raise DataError(
             f"training.patience needs a development set, and {data} has none. Prepare one, or set it to null"
         )
-    updates = Updates(corpus, training.tokens_per_update, training.micro_batches, training.seed)
+    updates = Updates(corpus, training.tokens_per_step, training.micro_batches, training.seed)
     longest = max(int(updates.src_lengths.max()), int(updates.tgt_lengths.max()))
     if longest > settings.model.max_length:
         raise DataError(
             f"{data} has a sentence of {longest} pieces, the model takes {settings.model.max_length}. "
-            "Raise model.max_length, or lower corpus.cleaning.max_pieces and prepare again"
+            "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
         )
     torch.manual_seed(training.seed)
     transformer = Transformer(settings.model, tokenizer.vocabulary_size)

@@ -28,7 +28,7 @@ from nmt_cli.transformer.weights import save_model
 MAX_SKIPPED_IN_A_ROW = 10
 MAX_FAILED_SAVES = 3
 PATIENCE_SECONDS = 600  # for another process: it may be validating or saving
-GO_ON, DONE, OUT_OF_HOURS, OUT_OF_EPOCHS, NO_BETTER, STOPPED = range(6)
+GO_ON, DONE, OUT_OF_HOURS, NO_BETTER, STOPPED = range(5)
 
 
 @dataclass(frozen=True)
@@ -263,10 +263,7 @@ def _validate(run: Run, bar: Progress) -> None:
 
     nll, bleu = on_main(run.accelerator, measure, 2)
     state.dev_nll, state.dev_bleu = nll, None if math.isnan(bleu) else bleu
-    if run.settings.training.best_by == "bleu":
-        better = state.best_bleu is None or bleu > state.best_bleu
-    else:
-        better = state.best_nll is None or nll < state.best_nll
+    better = state.best_nll is None or nll < state.best_nll
     state.not_better = 0 if better else state.not_better + 1
     if better:
         state.best_step, state.best_nll, state.best_bleu = state.step, state.dev_nll, state.dev_bleu
@@ -280,8 +277,6 @@ def _reason_to_stop(run: Run, stop: Stop) -> int:
         reason = DONE
     elif training.max_hours is not None and state.seconds >= training.max_hours * 3600:
         reason = OUT_OF_HOURS
-    elif training.max_epochs is not None and state.step >= training.max_epochs * run.trainer.updates.per_epoch:
-        reason = OUT_OF_EPOCHS
     elif training.patience is not None and state.not_better >= training.patience:
         reason = NO_BETTER
     return largest(run.accelerator, STOPPED if stop.signal and reason != DONE else reason)
@@ -291,7 +286,6 @@ def _say_why(run: Run, reason: int, bar: Progress) -> None:
     training, state = run.settings.training, run.state
     text = {
         OUT_OF_HOURS: f"{training.max_hours} hours are over",
-        OUT_OF_EPOCHS: f"{training.max_epochs} epochs are over",
         NO_BETTER: f"nothing better in {state.not_better} validations (best: step {state.best_step:,})",
         STOPPED: "a signal asked for it; the same command resumes",
     }

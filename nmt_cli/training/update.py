@@ -109,7 +109,7 @@ class Trainer:
     def rehearse(self) -> None:
         """Compute the gradient of the longest sentences and forget it: too little memory shows now, not on day two."""
         longest = np.maximum(self.updates.src_lengths, self.updates.tgt_lengths)
-        share = 1.1 * self.recipe.training.tokens_per_update
+        share = 1.1 * self.recipe.training.tokens_per_step
         most = max(self.memory_tokens, share / self.updates.micro_batches)
         size = max(1, int(min(most, share / self.accelerator.num_processes)))
         order = np.argpartition(-longest, min(size, len(longest)) - 1)[:size]
@@ -137,8 +137,7 @@ class Trainer:
                 loss, part_nll = self.model(part.batch, part.masks)
                 self.accelerator.backward(loss * (part.weight * self.accelerator.num_processes / tgt_tokens))
             nll += part_nll.detach() * part.weight
-        limit = self.recipe.training.clip_norm or float("inf")
-        norm: Tensor = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        norm: Tensor = self.accelerator.clip_grad_norm_(self.model.parameters(), float("inf"))
         if bool(torch.isfinite(norm)):
             for group in self.optimizer.param_groups:
                 group["lr"] = noam_rate(step, self.recipe.model.d_model, self.recipe.training)

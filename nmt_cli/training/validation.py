@@ -14,7 +14,7 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError
 from nmt_cli.scoring.score import corpus_bleu
 from nmt_cli.training.loss import smoothed_loss
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer, pack
 from nmt_cli.translation.lines import encode, translate_ids
 from nmt_cli.translation.search import SearchSettings
@@ -71,8 +71,7 @@ def dev_set(corpus: Corpus, tokenizer: Tokenizer, settings: recipe.Recipe) -> De
         DataError: the sides do not fit together, or no pair fits the model.
     """
     src, tgt = corpus.lines("dev")
-    nfkc = settings.corpus.cleaning.nfkc
-    dev = DevSet(encode(tokenizer, src, nfkc), encode(tokenizer, tgt, nfkc), tgt)
+    dev = DevSet(encode(tokenizer, src), encode(tokenizer, tgt), tgt)
     shortest = min((max(map(len, pair)) for pair in zip(dev.sources, dev.targets, strict=False)), default=0)
     if len(src) != len(tgt) or shortest > settings.model.max_length:
         counts = f"{len(src)} and {len(tgt)} lines, the shortest pair of {shortest} pieces"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.errors import DivergedError
-from nmt_cli.transformer.incremental import BLOCK
+from nmt_cli.transformer.cache import BLOCK
 
 
 @dataclass(frozen=True)

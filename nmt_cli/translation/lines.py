@@ -11,9 +11,9 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import Hypothesis, SearchSettings, Source, search
 
 
-def encode(tokenizer: Tokenizer, lines: Sequence[str], nfkc: bool) -> list[list[int]]:
+def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
     """Return each line's ids, closed by EOS; [] for a line without text."""
-    ids = tokenizer.encode([normalise(line, nfkc) for line in lines])
+    ids = tokenizer.encode([normalise(line) for line in lines])
     return [[*line, EOS] if line else [] for line in ids]
 
 
@@ -42,9 +42,8 @@ def translate_lines(
     tokenizer: Tokenizer,
     lines: Sequence[str],
     settings: SearchSettings,
-    nfkc: bool = False,
 ) -> list[str]:
     """Return one translation per line; a line without text gives an empty one."""
-    sources = encode(tokenizer, lines, nfkc)
+    sources = encode(tokenizer, lines)
     best = translate_ids(models, dtype, sources, settings)
     return tokenizer.decode([hypotheses[0].ids if hypotheses else [] for hypotheses in best])

@@ -37,7 +37,6 @@ class Cutting:
     """How lines become sources.
 
     Attributes:
-        nfkc: see recipe.Cleaning.
         longest: most pieces the model can count, of a source or a translation, with EOS.
         limit: longest source the model was trained on, in pieces with EOS.
         split: whether longer lines are split, and failed translations tried again in halves; else lines are cut.
@@ -45,7 +44,6 @@ class Cutting:
         samples: translations drawn of each source; 0 for search.
     """
 
-    nfkc: bool
     longest: int
     limit: int
     split: bool
@@ -134,9 +132,7 @@ class Pipeline:
     def _admit(self, raw: list[bytes]) -> None:
         """Make lines of bytes, and sources of lines: long ones first, so that neighbours in a batch are alike."""
         prefixes = self._prefixes_of(len(raw))
-        texts = [
-            normalise(self._decoded(line, self.counts.lines + i + 1), self.cutting.nfkc) for i, line in enumerate(raw)
-        ]
+        texts = [normalise(self._decoded(line, self.counts.lines + i + 1)) for i, line in enumerate(raw)]
         parts = [[Part(ids)] if ids else [] for ids in self._encoded(texts)]
         for i, text in enumerate(texts):
             if parts[i] and len(parts[i][0].ids) > self.cutting.limit:
@@ -183,4 +179,4 @@ class Pipeline:
                 f"the prefix file has fewer lines than the input: it ends before line {self.counts.lines + count}"
             )
         texts = [self._prefix_lines.popleft().decode(errors="replace") for _ in range(count)]
-        return self.tokenizer.encode([normalise(text, self.cutting.nfkc) for text in texts])
+        return self.tokenizer.encode([normalise(text) for text in texts])

@@ -66,7 +66,7 @@ def score_pairs(
     tokenizer: Tokenizer,
     files: tuple[int, int, int],
     settings: SearchSettings,
-    form: tuple[str, bool],
+    form: str,
 ) -> tuple[int, float, int]:
     """Write the score of every pair; return how many there were, their log-probability and their pieces.
 
@@ -76,7 +76,7 @@ def score_pairs(
         tokenizer: of the models.
         files: descriptors of sources, translations and output.
         settings: for the length penalty.
-        form: "text" (one score a line) or "jsonl", and whether text is NFKC-normalised.
+        form: "text" (one score a line) or "jsonl".
 
     Raises:
         DataError: the files have different numbers of lines, or a pair is too long for the model.
@@ -84,7 +84,7 @@ def score_pairs(
     longest = min(model.settings.max_length for model in models)
     lines, total, pieces = 0, 0.0, 0
     for texts in _pairs(LineReader(files[0]), LineReader(files[1])):
-        src, tgt = (encode(tokenizer, side, form[1]) for side in texts)
+        src, tgt = (encode(tokenizer, side) for side in texts)
         pairs = [(s or [EOS], t or [EOS]) for s, t in zip(src, tgt, strict=True)]
         for i, pair in enumerate(pairs):
             if max(map(len, pair)) > longest:
@@ -104,7 +104,7 @@ def score_pairs(
                 }
             )
             total, pieces = total + log_probability, pieces + len(values)
-        if form[0] == "jsonl":
+        if form == "jsonl":
             write_lines(files[2], [json.dumps(record, ensure_ascii=False) for record in records])
         else:
             write_lines(files[2], [f"{record['score']:.6f}" for record in records])

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.transformer.attention import Layout
-from nmt_cli.transformer.incremental import Incremental
+from nmt_cli.transformer.cache import Incremental
 from nmt_cli.transformer.model import PAD, Transformer, pack
 from nmt_cli.translation.candidates import Sampling, average, best_continuations
 

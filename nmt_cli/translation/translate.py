@@ -15,9 +15,9 @@ from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, say, set_quiet, warn
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
-from nmt_cli.transformer.incremental import for_inference
+from nmt_cli.transformer.cache import for_inference
+from nmt_cli.transformer.hardware import check_int8, choose_dtype, has_int8
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.precision import check_int8, choose_dtype, has_int8
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.lines import translate_lines
@@ -79,11 +79,6 @@ class Engine:
     tokenizer: Tokenizer
     loaded: LoadedModel
     settings: SearchSettings
-
-    @property
-    def nfkc(self) -> bool:
-        """Whether the corpus was NFKC-normalised."""
-        return self.loaded.recipe.corpus.cleaning.nfkc
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
@@ -276,13 +271,13 @@ def _run(
     corpus, start = engine.loaded.recipe.corpus, time.monotonic()
     split = options.split and corpus.tgt != recipe.TREES  # two trees are not the tree of both halves
     longest = min(model.settings.max_length for model in engine.models)
-    limit = min(corpus.cleaning.max_pieces or longest, longest) if split else longest
+    limit = min(corpus.cleaning.max_tokens or longest, longest) if split else longest
     samples = options.n_best if options.sampling else 0
     form = Format(options.format, options.n_best, engine.settings.alpha, options.alignments, options.attention)
     output = Output(target, form, engine.tokenizer, engine.models[0], engine.dtype, progress)
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
     reader = LineReader(source)
-    cutting = Cutting(engine.nfkc, longest, limit, split, options.strict, samples)
+    cutting = Cutting(longest, limit, split, options.strict, samples)
     pipeline = Pipeline(reader, prefixes, engine.tokenizer, cutting, output)
     for number, hypotheses in _search(engine, pipeline, _devices(options), processes):
         pipeline.settle(number, hypotheses)
@@ -305,10 +300,9 @@ def _run(
 
 
 def _score(engine: Engine, files: tuple[int, int, int], kind: str) -> None:
-    form = (kind, engine.nfkc)
     device = _device()
     models = [model.to(device) for model in engine.models]
-    lines, total, pieces = score_pairs(models, engine.dtype, engine.tokenizer, files, engine.settings, form)
+    lines, total, pieces = score_pairs(models, engine.dtype, engine.tokenizer, files, engine.settings, kind)
     if pieces:
         say(f"{lines:,} pairs, {-total / pieces:.4f} nats per piece, perplexity {math.exp(-total / pieces):.3f}")
 
@@ -332,4 +326,4 @@ def translate_all(model: Path, lines: list[str]) -> list[str]:
     engine = prepare_engine(TranslateOptions(models=(model,)))
     device = _device()
     models = [model.to(device) for model in engine.models]
-    return translate_lines(models, engine.dtype, engine.tokenizer, lines, engine.settings, engine.nfkc)
+    return translate_lines(models, engine.dtype, engine.tokenizer, lines, engine.settings)

@@ -21,7 +21,7 @@ from training_systems import Job, default_corpus
 
 from nmt_cli.training.batches import ONES, _mask
 from nmt_cli.transformer.attention import dot_product_attention
-from nmt_cli.transformer.precision import reuse_memory
+from nmt_cli.transformer.hardware import reuse_memory
 
 
 def compare(what: str, names: tuple[str, str], works: tuple[Callable[[], object], Callable[[], object]]) -> None:

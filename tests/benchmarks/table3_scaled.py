@@ -39,7 +39,7 @@ ROWS = (
 SCALED, SCALE = ("d_model", "d_ff", "d_k", "d_v"), 4
 # A few hundred updates are done, not 100,000: the warm-up is shorter alike. The rate's peak is 0.0009 at width 128; at
 # 0.0031 six post-norm layers are not stable so early.
-TRAINING = {"tokens_per_update": 1024, "micro_batches": 1, "warmup_steps": 100, "rate_factor": 0.1, "validate_bleu": 0}
+TRAINING = {"tokens_per_step": 1024, "micro_batches": 1, "warmup_steps": 100, "rate_factor": 0.1, "validate_bleu": 0}
 
 
 def scaled(row: str, seed: int) -> recipe.Recipe:

@@ -118,7 +118,7 @@ def textbook(settings: recipe.Recipe, data: Path, _: Path) -> tuple[Train, Check
     model = Transformer(settings.model, tokenizer.vocabulary_size)
     other = textbook_model(settings.model, model).train()
     optimizer = adam(other, training)
-    per_epoch = Updates(corpus, training.tokens_per_update, training.micro_batches, training.seed).per_epoch
+    per_epoch = Updates(corpus, training.tokens_per_step, training.micro_batches, training.seed).per_epoch
     batches = sorted_batches(Job("textbook", "small", "bf16", str(data), round(len(corpus.tgt.ids) / per_epoch)), 1)
     step = 0
 

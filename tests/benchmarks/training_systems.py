@@ -72,7 +72,7 @@ class Job:
         """The recipe: defaults, but for the model's size; tokens per update are the mean of both sides."""
         corpus = open_corpus(Path(self.corpus))
         mean = self.tokens * (len(corpus.src.ids) + len(corpus.tgt.ids)) / (2 * len(corpus.tgt.ids))
-        training = {"tokens_per_update": round(mean), "precision": self.precision, "label_smoothing": SMOOTHING}
+        training = {"tokens_per_step": round(mean), "precision": self.precision, "label_smoothing": SMOOTHING}
         values: dict[str, Any] = {"name": self.size, "model": dict(SIZES[self.size]), "training": training}
         for text in self.overrides:
             values = recipe.merge(values, recipe.override(text))
@@ -192,7 +192,7 @@ def plain_loop(
     """Train a model the usual way: padded batches, autocast, cross entropy with label smoothing, fused Adam."""
     model.to(job.device).train()
     if "mallopt" in job.options:
-        from nmt_cli.transformer.precision import reuse_memory
+        from nmt_cli.transformer.hardware import reuse_memory
 
         reuse_memory()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)

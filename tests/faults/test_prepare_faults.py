@@ -129,11 +129,11 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytes
 
 
 def test_floods_of_characters_meet_the_length_limit(tmp_path: Path) -> None:
-    floods = [("\ufdfa" * 500, "b " * 9), ("e" + "\u0301" * 10_000, "c " * 9)]
-    settings = {"nfkc": True, "check_script": False}
+    floods = [("e" + "\u0301" * 10_000, "c " * 9)]
+    settings = {"check_script": False}
     out = texts.run(texts.own(tmp_path / "in", [*PAIRS, *floods], cleaning=settings), tmp_path / "out")
     dropped = artefact.read_json(out / "cleaning.json")["dropped"]
-    assert dropped[cleaning.TOO_LONG]["pairs"] == 2
+    assert dropped[cleaning.TOO_LONG]["pairs"] == 1
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", bytes(17 << 20)])

@@ -331,13 +331,13 @@ def begun(options: TrainOptions, reference_run: Path) -> TrainOptions:
         "model.num_layers=3",
         "model.dropout=0.2",
         "training.rate_factor=2",
-        "training.tokens_per_update=500",
+        "training.tokens_per_step=500",
         "training.micro_batches=8",
         "training.seed=2",
         "training.label_smoothing=0",
         "training.precision=auto",
         "training.init_from=elsewhere",
-        "corpus.cleaning.nfkc=true",
+        "corpus.cleaning.unescape=false",
         "corpus.limit=100",
     ],
 )
@@ -354,7 +354,7 @@ def test_what_does_not_change_the_model_may_change(
 ) -> None:
     changes = [
         *"log_every=3 validate_every=7 validate_bleu=0 checkpoint_every=30 keep_checkpoints=4".split(),  # noqa: SIM905
-        *"patience=9 max_hours=99 max_epochs=99 memory_tokens=2000".split(),  # noqa: SIM905
+        *"patience=9 max_hours=99 memory_tokens=2000".split(),  # noqa: SIM905
     ]
     elsewhere = ("decoding.beam=2", "averaging.last=2", "name=other", "corpus.train_src=[elsewhere/train.en]")
     assert train(tiny_recipe(*(f"training.{c}" for c in changes), *elsewhere), begun) == 0

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmt_cli.corpus.trees import Spans, spans
 from nmt_cli.errors import DataError, printable
+from nmt_cli.parsing.trees import Spans, spans
 
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))
 NOT_COUNTED = frozenset(("TOP", "-NONE-", *PUNCTUATION))

@@ -41,7 +41,7 @@ def _label(written: str) -> str:
     label = written if written[:1] in "-=" else re.sub("[-=].*", "", written)
     if label.startswith("/"):
         raise ValueError(f"label {label!r} begins with the slash that closes phrases")
-    if label != normalise(label, nfkc=False):
+    if label != normalise(label):
         raise ValueError(f"label {label!r} holds characters that cleaning would change")
     return label
 

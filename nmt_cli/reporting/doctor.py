@@ -66,7 +66,7 @@ ABOUT: dict[str, tuple[str, str, str]] = {
     "tokens-per-update": (
         f"about 25,000 source and 25,000 target tokens (5.1); recipes for small corpora have about {USUAL_TOKENS:,}",
         "20.9 to 23.5 on one GPU (tensor2tensor issues 317, 455, 539; fairseq issue 346), shared out by halvings",
-        "a new run with more training.tokens_per_update; what memory does not hold is summed up in parts",
+        "a new run with more training.tokens_per_step; what memory does not hold is summed up in parts",
     ),
     "updates": (
         "100,000 updates for base, 300,000 for big (section 5.2); other recipes name their own number",
@@ -206,8 +206,8 @@ class Record:
     @property
     def tokens(self) -> float:
         """Target tokens per update, as counted while training."""
-        counted = [r["tgt_tokens_per_update"] for r in self.updates if r.get("tgt_tokens_per_update")]
-        return statistics.fmean(counted) if counted else float(self.settings.training.tokens_per_update)
+        counted = [r["tgt_tokens_per_step"] for r in self.updates if r.get("tgt_tokens_per_step")]
+        return statistics.fmean(counted) if counted else float(self.settings.training.tokens_per_step)
 
 
 def gather(run: Path, data: Path | None, hypothesis: Path | None, reference: Path | None) -> Record:
@@ -267,7 +267,7 @@ def _side(corpus: Corpus | None, file: str) -> Text | None:
 def _records(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the updates and the validations of a run's metrics."""
     records = metrics.read(path)
-    names = ("step", "nll", "dev_nll", "dev_bleu", "tgt_tokens_per_update", "skipped")
+    names = ("step", "nll", "dev_nll", "dev_bleu", "tgt_tokens_per_step", "skipped")
     for record in records:
         known = [record.get(name) for name in names] if isinstance(record, dict) else [None]
         right = all(value is None or (isinstance(value, int | float) and value >= 0) for value in known)
@@ -353,7 +353,7 @@ def _metric(r: Record) -> Iterator[Finding]:
 
 def _updates(r: Record) -> Iterator[Finding]:
     planned, theirs = r.settings.training.steps, r.paper["training"]
-    usual = theirs["tokens_per_update"] if r.near else USUAL_TOKENS
+    usual = theirs["tokens_per_step"] if r.near else USUAL_TOKENS
     if r.tokens < (0.7 * usual if r.near else FEW_TOKENS):
         halvings = math.log2(usual / r.tokens)
         what = f"An update has {r.tokens:,.0f} target tokens, {usual / r.tokens:.1f} times fewer than usual."
@@ -456,8 +456,8 @@ def _data(r: Record) -> Iterator[Finding]:
     if not manifest.get("generated") and known > 0.05 * sum(len(r.corpus.lines(s)[0]) for s in ("dev", "test")):
         yield Finding("contamination", f"{known:,} training sources are also in dev or test", (0, HARMLESS))
     off = [k for k in ("unescape", "drop_copies", "drop_duplicates", "check_script") if not getattr(c.cleaning, k)]
-    if r.near and (off or (c.cleaning.max_pieces or 250) < 100):
-        what = ", ".join([f"without {k}" for k in off] or [f"only to {c.cleaning.max_pieces} pieces"])
+    if r.near and (off or (c.cleaning.max_tokens or 250) < 100):
+        what = ", ".join([f"without {k}" for k in off] or [f"only to {c.cleaning.max_tokens} pieces"])
         yield Finding("cleaning", f"Cleaned {what}.", (0, 0.5))
     if r.near and not 0.5 <= manifest["vocabulary_size"] / pieces <= 1.5:
         yield Finding("vocabulary", f"The vocabulary has {manifest['vocabulary_size']:,} pieces.", (0, 0.5))
