@@ -12,7 +12,7 @@ import torch
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.errors import DataError, StorageError, free_megabytes
+from nmt_cli.errors import DataError, StorageError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import Updates
 from nmt_cli.training.checkpoints import State
@@ -72,7 +72,7 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     _check_same(settings, corpus, run)
     parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
     need = disk_megabytes(settings.training, parameters, len(checkpoints.steps_in(run)))
-    free = free_megabytes(run)
+    free = artefact.free_megabytes(run)
     if free < need:
         raise StorageError(f"{run} needs {need} MB for checkpoints and has {free} MB free. Free some space")
     return checkpoints.newest(run, corpus.identity)

@@ -16,7 +16,7 @@ from accelerate import tracking
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, duration, say, warn
-from nmt_cli.errors import DivergedError, NmtError, StorageError, UsageError, free_megabytes, printable
+from nmt_cli.errors import DivergedError, NmtError, StorageError, UsageError, printable
 from nmt_cli.training import checkpoints
 from nmt_cli.training.metrics import Metrics, Window
 from nmt_cli.training.optim import noam_rate
@@ -311,7 +311,7 @@ def _save(run: Run, last: bool) -> None:
             run.failed_saves += 1
             if last or run.failed_saves >= MAX_FAILED_SAVES:
                 raise
-            free = free_megabytes(run.directory)
+            free = artefact.free_megabytes(run.directory)
             warn(f"NO CHECKPOINT of update {state.step:,}: {error}; {free} MB are free. Training goes on")
             return []
         run.failed_saves = 0
