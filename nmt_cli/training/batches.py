@@ -10,7 +10,6 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,31 +61,15 @@ class BatchPlan:
         tokens_per_step: source tokens and target tokens per step, of each, on average (EOS counted).
         micro_batches: per step.
         seed: of the permutations.
-
-    Attributes:
-        steps_per_epoch: the same in each epoch.
     """
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
+        self.src_lengths, self.tgt_lengths = corpus.src.lengths(), corpus.tgt.lengths()
+        self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         tokens = len(corpus.src.ids) + len(corpus.tgt.ids)
         self.steps_per_epoch = max(1, min(len(corpus.src), round(tokens / (2 * tokens_per_step))))
         self._epoch, self._order, self._bounds = -1, np.empty(0, np.int64), [0]
-
-    @cached_property
-    def src_lengths(self) -> Lengths:
-        """Length of every source sentence, EOS counted."""
-        return self.corpus.src.lengths()
-
-    @cached_property
-    def tgt_lengths(self) -> Lengths:
-        """Length of every target sentence, EOS counted."""
-        return self.corpus.tgt.lengths()
-
-    @cached_property
-    def longer_lengths(self) -> Lengths:
-        """Length of the longer side of every pair."""
-        return np.maximum(self.src_lengths, self.tgt_lengths)
 
     def _costs(self, sentences: Lengths) -> Lengths:
         costs: Lengths = self.src_lengths[sentences] + self.tgt_lengths[sentences]
@@ -112,24 +95,19 @@ class BatchPlan:
 
     def batch(self, sentences: Lengths, device: torch.device | str = "cpu") -> Batch:
         """Return these pairs, packed."""
-        src_N, src_lengths = self.corpus.src.gather(sentences)
-        tgt_N, tgt_lengths = self.corpus.tgt.gather(sentences)
-        return pack(src_N, src_lengths, tgt_N, tgt_lengths, device)
+        return pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
     """Return the micro-batches of process `rank` of `world`, as many together as `memory_tokens` allows."""
     groups: list[list[int]] = []
-    size = 0
     for index in range(rank, len(costs), world):
         if not costs[index]:
             continue
-        if groups and size + costs[index] <= memory_tokens:
+        if groups and sum(costs[i] for i in groups[-1]) + costs[index] <= memory_tokens:
             groups[-1].append(index)
-            size += costs[index]
         else:
             groups.append([index])
-            size = costs[index]
     return groups
 
 
@@ -177,14 +155,17 @@ def dropout_masks(
 ) -> Masks | None:
     """Return the dropout masks of several micro-batches that are computed as one.
 
+    Each has a random stream of its own, named by its key: (seed, step from 0, micro-batch). The CPU and CUDA draw
+    different ones.
+
     Args:
-        keys: what names each micro-batch's random stream: (seed, step from 0, micro-batch).
-        tokens: source and target tokens of each micro-batch.
+        keys: of the micro-batches.
+        tokens: source and target tokens of each.
         places: how many masks the encoder and the decoder need.
         d_model: width of a mask.
         probability: P_drop.
         dtype: of the masks.
-        device: where they are drawn; the CPU and CUDA draw different ones.
+        device: where they are drawn.
     """
     if not probability:
         return None

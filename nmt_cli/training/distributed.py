@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import accelerate
@@ -74,9 +74,7 @@ class Stop:
         self._before = [signal.signal(number, self._handle) for number in SIGNALS]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in zip(SIGNALS, self._before, strict=True):
             signal.signal(number, handler)
 
@@ -114,17 +112,20 @@ def on_main(accelerator: Any, work: Callable[[], dict[str, Any] | None]) -> dict
         except OSError as error:
             failure = from_os_error(error)
     if accelerator.num_processes > 1:
-        message = json.dumps(answer).encode()
-        header = torch.tensor([failure.exit_code if failure else 0, len(message)], device=accelerator.device)
-        torch.distributed.broadcast(header, 0)
-        code, size = header.tolist()
+        code, answer = _broadcast(accelerator, [failure.exit_code if failure else 0, answer])
         if code and not failure:
             raise SystemExit(code)
-        if not failure:
-            payload = list(message) if accelerator.is_main_process else [0] * size
-            content = torch.tensor(payload, dtype=torch.uint8, device=accelerator.device)
-            torch.distributed.broadcast(content, 0)
-            answer = json.loads(bytes(content.tolist()))
     if failure:
         raise failure
     return answer
+
+
+def _broadcast(accelerator: Any, value: Any) -> Any:
+    """Return the main process' JSON-like value on all: its length, then its bytes."""
+    message = json.dumps(value).encode()
+    size = torch.tensor(len(message), device=accelerator.device)
+    torch.distributed.broadcast(size, 0)
+    padded = message[: int(size)].ljust(int(size))
+    content = torch.tensor(list(padded), dtype=torch.uint8, device=accelerator.device)
+    torch.distributed.broadcast(content, 0)
+    return json.loads(bytes(content.tolist()))

@@ -18,9 +18,9 @@ ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its c
 class _SmoothedLoss(torch.autograd.Function):
     """The loss and its gradient, computed together, a block of rows at a time.
 
-    Only one block of logits exists at any time: at 25,000 tokens and a vocabulary of 37,000 all of them would be 3.7 GB. The
-    gradient is known up to the factor that comes from above, which is a number, so it is computed at once. The even
-    part of the smoothing is the same for every row or column, so it never touches the logits.
+    Only one block of logits exists at any time: 25,000 tokens x a vocabulary of 37,000 would be 3.7 GB. The gradient is
+    known up to the factor that comes from above, which is a number, so it is computed at once. The even part of the
+    smoothing is the same for every row or column, so it never touches the logits.
     """
 
     @staticmethod

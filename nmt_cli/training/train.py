@@ -1,7 +1,6 @@
 """The train command: the loop, readable from top to bottom."""
 
 import contextlib
-import enum
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +15,8 @@ from torch import Tensor
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, duration, say, warn
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
-from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError, free_megabytes, printable
-from nmt_cli.training import checkpoints
-from nmt_cli.training.batches import (
-    BatchPlan,
-    MicroBatchGroup,
-    StepBatch,
-    default_memory_tokens,
-    dropout_masks,
-    group_micro_batches,
-)
+from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError, free_megabytes
+from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import Metrics, Window
@@ -37,27 +28,12 @@ from nmt_cli.transformer.weights import load_into, load_model, save_model
 
 MAX_SKIPPED_IN_A_ROW = 10
 MAX_FAILED_SAVES = 3
-
-
-class Reason(enum.IntEnum):
-    """Why training ends here; of several processes' reasons the highest counts."""
-
-    NONE = 0
-    DONE = 1
-    OUT_OF_HOURS = 2
-    NO_BETTER = 3
-    STOPPED = 4
+DONE, STOPPED = "done", "a signal asked for it; the same command resumes"
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Where a run reads and writes.
-
-    Args:
-        data: the prepared corpus.
-        run: the run's directory.
-        tracker: one of Accelerate's, beside metrics.jsonl.
-    """
+    """The prepared corpus, the run's directory, and one of Accelerate's trackers, beside metrics.jsonl."""
 
     data: Path
     run: Path
@@ -84,15 +60,16 @@ def train(settings: recipe.Recipe, options: TrainOptions) -> int:
                 accelerator.init_trackers(settings.name, _flat(settings))
             _announce(run)
             reason = _loop(run, stop)
-            if reason is not Reason.STOPPED:
-                on_main(accelerator, run.save_model)
+            if reason != STOPPED:
+                on_main(accelerator, lambda: _save_model(run))
             accelerator.end_training()
-            return stop.exit_code if reason is Reason.STOPPED else 0
+            return stop.exit_code if reason == STOPPED else 0
         except (RuntimeError, MemoryError) as error:
             raise to_user_error(error, settings) from error
 
 
-def _loop(run: "Run", stop: Stop) -> Reason:
+def _loop(run: "Run", stop: Stop) -> str:
+    """Train until there is a reason to stop, and return it."""
     training, state = run.settings.training, run.state
     began = time.monotonic() - state.seconds
     with (
@@ -102,7 +79,7 @@ def _loop(run: "Run", stop: Stop) -> Reason:
         window = Window()
         upcoming = pool.submit(run.step_batch, state.step)
         reason = _reason_to_stop(run, stop)
-        while reason is Reason.NONE:
+        while not reason:
             batch = upcoming.result()
             upcoming = pool.submit(run.step_batch, state.step + 1)  # while this one is computed
             nll, norm = run.take_step(state.step + 1, batch)
@@ -115,21 +92,30 @@ def _loop(run: "Run", stop: Stop) -> Reason:
                 _log(run, window, bar)
                 window = Window()
             bar.advance(1, run.progress_text)
-            if state.step % training.validate_every == 0 or last:
-                _validate(run, bar)
+            if run.dev and (state.step % training.validate_every == 0 or last):
+                _validate(run, run.dev, bar)
             reason = _reason_to_stop(run, stop)
             if reason or state.step % training.checkpoint_every == 0 or state.best_step == state.step:
                 state.seconds = time.monotonic() - began
                 _save_checkpoint(run, is_last=bool(reason))
         upcoming.cancel()
-        texts = {
-            Reason.OUT_OF_HOURS: f"{training.max_hours} hours are over",
-            Reason.NO_BETTER: f"nothing better in {state.not_better} validations (best: step {state.best_step:,})",
-            Reason.STOPPED: "a signal asked for it; the same command resumes",
-        }
-        if reason in texts and run.accelerator.is_main_process:
-            bar.line(f"stopped after step {state.step:,}: {texts[reason]}")
+        if reason != DONE and run.accelerator.is_main_process:
+            bar.line(f"stopped after step {state.step:,}: {reason}")
     return reason
+
+
+def _reason_to_stop(run: "Run", stop: Stop) -> str:
+    """Return why training ends here, "" where it goes on; the same on every process."""
+    training, state = run.settings.training, run.state
+    if state.step >= training.steps:
+        return DONE
+    out_of_hours = training.max_hours is not None and state.seconds >= training.max_hours * 3600
+    urgency = largest(run.accelerator, 2 if stop.signal else int(out_of_hours))
+    if urgency:
+        return STOPPED if urgency == 2 else f"{training.max_hours} hours are over"
+    if training.patience is not None and state.not_better >= training.patience:
+        return f"nothing better in {state.not_better} validations (best: step {state.best_step:,})"
+    return ""
 
 
 @dataclass
@@ -138,11 +124,11 @@ class Run:
 
     Attributes:
         accelerator: Accelerate's, which knows the device and the other processes.
-        dev: None where nothing is validated.
         transformer: the bare model; `model` is the same one with its loss, wrapped by Accelerate.
         dtype: arithmetic; weights and Adam's state are float32.
         memory_tokens: tokens of one side computed at once.
-        metrics: metrics.jsonl, open on the main process only.
+        dev: None where nothing is validated.
+        metrics: on the main process.
         progress_text: the last metrics, for the progress line.
         failed_saves: checkpoints in a row that could not be written.
         warned: that a validation is off the expected curve; once is enough.
@@ -152,44 +138,43 @@ class Run:
     directory: Path
     corpus: Corpus
     accelerator: Any
-    plan: BatchPlan
+    plan: batches.BatchPlan
     transformer: Transformer
     model: Any
     optimizer: Any
     dtype: torch.dtype
     memory_tokens: int
     state: checkpoints.State
-    dev: DevSet | None = None
-    metrics: Metrics | None = None
+    dev: DevSet | None
+    metrics: Metrics | None
     progress_text: str = ""
     failed_saves: int = 0
     warned: bool = False
 
-    def step_batch(self, index: int) -> StepBatch:
+    def step_batch(self, index: int) -> batches.StepBatch:
         """Return this process' share of a step (from 0)."""
         micro_batches = self.plan.micro_batches_of(index)
         tokens = [self.plan.tokens(sentences) for sentences in micro_batches]
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        costs = [max(both) for both in tokens]
+        costs = [max(sides) for sides in tokens]
         groups = [
             self._group(index, {i: micro_batches[i] for i in group})
-            for group in group_micro_batches(costs, rank, world, self.memory_tokens)
+            for group in batches.group_micro_batches(costs, rank, world, self.memory_tokens)
         ]
-        if not groups:  # a step of fewer micro-batches than processes
-            largest_one = int(np.argmax(costs))
-            groups = [self._group(index, {largest_one: micro_batches[largest_one]}, 0.0)]
-        return StepBatch(groups, sum(src for src, _ in tokens), sum(tgt for _, tgt in tokens))
+        if not groups and any(costs):  # fewer micro-batches than processes
+            groups = [self._group(index, {0: micro_batches[int(np.argmax(costs))]}, weight=0.0)]
+        return batches.StepBatch(groups, sum(src for src, _ in tokens), sum(tgt for _, tgt in tokens))
 
-    def _group(self, index: int, micro_batches: dict[int, Lengths], weight: float = 1.0) -> MicroBatchGroup:
+    def _group(self, index: int, micro_batches: dict[int, Lengths], weight: float = 1.0) -> batches.MicroBatchGroup:
         device, model = self.accelerator.device, self.settings.model
         batch = self.plan.batch(np.concatenate(list(micro_batches.values())), device)
         keys = [(self.settings.training.seed, index, i) for i in micro_batches]
         tokens = [self.plan.tokens(sentences) for sentences in micro_batches.values()]
         places = self.transformer.dropout_places()
-        masks = dropout_masks(keys, tokens, places, model.d_model, model.dropout, self.dtype, device)
-        return MicroBatchGroup(batch, masks, weight)
+        masks = batches.dropout_masks(keys, tokens, places, model.d_model, model.dropout, self.dtype, device)
+        return batches.MicroBatchGroup(batch, masks, weight)
 
-    def take_step(self, step: int, batch: StepBatch) -> tuple[Tensor, Tensor]:
+    def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
         """Do `step` (from 1): gradient, learning rate, Adam. Return this process' summed nll and the gradient's norm.
 
         The loss is summed and divided once by the target tokens of the whole step. DDP averages gradients over
@@ -197,9 +182,8 @@ class Run:
         """
         accelerator = self.accelerator
         nll = torch.zeros((), dtype=torch.float64, device=accelerator.device)
-        for i, group in enumerate(batch.groups):
-            is_last = i == len(batch.groups) - 1
-            with contextlib.nullcontext() if is_last else accelerator.no_sync(self.model):
+        for group in batch.groups:
+            with contextlib.nullcontext() if group is batch.groups[-1] else accelerator.no_sync(self.model):
                 loss, group_nll = self.model(group.batch, group.masks)
                 accelerator.backward(loss * (group.weight * accelerator.num_processes / batch.tgt_tokens))
             nll += group_nll.detach() * group.weight
@@ -224,47 +208,22 @@ class Run:
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
         moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam makes them in its first step
         with self.accelerator.no_sync(self.model):
-            loss, _ = self.model(group.batch, group.masks)
-            self.accelerator.backward(loss * 0.0)
+            self.accelerator.backward(0 * self.model(group.batch, group.masks)[0])
         del moments
         self.optimizer.zero_grad(set_to_none=True)
 
-    def save_model(self) -> None:
-        """Commit the last weights as a model, unless the run's model is of this step already."""
-        directory, steps = self.directory / "model", [self.state.step]
-        with contextlib.suppress(NmtError):
-            manifest = artefact.verify(directory, "model")
-            if manifest.get("corpus") == self.corpus.identity and list(manifest.get("steps", []))[-1:] == steps:
-                return
-        manifest = {"steps": steps, "corpus": self.corpus.identity}
-        weights = self.transformer.state_dict()
-        save_model(directory, weights, self.settings, self.corpus.tokenizer_file, manifest)
-        say(f"{directory} holds the last weights. Next: nmt average-checkpoints {self.directory}")
-
 
 def open_run(settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Run:
-    """Load corpus and model, restore the checkpoint of `step` (0: none), and try the largest batch.
+    """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch.
 
     Raises:
         NmtError: something does not fit.
     """
+    training, device = settings.training, accelerator.device
     dev = dev_set(corpus, settings)
-    if settings.training.patience and not dev.lines:
-        raise DataError(
-            f"training.patience needs a development set, and {corpus.directory} has none. "
-            "Prepare one, or set it to null"
-        )
-    run = place_run(settings, corpus, accelerator, directory, step)
-    run.dev = dev if dev.lines else None
-    if accelerator.is_main_process:
-        run.metrics = Metrics(directory / "metrics.jsonl", run.state.metrics_bytes)
-    return run
-
-
-def place_run(settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int = 0) -> Run:
-    """Return the model and its optimizer on the accelerator's device, after trying the largest batch."""
-    training = settings.training
-    plan = BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
+    if training.patience and not dev:
+        raise DataError(f"training.patience needs a development set, {corpus.directory} has none. Set it to null")
+    plan = batches.BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
     longest = int(plan.longer_lengths.max())
     if longest > settings.model.max_length:
         raise DataError(
@@ -280,8 +239,11 @@ def place_run(settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directo
         weights, moments = checkpoints.load(directory, step)
         load_into(transformer, weights, checkpoints.directory_of(directory, step))
     elif training.init_from:
-        _start_from(Path(training.init_from), transformer, corpus)
-    device = accelerator.device
+        start = load_model(Path(training.init_from))
+        if artefact.sha256(start.tokenizer_file) != artefact.sha256(corpus.tokenizer_file):
+            advice = f"Prepare the corpus with --tokenizer {start.tokenizer_file}"
+            raise DataError(f"{start.directory} has another tokenizer than {corpus.directory}. {advice}")
+        load_into(transformer, start.model.state_dict(), start.directory)
     dtype = choose_dtype(training.precision, device)
     transformer.to(device)
     model, optimizer = LossModel(transformer, training.label_smoothing, dtype), adam(transformer, training)
@@ -289,22 +251,25 @@ def place_run(settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # DDP's new word for broadcast_buffers is too new for us
         model, optimizer = accelerator.prepare(model, optimizer)
-    memory_tokens = training.memory_tokens or default_memory_tokens(settings.model, device)
+    tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
+    metrics = Metrics(directory / "metrics.jsonl", state.metrics_bytes) if accelerator.is_main_process else None
     run = Run(
-        settings, directory, corpus, accelerator, plan, transformer, model, optimizer, dtype, memory_tokens, state
+        settings,
+        directory,
+        corpus,
+        accelerator,
+        plan,
+        transformer,
+        model,
+        optimizer,
+        dtype,
+        tokens,
+        state,
+        dev,
+        metrics,
     )
     run.check_memory()
     return run
-
-
-def _start_from(directory: Path, model: Transformer, corpus: Corpus) -> None:
-    source = load_model(directory)
-    if artefact.sha256(source.tokenizer_file) != artefact.sha256(corpus.tokenizer_file):
-        raise DataError(
-            f"{source.directory} has another tokenizer than {corpus.directory}. "
-            f"Prepare the corpus with --tokenizer {source.tokenizer_file}"
-        )
-    load_into(model, source.model.state_dict(), source.directory)
 
 
 def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
@@ -317,7 +282,7 @@ def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) ->
             "micro-batch is the least: a new run may have more and smaller ones (training.micro_batches)"
         )
     if isinstance(error, torch.distributed.DistError) or "gloo" in text:
-        return StorageError(f"lost another process of this run: {printable(text, 150)}. The same command resumes")
+        return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
     return error
 
 
@@ -333,41 +298,24 @@ def _flat(settings: recipe.Recipe) -> dict[str, str | float]:
 def _announce(run: Run) -> None:
     if not run.accelerator.is_main_process:
         return
-    settings, pairs = run.settings, len(run.corpus.src)
-    parameters = sum(p.numel() for p in run.transformer.parameters())
-    step, steps = run.state.step, settings.training.steps
+    pairs, parameters = len(run.corpus.src), sum(p.numel() for p in run.transformer.parameters())
+    step, steps, expect = run.state.step, run.settings.training.steps, run.settings.expect
     start = "finished with" if step >= steps else "resuming after" if step else "starting at"
     say(
         f"{run.directory}: {start} step {step:,} of {steps:,}; {parameters:,} parameters; "
-        f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch; "
-        f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, "
-        f"{str(run.dtype).removeprefix('torch.')}"
+        f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch; {run.accelerator.num_processes} process(es) "
+        f"on {run.accelerator.device}, {str(run.dtype).removeprefix('torch.')}"
     )
-    expected, span = settings.expect.parameters, settings.expect.pairs
-    if expected and expected != parameters:
-        warn(f"the recipe expects {expected:,} parameters, this model has {parameters:,}")
-    if span and not span[0] <= pairs <= span[1]:
+    if expect.parameters and expect.parameters != parameters:
+        warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
+    if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
+        low, high = expect.pairs
         warn(
-            f"the recipe expects {span[0]:,} to {span[1]:,} training pairs, {run.corpus.directory} has {pairs:,}: "
+            f"the recipe expects {low:,} to {high:,} training pairs, {run.corpus.directory} has {pairs:,}: "
             "it is an excerpt, or was cleaned otherwise, and results will differ"
         )
-    if run.dev is None:
+    if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
-
-
-def _reason_to_stop(run: Run, stop: Stop) -> Reason:
-    """Return why training ends here, the same on every process."""
-    training, state = run.settings.training, run.state
-    reason = Reason.NONE
-    if state.step >= training.steps:
-        reason = Reason.DONE
-    elif stop.signal:
-        reason = Reason.STOPPED
-    elif training.max_hours is not None and state.seconds >= training.max_hours * 3600:
-        reason = Reason.OUT_OF_HOURS
-    elif training.patience is not None and state.not_better >= training.patience:
-        reason = Reason.NO_BETTER
-    return Reason(largest(run.accelerator, reason))
 
 
 def _count_skipped(run: Run, norm: Tensor) -> None:
@@ -414,33 +362,31 @@ def _log(run: Run, window: Window, bar: Progress) -> None:
         say(f"step {state.step:,}/{training.steps:,}  {run.progress_text}  {duration(left)} left")
 
 
-def _validate(run: Run, bar: Progress) -> None:
+def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
     """Measure the development set on the main process; all remember the best step."""
-    state, dev = run.state, run.dev
-    if dev is None:
-        return
+    state = run.state
 
     def measure() -> dict[str, Any]:
+        assert run.metrics
         start = time.monotonic()
         result = validate(run.transformer, run.dtype, dev, run.settings)
         scores = {"dev_nll": result.nll, "dev_perplexity": result.perplexity, "dev_bleu": result.bleu}
-        assert run.metrics is not None
         run.metrics.write({"step": state.step, **scores, "seconds": state.seconds, "samples": result.samples})
         run.accelerator.log({name: score for name, score in scores.items() if score is not None}, step=state.step)
         bleu = "" if result.bleu is None else f"  BLEU {result.bleu:.2f}"
         took = duration(time.monotonic() - start)
         bar.line(f"step {state.step:,}  dev nll {result.nll:.3f}  perplexity {result.perplexity:.2f}{bleu}  ({took})")
-        worse = None if run.warned else off_the_curve(run.settings.expect, state.step, result)
-        if worse:
+        worse = off_the_curve(run.settings.expect, state.step, result)
+        if worse and not run.warned:
             run.warned = True
             warn(f"step {state.step:,} is off the curve: {worse}. nmt doctor {run.directory} says why")
         return scores
 
     scores = on_main(run.accelerator, measure)
     state.dev_nll, state.dev_bleu = scores["dev_nll"], scores["dev_bleu"]
-    better = state.best_nll is None or scores["dev_nll"] < state.best_nll
-    state.not_better = 0 if better else state.not_better + 1
-    if better:
+    state.not_better += 1
+    if state.best_nll is None or scores["dev_nll"] < state.best_nll:
+        state.not_better = 0
         state.best_step, state.best_nll, state.best_bleu = state.step, state.dev_nll, state.dev_bleu
 
 
@@ -449,11 +395,11 @@ def _save_checkpoint(run: Run, *, is_last: bool) -> None:
     training, state = run.settings.training, run.state
 
     def commit() -> None:
-        assert run.metrics is not None
+        assert run.metrics
         try:
             state.metrics_bytes = run.metrics.commit()
-            moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
             weights = run.transformer.state_dict()
+            moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
             checkpoints.save(run.directory, state, weights, moments, {"corpus": run.corpus.identity})
             if state.best_step == state.step:
                 best = {"step": state.best_step, "dev_nll": state.best_nll, "dev_bleu": state.best_bleu}
@@ -469,3 +415,15 @@ def _save_checkpoint(run: Run, *, is_last: bool) -> None:
         checkpoints.prune(run.directory, state, training.checkpoint_every, training.keep_checkpoints)
 
     on_main(run.accelerator, commit)
+
+
+def _save_model(run: Run) -> None:
+    """Commit the last weights as a model, unless the run's model is of this step already."""
+    directory, steps, corpus = run.directory / "model", [run.state.step], run.corpus.identity
+    with contextlib.suppress(NmtError):
+        manifest = artefact.verify(directory, "model")
+        if manifest.get("corpus") == corpus and list(manifest.get("steps", []))[-1:] == steps:
+            return
+    weights, tokenizer = run.transformer.state_dict(), run.corpus.tokenizer_file
+    save_model(directory, weights, run.settings, tokenizer, {"steps": steps, "corpus": corpus})
+    say(f"{directory} holds the last weights. Next: nmt average-checkpoints {run.directory}")

@@ -54,14 +54,16 @@ class DevSet:
     targets: list[list[int]]
 
 
-def dev_set(corpus: Corpus, settings: recipe.Recipe) -> DevSet:
-    """Encode the development lines of a corpus.
+def dev_set(corpus: Corpus, settings: recipe.Recipe) -> DevSet | None:
+    """Encode the development lines of a corpus; None where it has none.
 
     Raises:
         DataError: the sides do not fit together, or no pair fits the model.
     """
-    tokenizer = Tokenizer(corpus.tokenizer_file)
     src, tgt = corpus.lines("dev")
+    if not src and not tgt:
+        return None
+    tokenizer = Tokenizer(corpus.tokenizer_file)
     dev = DevSet(tokenizer, src, tgt, encode(tokenizer, src), encode(tokenizer, tgt))
     shortest = min((max(map(len, pair)) for pair in zip(dev.sources, dev.targets, strict=False)), default=0)
     if len(src) != len(tgt) or shortest > settings.model.max_length:
