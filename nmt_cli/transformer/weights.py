@@ -1,5 +1,6 @@
 """The model directory: weights, recipe and tokenizer together, movable anywhere; and safetensors files in general."""
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,8 @@ def save_model(
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
-    with artefact.staged(directory, KIND, about, overwrite=True) as stage:
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
         artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())

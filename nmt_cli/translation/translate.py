@@ -60,7 +60,7 @@ class TranslateOptions:
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     """Return the models to use: those named, else $NMT_MODEL, else the newest under runs/.
 
-    The newest is the one whose manifest was written last: a model directory is committed once and never changed.
+    The newest by what its manifest says; where it says nothing, as before 2026, by the file's time.
 
     Raises:
         MissingError: there is none.
@@ -70,12 +70,16 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     if os.environ.get("NMT_MODEL"):
         chosen = Path(os.environ["NMT_MODEL"])
     else:
-        manifests = sorted(Path("runs").glob("*/model/manifest.json"), key=lambda p: (p.stat().st_mtime_ns, str(p)))
+        manifests = list(Path("runs").glob("*/model/manifest.json"))
         if not manifests:
             raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
-        chosen = manifests[-1].parent
+        chosen = max(manifests, key=_age).parent
     say(f"model: {chosen}")
     return (chosen,)
+
+
+def _age(manifest: Path) -> tuple[str, int, str]:
+    return artefact.read_json(manifest).get("created", ""), manifest.stat().st_mtime_ns, str(manifest)
 
 
 def _check(options: TranslateOptions) -> None:

@@ -163,7 +163,7 @@ class Workers:
                     idlest.open += len(batch)
                     idlest.send(batch)
                 busy = {channel.connection: channel for channel in self._channels if channel.open or channel.unsent}
-                if more and not busy:
+                if not busy:
                     yield None
                     continue
                 unsent = [connection for connection, channel in busy.items() if channel.unsent]
