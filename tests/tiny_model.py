@@ -11,23 +11,7 @@ from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import save_model
 
-WORDS = [
-    "der",
-    "die",
-    "das",
-    "und",
-    "ist",
-    "nicht",
-    "ein",
-    "mit",
-    "auf",
-    "Haus",
-    "Hund",
-    "Katze",
-    "Baum",
-    "geht",
-    "rot",
-]
+WORDS = "der die das und ist nicht ein mit auf Haus Hund Katze Baum geht rot".split()
 
 
 def make_model(place: Path, *changes: str, seed: int = 1) -> Path:
