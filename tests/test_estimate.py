@@ -133,6 +133,7 @@ def test_measured_updates_are_the_runs_own(
     tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, tmp_path: Path
 ) -> None:
     from nmt_cli.training.start import open_run
+
     from nmt_cli.training.train import TrainOptions, accelerator_for
 
     settings = tiny_recipe()

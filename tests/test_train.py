@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import tracking
+from nmt_cli.training.update import LossModel, Trainer
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
@@ -30,7 +31,6 @@ from nmt_cli.training.batches import Updates
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam
 from nmt_cli.training.train import TrainOptions, train
-from nmt_cli.training.update import LossModel, Trainer
 from nmt_cli.training.validation import dev_set
 from nmt_cli.transformer.model import Transformer, pack
 from nmt_cli.transformer.weights import load_model, load_tensors
