@@ -425,6 +425,8 @@ def test_samples_do_not_depend_on_company_or_workers(translator: Translator, mod
         assert run(two, data, **options).decode() == one
     lines = one.split("\n")[:-1]
     assert len(lines) == 8
+    with pytest.raises(UsageError, match="at most 4,096 samples"):
+        translator.translate([], n_best=5000, sampling=Sampling())
     assert lines[0][4:] != lines[2][4:]  # the same source on another line has numbers of its own
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
 
@@ -524,9 +526,7 @@ def test_int8_translates_too(model: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        (TranslateOptions(format="xml"), UsageError, "--format must be one of"),
         (TranslateOptions(beam=2, n_best=3), UsageError, "--n-best 3 needs --beam 3"),
-        (TranslateOptions(n_best=5000, sampling=Sampling()), UsageError, "at most 4,096 translations"),
         (TranslateOptions(input=Path("absent")), MissingError, "no file absent"),
         (TranslateOptions(score_pairs=Path("absent"), n_best=2), UsageError, "--score-pairs"),
         (TranslateOptions(input=Path("/"), output=Path("absent/out")), OutputError, "no directory absent"),

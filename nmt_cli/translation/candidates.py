@@ -45,12 +45,9 @@ def best_continuations(
     Args:
         scores_RV: as `average` returns them; changed here.
         alive_SW: log-probabilities of the hypotheses so far.
-        forced: rows whose next token is forced, and these tokens: such a hypothesis has no other continuation.
-        sampling: how to draw one token per row (W is 1) instead of taking the 2W best; None for not.
+        forced: rows whose next token is forced, and these tokens.
+        sampling: draw one token per row (W is 1) instead of taking the 2W best.
         random: for each row, the number from [0, 1) that decides what is drawn.
-
-    Raises:
-        DivergedError: the scores are not finite.
     """
     rows, blocks = len(scores_RV), scores_RV.shape[1] // BLOCK
     largest_RB = scores_RV.view(rows, blocks, BLOCK).amax(-1)

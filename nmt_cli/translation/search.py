@@ -127,7 +127,8 @@ class _Slots:
         """Continue every hypothesis by one token."""
         used = self.used()
         self._resize(used, len(used))
-        self.position_S[[slot for slot, segment in enumerate(self.segments) if not segment]] = 0  # they step along
+        if len(used) < len(self.segments):  # empty slots step along, and must not run out of positions
+            self.position_S[[slot for slot, segment in enumerate(self.segments) if not segment]] = 0
         logits = [decoder.step(self.last_SW, self.position_S) for decoder in self.decoders]
         random = []
         if self.settings.sampling:
@@ -154,13 +155,7 @@ class _Slots:
         return rows, ids
 
     def _advance(self, sums_SC: Tensor, parents_SC: Tensor, ids_SC: Tensor) -> Tensor:
-        """Take one step, given each slot's best continuations, best first; return the parents of those that live on.
-
-        Args:
-            sums_SC: log-probabilities of the hypotheses continued so.
-            parents_SC: which hypotheses are continued.
-            ids_SC: with which tokens.
-        """
+        """Take what `best_continuations` returns; return the parents of those hypotheses that live on."""
         width, slots = self.settings.beam, len(self.segments)
         ends_SC = ids_SC == EOS
         self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -torch.inf), parents_SC, sums_SC)
@@ -300,9 +295,6 @@ def search(models: Sequence[Transformer], dtype: torch.dtype, segments: Segments
         dtype: arithmetic.
         segments: read when there is room. Neighbours should be of one length.
         settings: of the search.
-
-    Raises:
-        DivergedError: the model's numbers are not finite.
     """
     slots = _Slots(models, dtype, settings)
     feed = _Feed(segments, slots)
@@ -324,11 +316,7 @@ def _rows(models: Sequence[Transformer], settings: SearchSettings) -> int:
 def search_with_oom_retry(
     models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings
 ) -> Results:
-    """Do what `search` does; where memory does not suffice, start the unfinished segments again in smaller batches.
-
-    Raises:
-        StorageError: there is too little memory for one segment.
-    """
+    """Do what `search` does; where memory does not suffice, start the unfinished segments again in smaller batches."""
     rows = _rows(models, settings)
     unfinished: dict[int, Segment] = {}
 
@@ -361,12 +349,7 @@ def score_targets(
 ) -> list[list[float]]:
     """Return the log-probability of every target token, given its source and the target before it.
 
-    Pairs of similar length are computed together. Several models' probabilities are averaged.
-
-    Args:
-        models: as `for_inference` returns them.
-        dtype: arithmetic.
-        pairs: source and target ids, both closed by EOS.
+    Both are closed by EOS. Pairs of similar length are computed together. Several models' probabilities are averaged.
     """
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     results: list[list[float]] = [[] for _ in pairs]

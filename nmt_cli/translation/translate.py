@@ -24,7 +24,7 @@ from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, St
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import save_tensors
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.translator import MAX_SAMPLES, Translation, Translator
+from nmt_cli.translation.translator import Translation, Translator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
@@ -84,14 +84,8 @@ def _age(manifest: Path) -> tuple[str, int, str]:
 
 def _check(options: TranslateOptions) -> None:
     """Refuse options that contradict each other, before a model is loaded."""
-    if options.format not in ("text", "jsonl"):
-        raise UsageError(f"--format must be one of text, jsonl, not {options.format!r}")
     if options.beam is not None and options.n_best > options.beam and not options.sampling:
         raise UsageError(f"--n-best {options.n_best} needs --beam {options.n_best} or more, not {options.beam}")
-    if options.sampling and options.n_best > MAX_SAMPLES:
-        raise UsageError(
-            f"--sample draws at most {MAX_SAMPLES:,} translations of a line, not --n-best {options.n_best:,}"
-        )
     if options.score_pairs and (options.sampling or options.prefix or options.n_best > 1):
         raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix and --n-best")
     if options.input is None and sys.stdin is None:

@@ -34,6 +34,9 @@ SAMPLE_BITS, PLACE_BITS = 12, 20  # of a segment's key: as many samples of a lin
 MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
 
 
+Lines = Iterable[str | None]  # None: the next one has not come yet
+
+
 @dataclass
 class Counts:
     """What a Translator has done so far."""
@@ -65,9 +68,9 @@ class Translator:
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    On a CPU it searches in one process per core, on several GPUs in one per GPU, else in this process. (Not on several
-    GPUs where CUDA has been used in this process before, which a fork cannot share, nor in a launched job.) These
-    processes start with the first translation and end when the Translator is closed, is garbage, or this process ends.
+    On a CPU it searches in one process per core, on several GPUs in one per GPU (in this process if CUDA has been used
+    in it before, which a fork cannot share, or in a launched job). These processes start with the first translation and
+    end when the Translator is closed, is garbage, or this process ends.
 
     Args:
         models: model directories; several need one and the same tokenizer.
@@ -78,11 +81,6 @@ class Translator:
         recipe: of the first model.
         models: as `for_inference` returns them, on `device`; `dtype` is their arithmetic.
         idle: True while every line that was read is translated: then an iterator of lines may wait for the next one.
-
-    Raises:
-        MissingError: there is no such model.
-        DataError: a model is damaged, or tokenizers differ.
-        UsageError: this hardware does not have this precision.
     """
 
     def __init__(
@@ -147,7 +145,7 @@ class Translator:
 
     def translate(
         self,
-        lines: Iterable[str | None],
+        lines: Lines,
         *,
         beam: int | None = None,
         alpha: float | None = None,
@@ -155,28 +153,23 @@ class Translator:
         n_best: int = 1,
         split: bool | None = None,
         sampling: Sampling | None = None,
-        prefixes: Iterable[str | None] | None = None,
+        prefixes: Lines | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while lines are read.
 
         Up to CHUNK_LINES are read ahead, so that neighbours in a batch are of similar length. Where the next line is
-        not there yet, let `lines` yield None: those before it are then translated meanwhile.
+        not there yet, let `lines` yield None: those before it are then translated meanwhile. A line without text has
+        an empty translation. For settings that are None see `recipe.decoding`.
 
         Args:
-            lines: to translate; a line without text has an empty translation.
-            beam: hypotheses kept; 1 is greedy search. The default of this and of the next two is the recipe's.
+            lines: to translate.
+            beam: hypotheses kept; 1 is greedy search.
             alpha: of the length penalty.
             extra_length: longest translation: the source plus this many tokens.
             n_best: hypotheses per line.
-            split: whether lines longer than the model was trained on are cut at sentence ends, and failed translations
-                tried again in halves. Default: the recipe's.
+            split: whether to cut long lines at sentence ends, and to try failed translations again in halves.
             sampling: draw `n_best` translations instead of searching.
             prefixes: for each line what its translation must begin with.
-
-        Raises:
-            DataError: there are fewer prefixes than lines.
-            DivergedError: the model's numbers are not finite.
-            StorageError: a process ended, or there is too little memory.
         """
         decoding = self.recipe.decoding
         if sampling and n_best > MAX_SAMPLES:
@@ -196,7 +189,7 @@ class Translator:
             if self.device.type == "cpu":
                 self.models  # noqa: B018 - made before the fork, so that all processes share them
             self._workers = Workers(self._devices, self._on)
-        return self._results(_Lines(self, iter(lines), prefixes, options), settings, n_best)
+        return self._results(_Lines(self, lines, prefixes, options), settings, n_best)
 
     def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
         self.device = device
@@ -222,11 +215,7 @@ class Translator:
                 self.close()  # its processes are still searching
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[ScoredTranslation]:
-        """Yield the scores of given translations: of every (source, translation), in order.
-
-        Raises:
-            DataError: a pair is too long for the model.
-        """
+        """Yield the scores of given translations: of every (source, translation), in order."""
         alpha = self.recipe.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
@@ -254,15 +243,9 @@ class _Line:
 class _Lines:
     """The lines of one call of `translate`, from reading to joining."""
 
-    def __init__(
-        self,
-        translator: Translator,
-        lines: Iterator[str | None],
-        prefixes: Iterable[str | None] | None,
-        options: SegmentOptions,
-    ) -> None:
+    def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, options: SegmentOptions) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
-        self.lines, self.options = lines, options
+        self.lines, self.options = iter(lines), options
         self.prefixes = None if prefixes is None else iter(prefixes)
         self.read, self.ended = 0, False
         self.pending: deque[_Line] = deque()  # read and not given back
