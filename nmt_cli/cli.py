@@ -96,6 +96,10 @@ def prepare(
     }  # fmt: skip
     settings = choose(corpus, given, out, set_ or [])
     target = out or corpus_directory(settings.name)
+    if settings.format == "trees":
+        from nmt_cli.parsing.trees import linearise
+
+        settings = linearise(settings, target.with_name(f"{target.name}-text"))
     run(settings, target, PrepareOptions(mirror, workers, overwrite, dry_run, strict))
 
 
@@ -261,7 +265,14 @@ def reproduce(
     from nmt_cli.reproduce import ReproduceOptions
     from nmt_cli.reproduce import reproduce as go
 
-    raise typer.Exit(go(settings, ReproduceOptions(data, run, mirror, workers, dry_run)))
+    rows = None
+    if settings.corpus.format == "trees":
+        from nmt_cli.parsing.score import rows
+        from nmt_cli.parsing.trees import linearise
+
+        text = linearise(settings.corpus, data.with_name(f"{data.name}-text"))
+        settings = settings.model_copy(update={"corpus": text})
+    raise typer.Exit(go(settings, ReproduceOptions(data, run, mirror, workers, dry_run), rows))
 
 
 @app.command()
@@ -316,8 +327,7 @@ def score(
 
     sacreBLEU and chrF with their signatures, BLEU as the paper computed it, and F1 of the brackets of trees.
     """
-    from nmt_cli.scoring.score import ScoreOptions
-    from nmt_cli.scoring.score import score_command, source_lines
+    from nmt_cli.scoring.score import ScoreOptions, score_command, source_lines
 
     options = ScoreOptions(
         hypothesis=hypothesis,
@@ -343,7 +353,9 @@ def score(
         from nmt_cli.translation.translate import translate_all
 
         lines = translate_all(model, source_lines(options))
-    raise typer.Exit(score_command(options, lines))
+    from nmt_cli.parsing import score as parsing
+
+    raise typer.Exit((parsing.score_brackets if parsing.wanted(options) else score_command)(options, lines))
 
 
 @app.command()

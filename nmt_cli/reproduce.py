@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.corpus.toy import pronoun_accuracy
-from nmt_cli.parsing.brackets import SIGNATURE, corpus_brackets
 from nmt_cli.reporting.report import report
-from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
 from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
+from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
+
+# What `reproduce` prints of the scores: [what, expected, obtained], and a signature.
+Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], tuple[list[list[str]], str]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class ReproduceOptions:
     dry_run: bool = False
 
 
-def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
+def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | None = None) -> int:
     """Play a recipe from raw text to a score beside the expected one, and return the exit code.
 
     Killed or stopped anywhere, the same command goes on from there. Under `accelerate launch` all processes train and
@@ -49,7 +52,7 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions) -> int:
     corpus = open_corpus(options.data)
     _average(settings, options.run)
     hypotheses = _translate(settings, corpus, options.run)
-    _score(settings, corpus, options.run, hypotheses)
+    _score(settings, corpus, options.run, hypotheses, rows)
     page = report(options.run, data=options.data)
     say(f"{page} shows all of it. {duration(time.monotonic() - start)} in all")
     return 0
@@ -135,12 +138,13 @@ def _translate(settings: recipe.Recipe, corpus: Corpus, run: Path) -> dict[str, 
     return hypotheses
 
 
-def _score(settings: recipe.Recipe, corpus: Corpus, run: Path, hypotheses: dict[str, list[str]]) -> None:
+def _score(
+    settings: recipe.Recipe, corpus: Corpus, run: Path, hypotheses: dict[str, list[str]], score_rows: Rows | None
+) -> None:
     """Print what was expected and what came out."""
-    expect = settings.expect
     source, references = corpus.lines("test")
-    if settings.corpus.tgt == recipe.TREES:
-        rows, signature = _bracket_rows(expect, corpus, hypotheses), f"brackets by {SIGNATURE}"
+    if score_rows:
+        rows, signature = score_rows(settings, corpus, hypotheses)
     else:
         rows, signature = _bleu_rows(settings, corpus, run, hypotheses)
     note = " (generated text: not comparable with anything)" if corpus.manifest.get("generated") else ""
@@ -150,22 +154,6 @@ def _score(settings: recipe.Recipe, corpus: Corpus, run: Path, hypotheses: dict[
     picks = [i * len(source) // 5 for i in range(5)] if source else []
     for i in picks:
         say(f"  source      {source[i]}\n  reference   {references[i]}\n  translation {hypotheses['test'][i]}\n")
-
-
-def _bracket_rows(expect: recipe.Expect, corpus: Corpus, hypotheses: dict[str, list[str]]) -> list[list[str]]:
-    """Return what was expected of parsing and what came out."""
-    rows: list[list[str]] = []
-    for split in ("dev", "test"):
-        gold = corpus.lines(split)[1]
-        if not gold:
-            continue
-        counts = corpus_brackets(hypotheses[split], gold)
-        paper = f"{expect.paper_f1:g} (the paper)" if expect.paper_f1 and split == "test" else ""
-        rows.append([f"{split} F1 of labelled brackets", paper, f"{counts.f1:.2f}"])
-        rows.append([f"{split} precision, recall", "", f"{counts.precision:.2f}, {counts.recall:.2f}"])
-        failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
-        rows.append([f"{split} outputs that are no tree", "", failed])
-    return rows
 
 
 def _bleu_rows(
