@@ -241,11 +241,12 @@ def reproduce(
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     from nmt_cli import reproduce as command
 
-    rows, corpus = None, _as_text(settings.corpus, data)
+    corpus = _as_text(settings.corpus, data)
+    rows = None
     if settings.corpus.format == "trees":
-        from nmt_cli.parsing.score import score_run
+        from nmt_cli.parsing import score as parsing
 
-        rows = score_run
+        rows = parsing.rows
     code = command.reproduce(settings, _build(command.ReproduceOptions, locals()), rows)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
         from nmt_cli.reporting.report import report as write
@@ -279,20 +280,17 @@ def score(
 
     sacreBLEU and chrF with their signatures, BLEU as the paper computed it, and F1 of the brackets of trees.
     """
-    from nmt_cli.scoring.score import ScoreOptions, score_command, source_lines
+    from nmt_cli.parsing import score as parsing
+    from nmt_cli.scoring import score as command
 
-    options = _build(ScoreOptions, locals())
-    if "brackets" in options.metrics:
-        from nmt_cli.parsing.score import score_brackets
-
-        return score_brackets(options)
+    options = _build(command.ScoreOptions, locals())
     lines = None
     if model is not None:
         from nmt_cli.translation.translator import Translator
 
         with Translator(model) as translator:
-            lines = [translation.text for translation in translator.translate(source_lines(options))]
-    return score_command(options, lines)
+            lines = [translation.text for translation in translator.translate(command.source_lines(options))]
+    return (parsing.score_brackets if parsing.wanted(options) else command.score_command)(options, lines)
 
 
 @app.command()
@@ -387,4 +385,4 @@ def _as_text(corpus: Any, data: Path) -> Any:
     from nmt_cli.artefact import beside
     from nmt_cli.parsing.trees import linearise
 
-    return linearise(corpus, beside(data, "", ".text"))
+    return linearise(corpus, beside(data, "", "-text"))
