@@ -17,7 +17,7 @@ from torch import Tensor
 from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
 from nmt_cli.corpus.store import Corpus, open_corpus
-from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError, free_megabytes
+from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.transformer.model import parameter_count
 from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
 
@@ -190,7 +190,7 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
         artefact.replace_file(run / "recipe.yaml", recipe.to_yaml(settings))  # last: it makes the directory a run
     parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
-    need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), free_megabytes(run)
+    need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), artefact.free_megabytes(run)
     if free < need:
         raise StorageError(f"{run} needs {need} MB for checkpoints and has {free} MB free. Free some space")
     return newest(run, corpus.identity)

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, duration, say, warn
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
-from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError, free_megabytes
+from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main
 from nmt_cli.training.loss import LossModel
@@ -408,7 +408,7 @@ def _save_checkpoint(run: Run, *, is_last: bool) -> None:
             run.failed_saves += 1
             if is_last or run.failed_saves >= MAX_FAILED_SAVES:
                 raise
-            free = free_megabytes(run.directory)
+            free = artefact.free_megabytes(run.directory)
             warn(f"NO CHECKPOINT of step {state.step:,}: {error}; {free} MB are free. Training goes on")
             return
         run.failed_saves = 0
