@@ -14,7 +14,7 @@ from test_batches import corpus_of
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.training.batches import Updates, dropout_masks
+from nmt_cli.training.batches import BatchPlan, dropout_masks
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.transformer.cache import for_inference
@@ -39,14 +39,14 @@ def trained(
     training: recipe.Training,
     dtype: torch.dtype = torch.float32,
 ) -> Transformer:
-    """Return a model after `training.steps` updates on these pairs, computed in `dtype`."""
+    """Return a model after `training.steps` steps on these pairs, computed in `dtype`."""
     torch.manual_seed(training.seed)
     transformer = Transformer(model, vocabulary)
-    updates = Updates(as_corpus(pairs), training.tokens_per_step, 1, training.seed)
+    plan = BatchPlan(as_corpus(pairs), training.tokens_per_step, 1, training.seed)
     optimizer = adam(transformer, training)
     for step in range(training.steps):
-        (sentences,) = updates.micro_batches_of(step)
-        batch = updates.batch(sentences)
+        (sentences,) = plan.micro_batches_of(step)
+        batch = plan.batch(sentences)
         masks = dropout_masks(
             [(training.seed, step, 0)],
             [(len(batch.src_N), len(batch.tgt_out_N))],
