@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli import artefact, recipe
@@ -56,7 +56,7 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
     if code or not main:
         return code
     _average(settings, options.run)
-    run = replace(read_run(options.run, options.data), settings=settings)
+    run = read_run(options.run, options.data)
     _score(run, _translate(run), rows or _bleu_rows)
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
