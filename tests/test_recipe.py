@@ -1,8 +1,6 @@
 """Recipes are read strictly: by each knob's type, all errors at once, nothing that YAML invented."""
 
 import contextlib
-import dataclasses
-import typing
 from pathlib import Path
 
 import pytest

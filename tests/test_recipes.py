@@ -86,8 +86,9 @@ def test_one_update_of_every_recipe(
 ) -> None:
     """Whole width and depth; a vocabulary of 320 and a batch of a few words make it quick."""
     from nmt_cli.training.start import open_run
-    from nmt_cli.training.train import TrainOptions, accelerator_for
     from nmt_cli.training.update import Trainer
+
+    from nmt_cli.training.train import TrainOptions, accelerator_for
 
     monkeypatch.setattr(Trainer, "rehearse", lambda self: None)  # the update is enough
     settings = recipe.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])

@@ -285,13 +285,6 @@ def test_the_gradient_is_that_of_the_sentences_one_by_one(tiny_recipe: Make, num
     assert difference({n: p.grad for n, p in model.named_parameters()}, parts) < 1e-10  # type: ignore[misc]
 
 
-def test_memory_changes_nothing_but_the_order_of_sums(
-    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
-) -> None:
-    train(tiny_recipe("training.memory_tokens=60"), TrainOptions(numbers_corpus, tmp_path / "run"))
-    assert losses(tmp_path / "run") == pytest.approx(losses(reference_run), rel=1e-5)
-
-
 def test_a_process_without_a_micro_batch_takes_part_and_adds_nothing(tiny_recipe: Make, numbers_corpus: Path) -> None:
     settings = tiny_recipe("training.tokens_per_step=1", "training.micro_batches=9")  # a step is one pair
     whole, shared = (gradients(settings, numbers_corpus, world, 1000, 0) for world in (1, 3))
