@@ -1,6 +1,5 @@
 """Which sentences make an update, and their dropout masks: properties that must hold for every corpus and seed."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import random_model, tiny
 
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.training.batches import BatchPlan, dropout_masks, group_micro_batches
-from nmt_cli.training.loss import smoothed_loss
+from nmt_cli.training.batches import BatchPlan, dropout_masks
 from nmt_cli.transformer.model import PAD
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
@@ -68,18 +65,6 @@ def test_an_update_is_a_pure_function_of_seed_and_number(
         assert [m.tolist() for m in out_of_order.micro_batches_of(step)] == expected[step]
 
 
-@settings(max_examples=40, deadline=None)
-@given(lengths, st.integers(1, 200), st.integers(0, 2**31))
-def test_how_an_update_is_cut_does_not_change_which_sentences_it_has(
-    pairs: list[tuple[int, int]], tokens: int, seed: int
-) -> None:
-    corpus = corpus_of(pairs)
-    cuts = [BatchPlan(corpus, tokens, n, seed) for n in (1, 2, 8)]
-    for step in range(4):
-        sets = [sorted(i for m in plan.micro_batches_of(step) for i in m.tolist()) for plan in cuts]
-        assert sets[0] == sets[1] == sets[2]
-
-
 def test_epochs_and_seeds_differ() -> None:
     corpus = corpus_of(skewed(300))
     plan = BatchPlan(corpus, 500, 4, 1)
@@ -124,12 +109,6 @@ def test_micro_batches_cost_about_the_same() -> None:
         assert costs == pytest.approx(np.full(8, costs.mean()), rel=0.1)
 
 
-def test_a_corpus_smaller_than_an_update_is_one_update_an_epoch() -> None:
-    plan = BatchPlan(corpus_of([(3, 4), (5, 6)]), 25_000, 8, 1)
-    assert plan.steps_per_epoch == 1
-    assert sorted(i for m in plan.micro_batches_of(7) for i in m.tolist()) == [0, 1]
-
-
 def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     plan = BatchPlan(corpus_of([(3, 4), (1, 2), (5, 1)]), 100, 1, 1)
     batch = plan.batch(np.array([2, 0, 1]))
@@ -164,10 +143,6 @@ def test_masks_are_zeros_and_ones_one_block_per_place() -> None:
     assert torch.equal(narrow.tgt_LND.float(), wide.tgt_LND)
 
 
-def test_no_dropout_needs_no_masks() -> None:
-    assert masks(((1, 2, 3), (5, 7)), probability=0.0) is None
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 2**40))
 def test_masks_belong_to_micro_batches_not_to_how_many_are_computed_at_once(
@@ -198,36 +173,3 @@ def test_the_keep_rate_is_one_minus_p(probability: float) -> None:
     drawn = dropout_masks([(1, 2, 3)], [(2000, 1)], (1, 1), 512, probability, torch.float32)
     kept = float(drawn.src_LND.mean())
     assert kept == pytest.approx(1 - probability, abs=4 * np.sqrt(probability * (1 - probability) / 1_024_000))
-
-
-def test_micro_batches_computed_together_or_apart_give_one_gradient() -> None:
-    # Ragged micro-batches with dropout: what an update learns must not depend on the memory of the machine.
-    pairs = [(5, 7), (3, 2), (9, 4), (1, 1), (6, 6)]
-    corpus = corpus_of(pairs)
-    model = random_model(tiny(dropout=0.3), 110)
-    plan = BatchPlan(dataclasses.replace(corpus, src=corpus.src), 1000, 3, 1)
-    micro_batches = plan.micro_batches_of(0)
-    counts = [(int(plan.src_lengths[m].sum()), int(plan.tgt_lengths[m].sum())) for m in micro_batches if len(m)]
-    keys = [(1, 0, i) for i in range(len(counts))]
-    assert len(counts) == 3
-
-    def gradient(groups: list[list[int]]) -> np.ndarray:
-        model.zero_grad()
-        for group in groups:
-            batch = plan.batch(np.concatenate([micro_batches[i] for i in group]))
-            drawn = dropout_masks(
-                [keys[i] for i in group],
-                [counts[i] for i in group],
-                model.dropout_places(),
-                12,
-                model.settings.dropout,
-                torch.float64,
-            )
-            loss, _ = smoothed_loss(model(batch, drawn), model.embedding.weight, batch.tgt_out_N, 0.1)
-            loss.backward()
-        return np.concatenate([p.grad.numpy().ravel() for p in model.parameters()])
-
-    whole = gradient([[0, 1, 2]])
-    assert np.abs(whole).max() > 0.1
-    assert np.abs(whole - gradient([[0], [1], [2]])).max() < 1e-11
-    assert np.abs(whole - gradient([[2], [0, 1]])).max() < 1e-11
