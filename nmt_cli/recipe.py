@@ -296,11 +296,7 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
-    """Build a recipe from nested dicts of plain values, which `where` names in messages.
-
-    Raises:
-        UsageError: naming every wrong key and value.
-    """
+    """Build a recipe from nested dicts of plain values, or raise a UsageError that names every wrong one."""
     named = NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})
     values = merge({"corpus": named}, values)
     ignored: list[str] = []
@@ -317,11 +313,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
 
 
 def override(text: str) -> dict[str, Any]:
-    """Return `key.key=value` as nested dicts; a value in brackets is a list.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
+    """Return `key.key=value` as nested dicts; a value in brackets is a list."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {text[:60]}: write it as section.key=value")
@@ -332,12 +324,7 @@ def override(text: str) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read a recipe file and apply `key.key=value` overrides.
-
-    Raises:
-        MissingError: there is no such file.
-        UsageError: it is not a valid recipe.
-    """
+    """Read a recipe file and apply `key.key=value` overrides."""
     path = _find(path)
     values = _read_yaml(path)
     base = values.pop("base", None)
@@ -357,12 +344,8 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
 def load_stored(path: Path) -> Recipe:
     """Read the recipe of a run or a model, which another version of nmt may have written.
 
-    Settings that this version does not have are ignored with a warning, but for those of the model: what its weights
-    compute would be another function.
-
-    Raises:
-        MissingError: there is no such file.
-        DataError: it is damaged, or a newer version made the model.
+    Settings that this version does not have are ignored with a warning; but unknown ones of the model, whose weights
+    would compute another function, are a DataError.
     """
     if not path.is_file():
         raise MissingError(f"{path} is missing")
