@@ -38,7 +38,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _ignore_unknown(cls, values: Any, info: ValidationInfo) -> Any:
-        """Drop unknown settings of a stored recipe, and list them in the context; the model's must all be known."""
+        """Drop unknown settings of a stored recipe, and list them in the context; the model's must all be keys."""
         if info.context is None or cls is Model or not isinstance(values, dict):
             return values
         unknown = [name for name in values if name not in cls.model_fields]
@@ -189,7 +189,6 @@ NAMED_CORPORA: dict[str, dict[str, Any]] = {
 }
 for _name, _values in list(NAMED_CORPORA.items()):
     NAMED_CORPORA[f"{_name[:-6]}-{_values['tgt']}-en"] = {**_values, "src": _values["tgt"], "tgt": "en"}
-TREES = "trees"  # goes when no room asks for it any more
 
 
 class _Loader(yaml.BaseLoader):
@@ -253,9 +252,9 @@ def _complaint(error: Any) -> str:
     path, value = ".".join(map(str, error["loc"])), str(error["input"])[:40]
     if error["type"] == "extra_forbidden":
         section, _, name = path.rpartition(".")
-        known = list(_keys(to_plain(Recipe())))
-        siblings = [key for parent, key in known if parent == section]
-        elsewhere = [f"{parent}.{key}" for parent, key in known if key == name]
+        keys = list(_keys(to_plain(Recipe())))
+        siblings = [key for parent, key in keys if parent == section]
+        elsewhere = [f"{parent}.{key}" for parent, key in keys if key == name]
         nearest = difflib.get_close_matches(name, siblings, 1, 0.5) or elsewhere
         advice = f"did you mean {nearest[0]!r}?" if nearest else f"valid keys: {', '.join(siblings)}"
         return f"unknown key {path[:80]!r}; {advice}"

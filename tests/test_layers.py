@@ -133,7 +133,7 @@ def imports_of(name: str) -> Iterator[Import]:
         yield from (Import(name, target, top, node.lineno) for target in dict.fromkeys(targets))
 
 
-IMPORTS = [found for name in KNOWN for found in imports_of(name)]
+IMPORTS = [item for name in KNOWN for item in imports_of(name)]
 
 
 def test_the_package_is_found_and_read() -> None:
@@ -180,12 +180,12 @@ def test_what_every_command_loads_imports_nothing_heavy() -> None:
     reached, queue = set(), ["__main__", "cli", "artefact"]
     while queue:
         name = queue.pop()
-        for found in IMPORTS:
-            if found.module == name and found.top:
-                assert found.library not in HEAVY | {"yaml", "pydantic", "rich"}, str(found)
-                if found.ours in KNOWN and found.ours not in reached:
-                    reached.add(found.ours)
-                    queue.append(found.ours)
+        for item in IMPORTS:
+            if item.module == name and item.top:
+                assert item.library not in HEAVY | {"yaml", "pydantic", "rich"}, str(item)
+                if item.ours in KNOWN and item.ours not in reached:
+                    reached.add(item.ours)
+                    queue.append(item.ours)
 
 
 def test_help_loads_none_of_the_heavy_dependencies() -> None:

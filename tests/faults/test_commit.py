@@ -155,9 +155,9 @@ def test_a_save_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path, which: 
     prepare, step, before = SAVES[which]
     seen = set()
     for run, code in every_point(tmp_path, prepare, lambda run: checkpoint(run, step), error):
-        found = newest(run)
-        assert found in ((before, step) if code else (step,))
-        seen.add(found)
+        step_now = newest(run)
+        assert step_now in ((before, step) if code else (step,))
+        seen.add(step_now)
         if error and code:
             assert not temporaries(run)
         checkpoint(run, step)  # the next process finishes what was left
@@ -302,12 +302,12 @@ def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
 ) -> None:
     settings = tiny_recipe()
 
-    def found(run: Path) -> None:
+    def start(run: Path) -> None:
         checkpoints.check_run(settings, numbers_corpus, run)
 
-    for run, code in every_point(tmp_path, lambda run: None, found, error):
+    for run, code in every_point(tmp_path, lambda run: None, start, error):
         assert code or (run / "recipe.yaml").exists()
-        found(run)
+        start(run)
         assert recipe.load(run / "recipe.yaml") == settings
         corpus = open_corpus(numbers_corpus)
         assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
