@@ -48,7 +48,7 @@ def test_multi_bleu_prints_what_perl_prints() -> None:
         if output:  # Perl divides by zero where no hypothesis has a token
             assert str(result) == output
         else:
-            assert (result.score, result.hypothesis_length) == (0, 0)
+            assert (result.score, result.sys_len) == (0, 0)
 
 
 @pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="NMT_CORPORA is not set")

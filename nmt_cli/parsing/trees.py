@@ -68,7 +68,7 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
     Raises:
         DataError: something is not a tree; names the line and the reason.
     """
-    number = first = 0  # the line that is read, and the one on which its tree begins
+    number = first = 0  # the line that is read, and the one on which its tree begins; 0: between trees
 
     def parts() -> Iterator[str]:
         nonlocal number
@@ -85,8 +85,9 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
                 if labels.count(closing) != labels.count(closing[1:]):  # X X /X: which X has the word?
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
             yield words, labels
+            first = 0
     except (ValueError, RecursionError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        what = "a tree" if first == number else f"part of the tree that begins on line {first:,}"
+        what = f"part of the tree that begins on line {first:,}" if 0 < first < number else "a tree"
         raise DataError(f"{name}, line {number:,} is not {what}: {error}") from None
 
 

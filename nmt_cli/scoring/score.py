@@ -173,7 +173,8 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
     metrics = options.metrics or ("bleu", "chrf", *(["paper-bleu"] if language in ("de", "fr") else []))
     if any(name.startswith("paper") for name in metrics) and language not in LANGUAGES:
         raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
-    references, baseline = [text.lines for text in report.references], report.baseline and report.baseline.lines
+    references = [text.lines for text in report.references]
+    baseline = report.baseline.lines if report.baseline else None
     how: dict[str, Any] = {"language": language, "tokenize": options.tokenize, "lowercase": options.lowercase}
     for metric in dict.fromkeys(metrics):
         score, comparison = score_lines(metric, report.hypotheses.lines, references, baseline, **how)
