@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.errors import DataError, UsageError
@@ -69,19 +69,6 @@ def test_newstest2014_has_the_published_numbers_of_tokens() -> None:
     assert len(lines) == 3003
     assert sum(len(line.split()) for line in tokens) == 63_078
     assert sum(len(split_compounds(line).split()) for line in tokens) == 64_496
-
-
-@pytest.mark.skipif("NMT_MOSES" not in os.environ, reason="NMT_MOSES names no checkout of the Moses scripts of 2017")
-@settings(max_examples=5, deadline=None)
-@given(st.lists(st.text("aÉß1½ .,'\"-…„“&|[`\u00a0\u2028\r\x1c\x01中。", max_size=40), min_size=200, max_size=400))
-def test_live_perl(lines: list[str]) -> None:
-    for language in LANGUAGES:
-        for line, punctuation, tokens, compounds in zip(
-            lines, *record.pipeline(Path(os.environ["NMT_MOSES"]), lines, language), strict=True
-        ):
-            assert replace_unicode_punctuation(line) == punctuation
-            assert moses_tokenize(punctuation, language) == tokens
-            assert split_compounds(tokens.encode()).decode() == compounds
 
 
 @pytest.mark.parametrize(

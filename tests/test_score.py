@@ -22,17 +22,16 @@ from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import ScoreOptions
 
 # Words that lines and tokenizers break at, between ordinary ones.
-WORDS = "the|cat,|on|«a»|mat.|Größe|3,5|it's|(x-y)|...|„gut“|&amp;|!?|中文|U.S.|$5|''|%||\u00a0|a\u2028b|c\u0085d|e\rf|\r|g\x0bh|\x1c"
+WORDS = "the cat, on «a» mat. Größe 3,5 it's (x-y) ... „gut“ &amp; !? 中文 U.S. $5 '' %".split()  # noqa: SIM905
+WORDS += ["", "\u00a0", "a\u2028b", "c\u0085d", "e\rf", "\r", "g\x0bh", "\x1c"]
 
 
 def random_lines(rng: random.Random, count: int) -> list[str]:
-    return [" ".join(rng.choices(WORDS.split("|"), k=rng.choice((0, 1, 3, 8, 15)))) for _ in range(count)]
+    return [" ".join(rng.choices(WORDS, k=rng.choice((0, 1, 3, 8, 15)))) for _ in range(count)]
 
 
 def spoiled(rng: random.Random, lines: list[str], rate: float) -> list[str]:
-    return [
-        " ".join(w if rng.random() > rate else rng.choice(WORDS.split("|")) for w in line.split(" ")) for line in lines
-    ]
+    return [" ".join(w if rng.random() > rate else rng.choice(WORDS) for w in line.split(" ")) for line in lines]
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -155,11 +154,10 @@ def test_blank_hypotheses_are_scored_and_counted(files: dict[str, Path]) -> None
         ({"references": ["r"], "fail_if_worse": True}, "needs --baseline"),
         ({"test_set": "wmt14full", "language_pair": "en-de"}, "Did you mean wmt14/full"),
         ({"test_set": "wmt14", "language_pair": "en-xx"}, "one of cs-en, de-en"),
-        ({"references": [os.devnull], "hypothesis": Path(os.devnull), "metrics": ("paper-bleu",)}, "nothing to score"),
     ],
 )
 def test_refuses_options_before_reading(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError if "nothing" in message else UsageError, match=message):
+    with pytest.raises(UsageError, match=message):
         evaluate(**options)
 
 
@@ -254,12 +252,7 @@ def test_details_segments_and_markdown(files: dict[str, Path], tmp_path: Path) -
     assert [row["line"] for row in rows] == list(range(1, 41))
     assert rows[0]["hypothesis"] == evil
     assert rows[0]["chrf"] < rows[1]["chrf"] == rows[1]["baseline_chrf"]
-    groups = report.extremes()
-    assert (list(groups), groups["worst"][0].line, groups["lost"][0].line) == (
-        ["worst", "best", "lost", "gained"],
-        1,
-        1,
-    )
+    assert [group[0].line for group in report.extremes().values()] == [1, 40, 1, 40]
     assert (report.wins, report.losses) == (0, 1)
     (row,) = report.lengths()
     assert row == {"words": "11 to 20", "segments": 40, "bleu": report.scores[0].score}

@@ -139,7 +139,7 @@ def written(draw: st.DrawFn, depth: int = 0) -> tuple[str, list[str], list[str]]
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(written(), max_size=4), st.sampled_from(["", "TOP", "ROOT"]))
 def test_trees_however_written_come_back(all_of_them: list[tuple[str, list[str], list[str]]], root: str) -> None:
     wanted = [(words, labels) for _, words, labels in all_of_them]
