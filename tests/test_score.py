@@ -253,7 +253,7 @@ def test_details_segments_and_markdown(files: dict[str, Path], tmp_path: Path) -
     assert rows[0]["hypothesis"] == evil
     assert rows[0]["chrf"] < rows[1]["chrf"] == rows[1]["baseline_chrf"]
     assert [group[0].line for group in report.extremes().values()] == [1, 40, 1, 40]
-    assert (report.wins, report.losses) == (0, 1)
+    assert report.changes() == (0, 1)
     (row,) = report.lengths()
     assert row == {"words": "11 to 20", "segments": 40, "bleu": report.scores[0].score}
     markdown, text = report.markdown(), report.text()

@@ -94,14 +94,9 @@ class Report:
         pairs = zip(self.hypotheses.lines, self.source.lines, strict=True) if self.source else []
         return sum(bool(line) and line == source for line, source in pairs) if self.source else None
 
-    @property
-    def wins(self) -> int:
-        """How many segments are better than the baseline's, by chrF2."""
-        return sum(segment.gain > 0 for segment in self.segments)
-
-    @property
-    def losses(self) -> int:
-        return sum(segment.gain < 0 for segment in self.segments)
+    def changes(self) -> tuple[int, int]:
+        """Return how many segments are better and worse than the baseline's, by chrF2."""
+        return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
     def extremes(self) -> dict[str, list[Segment]]:
         """Return the worst and best segments by chrF2, and those that differ most from the baseline's."""
@@ -131,7 +126,7 @@ class Report:
         names += ["source", "baseline", "warnings", "gated", "failures"]
         values = {name: getattr(self, name) for name in names}
         values["versions"] = {"nmt": __version__, "sacrebleu": sacrebleu.__version__}
-        values |= {"wins": self.wins, "losses": self.losses} if self.baseline else {}
+        values |= dict(zip(("wins", "losses"), self.changes(), strict=True)) if self.baseline else {}
         values |= {"lengths": self.lengths(), **self.extremes()} if self.details else {}
         return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False, default=plain)
 
@@ -148,8 +143,9 @@ class Report:
         for c in self.comparisons:
             scores = [f"{c.baseline:.2f} ± {c.baseline_ci:.2f}", f"{c.score:.2f} ± {c.score_ci:.2f}"]
             rows.append([c.name, *scores, f"{c.difference:+.2f}", f"{c.p_bs:.4f}", f"{c.p_ar:.4f}"])
-        equal = len(self.segments) - self.wins - self.losses
-        note = f"Segments by chrF2: {self.wins:,} better, {self.losses:,} worse, {equal:,} equal."
+        wins, losses = self.changes()
+        equal = len(self.segments) - wins - losses
+        note = f"Segments by chrF2: {wins:,} better, {losses:,} worse, {equal:,} equal."
         return rows, f"{note} ±: 95 % interval, 1,000 bootstrap samples; randomisation: 10,000 trials."
 
     def text(self) -> str:

@@ -123,11 +123,7 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
 
 
 def source_lines(options: ScoreOptions) -> list[str]:
-    """Return the lines to translate first, where `score` is given a model instead of hypotheses.
-
-    Raises:
-        UsageError: nothing names a source.
-    """
+    """Return the lines to translate first, where `score` is given a model instead of hypotheses."""
     source = _references(options)[1]
     if source is None:
         raise UsageError("--model needs something to translate: --corpus, --test-set or --source FILE")
@@ -137,12 +133,7 @@ def source_lines(options: ScoreOptions) -> list[str]:
 def read_inputs(
     options: ScoreOptions, hypotheses: list[str] | None, convert: Callable[[Report], None] | None = None
 ) -> Report:
-    """Return a report that has its inputs but no scores yet.
-
-    Args:
-        options: what to score; they are checked first.
-        hypotheses: lines in memory, scored instead of a file's.
-        convert: changes the inputs before their lines are counted.
+    """Return a report that has its inputs, after `convert` changed them, but no scores yet.
 
     Raises:
         UsageError, MissingError, DownloadError: there is no such input.
@@ -184,11 +175,7 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
     return report
 
 
-def _no_details(_index: int) -> dict[str, Any]:
-    return {}
-
-
-def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = _no_details) -> None:
+def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
     """Add what follows from the scores: warnings, the gate, and segments (with details) where something needs them."""
     lines, first = report.hypotheses.lines, report.scores[0]
     marked = sum(bool(TOKENISED.search(line)) for line in lines)
