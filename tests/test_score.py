@@ -281,19 +281,13 @@ def test_json_is_complete_and_unrounded(
         score.score_command(options)
 
 
-@pytest.mark.parametrize(
-    ("metric", "signature", "length", "expected", "absent"),
-    [
-        ("paper-bleu", "case:mixed", 64_496, "27.3 (base) and 28.4 (big)", "41.8"),
-        ("paper-bleu", "case:mixed", 64_495, "Not with sacreBLEU", "27.3"),
-        ("bleu", "case:mixed", 62_688, "28.6", "41.4"),
-        ("bleu", "case:lc", 62_688, "figures with this signature", "28.6"),
-    ],
-)
-def test_says_what_a_number_compares_with(metric: str, signature: str, length: int, expected: str, absent: str) -> None:
-    compare_with = metrics.comparable(metric, signature, length, "de")
-    assert expected in compare_with
-    assert absent not in compare_with
+def test_says_what_a_number_compares_with() -> None:
+    assert "27.3 (base) and 28.4 (big)" in metrics.comparable("paper-bleu", "case:mixed", 64_496, "de")
+    other = metrics.comparable("paper-bleu", "case:mixed", 64_495, "de")
+    assert "Not with sacreBLEU" in other
+    assert "27.3" not in other
+    assert "28.6" in metrics.comparable("bleu", "case:mixed", 62_688, None)
+    assert "28.6" not in metrics.comparable("bleu", "case:lc", 62_688, None)
 
 
 @pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="NMT_CORPORA is not set")

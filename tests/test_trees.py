@@ -40,11 +40,6 @@ def test_a_tree_of_the_treebank_becomes_words_and_labels() -> None:
     )
 
 
-@pytest.mark.parametrize("root", ["", "TOP", "ROOT", "S1"])
-def test_the_outermost_bracket_goes(root: str) -> None:
-    assert sentences(f"({root} (S (NN a)))") == [(["a"], ["S", "NN", "/S"])]
-
-
 def test_what_stands_without_an_outermost_bracket_or_without_phrases() -> None:
     read = sentences("(S (NN a)) (NN b)\n\n(TOP (NN c) (. .))\n( (NP (-NONE- *)) )")
     assert read == [(["a"], ["S", "NN", "/S"]), (["b"], ["NN"]), (["c", "."], ["NN", "."]), ([], [])]
@@ -91,7 +86,6 @@ def test_what_is_not_a_tree_is_refused(text: str, line: int, reason: str) -> Non
         ("S NP NN /S", None),  # NP is closed nowhere: a part of speech, and the tree has a word too many
         ("S NP NN /VP /S", "/VP closes S"),
         ("S NP VP NN /NP /VP /S", "/NP closes VP"),
-        ("S NP NN /NP", "/NP"),
         ("S NN /S /S", "/S closes nothing"),
         ("S S NN /S", "S is not closed"),
         ("S NP /NP NN /S", "NP holds no word"),
@@ -100,9 +94,7 @@ def test_what_is_not_a_tree_is_refused(text: str, line: int, reason: str) -> Non
     ],
 )
 def test_a_linear_form_is_a_tree_or_not(linear: str, reason: str | None) -> None:
-    if linear == "S NP NN /NP":
-        assert trees.spans(linear.split()) == ([("NP", 1, 2)], ["S", "NN"])  # no S is closed: it is a word's
-    elif reason is None:
+    if reason is None:
         assert trees.spans(linear.split())[1] == [label for label in linear.split() if label in ("NP", "NN")]
     else:
         with pytest.raises(ValueError, match=reason):
@@ -111,10 +103,8 @@ def test_a_linear_form_is_a_tree_or_not(linear: str, reason: str | None) -> None
 
 PHRASES = st.sampled_from(["S", "NP", "VP", "X", "PRT|ADVP", "S.1"])
 TAGS = st.sampled_from(["NN", ".", "``", "''", "-LRB-", "-RRB-", "PRP$", "#", "$", ":", "é"])
-WORDS = st.text(
-    st.characters(blacklist_categories=("Cs", "Zs", "Zl", "Zp", "Cc"), blacklist_characters="()"), min_size=1
-)
-WORDS = WORDS | st.sampled_from(["-LRB-", "-LCB-", "*", "-NONE-", "a\u00a0b", "/", "1\\/2"])
+LETTERS = st.characters(blacklist_categories=("Cs", "Zs", "Zl", "Zp", "Cc"), blacklist_characters="()")
+WORDS = st.text(LETTERS, min_size=1) | st.sampled_from(["-LRB-", "-LCB-", "*", "-NONE-", "a\u00a0b", "/", "1\\/2"])
 SPACES = st.sampled_from(["", " ", "\n", "\n    ", "\t"])
 FUNCTIONS = st.sampled_from(["", "-SBJ", "-LOC-PRD-2", "=3", "-1"])
 
@@ -132,15 +122,12 @@ def written(draw: st.DrawFn, depth: int = 0) -> tuple[str, list[str], list[str]]
     inside = draw(st.lists(written(depth + 1), min_size=1, max_size=3))
     words, labels = ([item for child in inside for item in child[side]] for side in (1, 2))
     text = "".join(child[0] for child in inside)
-    return (
-        f"{draw(SPACES)}({label}{draw(FUNCTIONS)}{text}{draw(SPACES)})",
-        words,
-        [label, *labels, f"/{label}"] if words else [],
-    )
+    text = f"{draw(SPACES)}({label}{draw(FUNCTIONS)}{text}{draw(SPACES)})"
+    return text, words, [label, *labels, f"/{label}"] if words else []
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(written(), max_size=4), st.sampled_from(["", "TOP", "ROOT"]))
+@given(st.lists(written(), max_size=4), st.sampled_from(["", "TOP", "ROOT", "S1"]))
 def test_trees_however_written_come_back(all_of_them: list[tuple[str, list[str], list[str]]], root: str) -> None:
     wanted = [(words, labels) for _, words, labels in all_of_them]
     assert sentences("".join(f"({root} {text})\n" for text, _, _ in all_of_them)) == wanted

@@ -74,7 +74,7 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
         nonlocal number
         for line in lines:
             number += 1
-            yield from _PART.findall(line.decode("utf-8-sig"))
+            yield from _PART.findall(line.decode("utf-8-sig" if number == 1 else "utf-8"))
 
     stream = parts()
     try:
