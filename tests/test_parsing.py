@@ -32,8 +32,8 @@ def play(place: Path) -> int:
     """Reproduce the recipe as the command does."""
     settings = recipe.load(place / "small.yaml")
     text = trees.linearise(settings.corpus, place / "text")
-    settings = settings.model_copy(update={"corpus": text})
-    return reproduce(settings, ReproduceOptions(place / "data", place / "run", workers=1), score.rows)
+    options = ReproduceOptions(place / "data", place / "run", workers=1, corpus=text)
+    return reproduce(settings, options, score.rows)
 
 
 @pytest.fixture(scope="module")
