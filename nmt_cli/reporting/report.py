@@ -1,5 +1,6 @@
 """The report command: everything about a run on one page."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def _open(directory: Path, data: Path | None) -> _Run:
     if corpus and (directory / "test.hyp").exists() and corpus.lines("test")[1]:
         kinds = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
         options = ScoreOptions(directory / "test.hyp", corpus=where, metrics=kinds, details=True)
-        scores = evaluate(options).to_json()
+        scores = json.loads(evaluate(options).json())
     updates = [r for r in records if "rate" in r]
     return _Run(directory, settings, corpus, updates, [r for r in records if "dev_nll" in r], model, scores)
 
