@@ -2,19 +2,23 @@
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import say, warn
-from nmt_cli.errors import DataError, MissingError, OutputError, printable
-from nmt_cli.interop.export import need_packages
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from nmt_cli.transformer.model import Transformer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.interop import marian, spm
+from nmt_cli.interop.peers import Transformers
+from nmt_cli.interop.proof import TOLERANCE, largest_difference, our_scores
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.weights import load_into, load_tensors, save_model
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 CHECKED_PAIRS = 8
 
@@ -31,47 +35,39 @@ def import_marian(source: Path, out: Path) -> Path:
         MissingError: a file is missing.
         DataError: our model cannot represent it; the message says why.
     """
-    need_packages("transformers")
+    transformers = marian.library("transformers")
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
     plain = artefact.read_json(source / "config.json")
     _need_files(source)
-    import torch
-
-    from nmt_cli.corpus import tokenizer
-    from nmt_cli.interop import hf
-    from nmt_cli.transformer.model import Transformer
-    from nmt_cli.transformer.weights import load_into, load_tensors, save_model
-
-    if plain.get("model_type") not in ("marian", "pegasus"):
-        raise DataError(f"{source} is a {printable(plain.get('model_type'), 30)} model; only Marian can be imported")
-    transformers = hf.library("transformers")
-    kind = transformers.PegasusConfig if plain["model_type"] == "pegasus" else transformers.MarianConfig
+    kinds = {"marian": transformers.MarianConfig, "pegasus": transformers.PegasusConfig}
+    if plain.get("model_type") not in kinds:
+        raise DataError(f"{source} is a {plain.get('model_type')} model; only Marian can be imported")
     try:
-        config = kind.from_dict(plain)
+        config = kinds[plain["model_type"]].from_dict(plain)
     except Exception as error:  # whatever their validation raises
-        raise DataError(f"{source / 'config.json'} is damaged: {printable(error, 150)}") from None
+        raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
     tensors = {name: tensor.float() for name, tensor in load_tensors(source / WEIGHTS).items()}
-    shared = next((name for name in (hf.SHARED, *hf.COPIES) if name in tensors), None)
+    shared = next((name for name in (marian.SHARED, *COPIES) if name in tensors), None)
     if shared is None:
-        raise DataError(f"{source / WEIGHTS} has no tensor {hf.SHARED}")
-    tensors[hf.SHARED] = tensors[shared]
-    reasons = _unrepresentable(config, tensors)
+        raise DataError(f"{source / WEIGHTS} has no tensor {marian.SHARED}")
+    tensors[marian.SHARED] = tensors[shared]
+    reasons = _unrepresentable(config, tensors[marian.SHARED])
     if reasons:
         raise DataError(f"{source} cannot be imported: {'; '.join(reasons)}")
-    order, model_file = _vocabulary(source, config)
-    settings = _recipe(source, config, tensors, order)
-    ours = hf.from_hf(tensors, settings.model, order)
+    ids, model_file = _vocabulary(source, config)
+    settings = _recipe(source, config, tensors, ids)
+    ours = marian.from_marian(tensors, settings.model, ids)
     with torch.device("meta"):
-        model = Transformer(settings.model, len(order))
+        model = Transformer(settings.model, len(ids))
     load_into(model, ours, source / WEIGHTS)
-    difference = _check(model.eval(), source, order)
+    difference = _check(model.eval(), source, ids)
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "tokenizer.model"
         file.write_bytes(model_file)
-        tokenizer.check(file)
-        about = {"imported": source.name, "weights": artefact.sha256(source / WEIGHTS), "steps": []}
-        save_model(out, ours, settings, file, about)
+        Tokenizer(file)
+        manifest = {"imported": source.name, "weights": artefact.sha256(source / WEIGHTS), "steps": []}
+        save_model(out, ours, settings, file, manifest)
     say(f"{out} computes what {source} does (log-probabilities differ by {difference:.1e} at most)")
     return out
 
@@ -87,123 +83,94 @@ def _need_files(source: Path) -> None:
             raise MissingError(f"{source / name} is missing: a Marian directory has it")
 
 
-def _unrepresentable(config: Any, tensors: dict[str, "Tensor"]) -> list[str]:
+def _unrepresentable(config: Any, embedding: Tensor) -> list[str]:
     """Return why our model cannot compute theirs."""
-    from nmt_cli.interop import hf
-
-    pad, embedding = config.pad_token_id, tensors[hf.SHARED]
-    if (
-        embedding.dim() != 2
-        or len(embedding) != config.vocab_size
-        or not 0 <= (-1 if pad is None else pad) < len(embedding)
-    ):
+    pad = config.pad_token_id
+    if embedding.dim() != 2 or len(embedding) != config.vocab_size or pad not in range(len(embedding)):
         return ["its embedding does not have the rows that config.json names"]
-    facts = {
-        "its encoder and decoder differ in layers": config.encoder_layers != config.decoder_layers,
-        "its encoder and decoder differ in d_ff": config.encoder_ffn_dim != config.decoder_ffn_dim,
-        "its encoder and decoder differ in heads": config.encoder_attention_heads != config.decoder_attention_heads,
-        "its source and target vocabularies are separate, ours is one": not getattr(
-            config, "share_encoder_decoder_embeddings", True
-        )
+    separate = not getattr(config, "share_encoder_decoder_embeddings", True)
+    starts_from_zero = config.decoder_start_token_id == pad and not embedding[pad].any()
+    reasons = {
+        "its source and target vocabularies are separate, ours is one": separate
         or getattr(config, "decoder_vocab_size", config.vocab_size) != config.vocab_size,
         "its output matrix is not its embedding": not config.tie_word_embeddings,
         "its embeddings are not scaled by sqrt(d_model)": not config.scale_embedding,
         f"its activation {config.activation_function} is not one of ours": config.activation_function
         not in ACTIVATIONS,
-        "its decoder does not start from a zero embedding": config.decoder_start_token_id != pad
-        or bool(embedding[pad].any()),
+        "its decoder does not start from a zero embedding": not starts_from_zero,
     }
-    return [reason for reason, holds in facts.items() if holds]
+    for name, (one, *others) in marian.CONFIG.items():
+        different = any(getattr(config, one) != getattr(config, other) for other in others)
+        reasons[f"its encoder and decoder differ in {name}"] = different
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
-    """Return their id of each of our pieces, and our SentencePiece model.
+    """Return their id of each of our tokens, and our SentencePiece model.
 
     Raises:
-        DataError: one SentencePiece model cannot cut text as theirs do.
+        DataError: one SentencePiece model cannot split text as theirs do.
     """
-    from nmt_cli.interop import spm
-
-    ids = artefact.read_json(source / "vocab.json")
-    size = config.vocab_size
-    if len(ids) != size or any(not isinstance(i, int) for i in ids.values()) or {*ids.values()} != {*range(size)}:
-        raise DataError(f"{source / 'vocab.json'} does not number {size} pieces from 0")
-    first = [spm.PAD_PIECE, spm.UNK_PIECE, spm.EOS_PIECE]
-    wrong = [name for name in first if name not in ids]
-    if wrong or (ids[first[0]], ids[first[2]]) != (config.pad_token_id, config.eos_token_id):
-        raise DataError(f"{source / 'vocab.json'} does not hold {', '.join(first)} where config.json says")
-    order = first + sorted((name for name in ids if name not in first), key=lambda name: int(ids[name]))
+    file, size = source / "vocab.json", config.vocab_size
+    ids = artefact.read_json(file)
+    if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != [*range(size)]:
+        raise DataError(f"{file} does not number {size} tokens from 0")
+    pad, unk, eos = (ids.get(name) for name in spm.SPECIAL)
+    if unk is None or (pad, eos) != (config.pad_token_id, config.eos_token_id):
+        raise DataError(f"{file} does not hold {', '.join(spm.SPECIAL)} where config.json says")
+    order = spm.SPECIAL + sorted((name for name in ids if name not in spm.SPECIAL), key=lambda name: int(ids[name]))
     if any(name.startswith(">>") and name.endswith("<<") for name in order):
         raise DataError(f"{source} chooses its target language by >>xx<< in the text, which ours cannot")
     src, tgt = ((source / f"{side}.spm").read_bytes() for side in ("source", "target"))
     try:
-        model, known = spm.renumbered(src, order), spm.pieces(src)
-        unigram = spm.is_unigram(src)
-    except (ValueError, UnicodeDecodeError, KeyError) as error:
-        raise DataError(f"{source / 'source.spm'} is not a SentencePiece model: {printable(error, 80)}") from None
+        model, tokens, unigram = spm.renumbered(src, order), spm.tokens(src), spm.is_unigram(src)
+    except (IndexError, KeyError, UnicodeDecodeError):
+        raise DataError(f"{source / 'source.spm'} is not a SentencePiece model") from None
     if src != tgt and not unigram:
-        raise DataError(f"{source} cuts source and target by different BPE models; ours is one for both")
+        raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
     if src != tgt:
-        warn(
-            f"{source} cuts target text by another model than source text. Translating is not affected; fine-tuning is"
-        )
-    lost = sum(1 for name, (_, kind) in known.items() if name not in ids and kind == spm.NORMAL)
+        warn(f"{source} splits target text by another model than source text. Only fine-tuning is affected")
+    lost = sum(kind == spm.NORMAL and name not in ids for name, (_, kind) in tokens.items())
     if lost:
-        warn(f"{lost} pieces of source.spm have no number in vocab.json; words that need them are cut smaller")
+        warn(f"{lost} tokens of source.spm have no number in vocab.json; words that need them are split further")
     return [int(ids[name]) for name in order], model
 
 
-def _recipe(source: Path, config: Any, tensors: dict[str, "Tensor"], order: list[int]) -> recipe.Recipe:
+def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int]) -> recipe.Recipe:
     """Return a recipe that names what is known of the model."""
-    from nmt_cli.interop import hf
-
-    facts = source / "tokenizer_config.json"
-    languages = artefact.read_json(facts) if facts.is_file() else {}
-    size = config.d_model // config.encoder_attention_heads
+    file, size = source / "tokenizer_config.json", config.d_model // config.encoder_attention_heads
+    languages = artefact.read_json(file) if file.is_file() else {}
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
-    model = {
-        "num_layers": config.encoder_layers,
-        "d_model": config.d_model,
-        "d_ff": config.encoder_ffn_dim,
-        "num_heads": config.encoder_attention_heads,
+    model = {name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()}
+    model |= {
         "d_k": size,
         "d_v": size,
-        "dropout": config.dropout,
         "norm": "pre" if config.model_type == "pegasus" else "post",
-        "max_length": config.max_position_embeddings,
         "attention_bias": any(bool(bias.any()) for bias in biases),
-        "output_bias": bool(tensors[hf.BIAS].flatten()[order[1:]].any()) if hf.BIAS in tensors else False,
+        "output_bias": marian.BIAS in tensors and bool(tensors[marian.BIAS].flatten()[ids[1:]].any()),
         "activation": ACTIVATIONS[config.activation_function],
     }
     corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
     return recipe.from_plain({"name": source.resolve().name, "corpus": corpus, "model": model}, str(source))
 
 
-def _check(model: "Transformer", source: Path, order: list[int]) -> float:
+def _check(model: Transformer, source: Path, ids: list[int]) -> float:
     """Return the largest difference of a log-probability from transformers', on sentences drawn at random.
 
-    PAD is left out of their softmax: it is never said, and has no logit in ours.
+    PAD is left out of their softmax: it is never a translation's token, and has no logit in ours.
 
     Raises:
         DataError: it is beyond rounding.
     """
-    import torch
-
-    from nmt_cli.corpus.tokenizer import EOS
-    from nmt_cli.interop.hf import NO_LOGIT
-    from nmt_cli.interop.peers import Transformers
-    from nmt_cli.interop.proof import TOLERANCE, largest_difference
-    from nmt_cli.translation.search import force
-
     generator = torch.Generator().manual_seed(1)
-    draw = torch.randint(3, len(order), (2, CHECKED_PAIRS, 12), generator=generator).tolist()
+    draw = torch.randint(3, len(ids), (2, CHECKED_PAIRS, 12), generator=generator).tolist()
     pairs = [([*s[: 4 + i], EOS], [*t[: 11 - i], EOS]) for i, (s, t) in enumerate(zip(*draw, strict=True))]
     try:
-        peer = Transformers(source, order)
+        peer = Transformers(source, ids)
     except Exception as error:  # whatever they raise
-        raise DataError(f"transformers cannot load {source}: {printable(error, 150)}") from None
-    peer.model.final_logits_bias[0, peer.pad] = NO_LOGIT
-    largest = largest_difference(force(model, torch.float32, pairs), peer.force(pairs))
+        raise DataError(f"transformers cannot load {source}: {str(error)[:150]}") from None
+    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT
+    largest = largest_difference(our_scores(model, pairs), peer.score(pairs))
     if largest > TOLERANCE:
         raise DataError(f"{source} computes something else than our model with its weights ({largest:.1e} nats)")
     return largest

@@ -24,18 +24,27 @@ from nmt_cli.transformer.weights import LoadedModel
 NO_LOGIT = -1e9  # what transformers adds to a logit that must never win; ours is -inf
 SHARED, BIAS = "model.shared.weight", "final_logits_bias"
 LONGEST = 512  # tokens of output: theirs has one limit for all sentences
-
-
-def need_packages(*names: str) -> None:
-    """Raise UsageError if one of these packages is not installed; none is imported."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise UsageError(f'this needs the package {name}. Install it: pip install "nmt-cli[export]"')
+CONFIG = {  # our settings by what theirs are called
+    "num_layers": ("encoder_layers", "decoder_layers"),
+    "d_model": ("d_model",),
+    "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
+    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+    "dropout": ("dropout",),
+    "max_length": ("max_position_embeddings",),
+    "activation": ("activation_function",),
+}
 
 
 def library(name: str) -> Any:
-    """Import transformers or ctranslate2, and silence what transformers prints while it works."""
-    module = importlib.import_module(name)
+    """Import transformers or ctranslate2, and silence what transformers prints while it works.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise UsageError(f'this needs the package {name}. Install it: pip install "nmt-cli[export]"') from None
     if name == "transformers":
         module.logging.set_verbosity_error()
         module.logging.disable_progress_bar()
@@ -130,17 +139,8 @@ def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[in
 def _config(transformers: Any, settings: recipe.Model, size: int) -> Any:
     kind = transformers.PegasusConfig if settings.norm == "pre" else transformers.MarianConfig
     return kind(
+        **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
         vocab_size=size,
-        d_model=settings.d_model,
-        encoder_layers=settings.num_layers,
-        decoder_layers=settings.num_layers,
-        encoder_ffn_dim=settings.d_ff,
-        decoder_ffn_dim=settings.d_ff,
-        encoder_attention_heads=settings.num_heads,
-        decoder_attention_heads=settings.num_heads,
-        max_position_embeddings=settings.max_length,
-        activation_function=settings.activation,
-        dropout=settings.dropout,
         scale_embedding=True,
         static_position_embeddings=True,
         normalize_before=settings.norm == "pre",  # these two are read by CTranslate2
@@ -163,7 +163,9 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
     if settings.positions != "sinusoidal":
         raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
     if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
-        raise DataError("this model cannot be exported: its heads x d_k or heads x d_v is not d_model, theirs always is")
+        raise DataError(
+            "this model cannot be exported: its heads x d_k or heads x d_v is not d_model, theirs always is"
+        )
     transformers = library("transformers")
     kind = transformers.PegasusForConditionalGeneration if settings.norm == "pre" else transformers.MarianMTModel
     with torch.device("meta"):
