@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.peers import CTranslate2, Peer, Transformers
 from nmt_cli.interop.proof import Proof, compare
-from nmt_cli.scoring.score import corpus_bleu, corpus_chrf
+from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 from nmt_cli.training.run import read_run
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.lines import encode
