@@ -10,32 +10,19 @@ from nmt_cli import __version__, artefact, recipe
 from nmt_cli.console import say, table, warn
 from nmt_cli.corpus.cleaning import normalise
 from nmt_cli.corpus.store import open_corpus, read_lines
-from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
-from nmt_cli.interop.peers import CTranslate2, Peer, Transformers
+from nmt_cli.interop.peers import CTranslate2, Transformers
 from nmt_cli.interop.proof import Proof, compare
 from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
-from nmt_cli.training.run import read_run
+from nmt_cli.training.run import TRANSLATIONS, read_run
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.lines import encode
 
 TARGETS = {"hf": ("transformers",), "ctranslate2": ("transformers", "ctranslate2")}
 QUANTIZATIONS = ("float32", "bfloat16", "int8")
 NUM_LINES = 100
-EXAMPLES = {
-    "hf": """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-tokenizer, model = (kind.from_pretrained("$out") for kind in (AutoTokenizer, AutoModelForSeq2SeqLM))
-batch = tokenizer(["$line"], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))""",
-    "ctranslate2": """import ctranslate2, sentencepiece
-translator = ctranslate2.Translator("$out")
-tokenizer = sentencepiece.SentencePieceProcessor(model_file="$out/tokenizer.model")
-batch = [tokenizer.encode("$line", out_type=str) + ["</s>"]]
-options = {"beam_size": $beam, "length_penalty": $penalty, "max_decoding_length": $limit, "min_decoding_length": 0}
-results = translator.translate_batch(batch, **options)
-print(tokenizer.decode(results[0].hypotheses[0]))""",
-}
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, lines: Path | None) -> int:
@@ -62,27 +49,28 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         raise DataError(f"{lines or 'the dev text'} has no line of 1 to {longest} tokens to compare on")
     manifest = {"target": target, "quantization": quantization or "float32"}
     with artefact.staged(out, "export", manifest) as stage, tempfile.TemporaryDirectory() as temporary:
-        peer: Peer
+        peer: Transformers | CTranslate2
         if target == "hf":
             marian.write_marian(loaded, stage)
             peer = Transformers(stage, marian.exported_ids(tokenizer.vocabulary_size))
-            _compare_ids(peer.encode([normalise(texts[i]) for i in sources]), [*sources.values()])
+            _same_ids(peer.encode([normalise(texts[i]) for i in sources]), [*sources.values()])
         else:
             marian.write_marian(loaded, Path(temporary))
-            marian.write_ctranslate2(Path(temporary), stage, manifest["quantization"])
+            _write_ctranslate2(Path(temporary), stage, manifest["quantization"])
             peer = CTranslate2(stage, tokenizer)
         say(f"comparing {len(sources)} translations")
-        proof = compare(loaded.model, peer, [*sources.values()], decoding.beam, decoding.extra_length)
+        proof = compare(loaded.model, tokenizer, peer, sources, decoding.beam, decoding.extra_length)
+        manifest["proof"] = proof.text
         if manifest["quantization"] == "float32":
-            manifest["proof"] = _accept(proof, tokenizer, [*sources])
+            _accept(proof)
         else:
-            manifest["proof"] = f"{proof} {_loss(proof, tokenizer, [references[i] for i in sources if references])}"
+            manifest["proof"] += _bleu_difference(proof, tokenizer, [references[i] for i in sources if references])
         length = round(statistics.median(len(ids) + 1 for ids in proof.ours))
         penalty = round(decoding.alpha * length / (5 + length), 2)
         if target == "hf":
-            marian.write_generation_config(loaded, penalty, stage)
-        values = {"out": out.as_posix(), "line": normalise(texts[next(iter(sources))]).replace('"', "'")}
-        values |= {"penalty": f"{penalty:g}", "length": f"{length}", "proof": manifest["proof"]}
+            _write_generation_config(loaded, penalty, stage)
+        values = {"out": out.as_posix(), "line": normalise(texts[min(sources)]).replace('"', "'")}
+        values |= {"penalty": f"{penalty}", "length": f"{length}", "proof": manifest["proof"]}
         artefact.write_file(stage / "README.md", _card(loaded, target, values).encode())
         artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(loaded.recipe))
     say(f"{manifest['proof']}\n{out} is ready; its README.md shows how to use it")
@@ -102,24 +90,20 @@ def _check(target: str, out: Path, quantization: str | None) -> None:
         raise OutputError(f"{out} exists already. Choose another --out")
 
 
-def _data(settings: recipe.Recipe) -> Path:
-    return Path("data") / str(settings.corpus.name).removeprefix("hub:").replace("/", "-")
-
-
 def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[str]]:
     """Return the sentences to compare on, and their references where there are."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")
         return read_lines(file), []
-    data = _data(settings)
+    data = settings.corpus.directory
     if not artefact.present(data):
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
     src, tgt = open_corpus(data).lines("dev")
     return src[:NUM_LINES], tgt[:NUM_LINES]
 
 
-def _compare_ids(theirs: list[list[int]], ours: list[list[int]]) -> None:
+def _same_ids(theirs: list[list[int]], ours: list[list[int]]) -> None:
     different = sum(a != b for a, b in zip(theirs, ours, strict=True))
     if different and importlib.util.find_spec("sacremoses") is None:
         raise DataError(f"MarianTokenizer splits {different} of {len(ours)} lines differently; nothing is exported")
@@ -129,54 +113,69 @@ def _compare_ids(theirs: list[list[int]], ours: list[list[int]]) -> None:
         )
 
 
-def _accept(proof: Proof, tokenizer: Tokenizer, lines: list[int]) -> str:
-    """Show the lines that differ and return what the proof says.
-
-    Raises:
-        DataError: the export is not the same.
-    """
-    rows = [
-        [f"{name} {lines[i] + 1}", *tokenizer.decode([ours, theirs]), f"{gap:.1e}"]
-        for name, i, ours, theirs, gap in proof.differing[:20]
-    ]
-    if rows:
-        table("lines that differ", ["search, line", "ours", "theirs", "ours likelier by (nats)"], rows)
-    reason = proof.refusal()
-    if reason:
-        raise DataError(f"the exported model is not kept: {reason}. {proof}")
-    return str(proof)
+def _accept(proof: Proof) -> None:
+    """Show the lines that differ; raise DataError if the export is not the same model."""
+    if proof.differing:
+        columns = ["search, line", "ours", "theirs", "ours likelier by (nats)"]
+        table("lines that differ", columns, proof.differing[:20])
+    if proof.refusal:
+        raise DataError(f"the exported model is not kept: {proof.refusal}. {proof.text}")
 
 
-def _loss(proof: Proof, tokenizer: Tokenizer, references: list[str]) -> str:
-    """Return what quantisation costs in BLEU."""
+def _bleu_difference(proof: Proof, tokenizer: Tokenizer, references: list[str]) -> str:
     ours, theirs = tokenizer.decode(proof.ours), tokenizer.decode(proof.theirs)
     if not references:
-        return f"BLEU of its output against that of the float32 model is {corpus_bleu(theirs, ours)[0]:.2f}."
+        return f" BLEU of its output against that of the float32 model is {corpus_bleu(theirs, ours)[0]:.2f}."
     before, after = corpus_bleu(ours, references)[0], corpus_bleu(theirs, references)[0]
-    return f"BLEU changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
+    return f" BLEU changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
+
+
+def _write_ctranslate2(directory: Path, out: Path, quantization: str) -> None:
+    """Convert what `write_marian` wrote, with the tokenizer beside it."""
+    from ctranslate2.converters import TransformersConverter
+
+    TransformersConverter(str(directory)).convert(str(out), quantization=quantization, force=True)
+    (out / "tokenizer.model").write_bytes((directory / "source.spm").read_bytes())
+
+
+def _write_generation_config(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
+    """Write how transformers searches by default: the recipe's beam, and a length penalty close to ours."""
+    pad = loaded.model.vocabulary_size - 1
+    marian.library("transformers").GenerationConfig(
+        num_beams=loaded.recipe.decoding.beam,
+        length_penalty=length_penalty,
+        max_length=min(marian.LONGEST, loaded.recipe.model.max_length),
+        bad_words_ids=[[pad]],
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        eos_token_id=EOS - 1,
+        forced_eos_token_id=EOS - 1,
+    ).save_pretrained(out)
 
 
 def _card(loaded: LoadedModel, target: str, values: dict[str, str]) -> str:
-    """Return the README of an export; `values` are of this export, the rest is read off the model."""
-    settings = loaded.recipe
+    """Return the README of an export; `values` are what the model itself does not tell."""
+    settings, templates = loaded.recipe, (Path(__file__).parent / "card.md").read_text("utf-8")
+    card, *examples = templates.split("\n%%\n")
     plain = {**recipe.to_plain(settings.model), **recipe.to_plain(settings.decoding), **values}
     plain |= {"name": settings.name, "src": settings.corpus.src, "tgt": settings.corpus.tgt}
-    plain |= {"corpus": settings.corpus.name, "layers": settings.model.num_layers, "version": __version__}
-    plain |= {"limit": min(marian.LONGEST, settings.model.max_length), "scores": _scores(loaded)}
-    plain["library"] = "transformers" if target == "hf" else "ctranslate2"
+    plain |= {"corpus": settings.corpus.name, "version": __version__, "scores": _scores(loaded)}
+    plain |= {"limit": min(marian.LONGEST, settings.model.max_length), "library": TARGETS[target][-1]}
     plain["parameters"] = f"{sum(p.numel() for p in loaded.model.parameters()):,}"
-    plain["example"] = Template(EXAMPLES[target]).substitute(plain)
-    return Template((Path(__file__).parent / "card.md").read_text("utf-8")).substitute(plain)
+    plain["example"] = Template(examples[target == "ctranslate2"]).substitute(plain)
+    return Template(card).substitute(plain)
 
 
 def _scores(loaded: LoadedModel) -> str:
     """Return test scores if `nmt reproduce` translated the test set with this very model, else how to get them."""
-    data = _data(loaded.recipe)
-    if (loaded.directory.parent / "translations.json").is_file() and artefact.present(data):
-        run = read_run(loaded.directory.parent, data, any_corpus=True)
-        hypotheses, references = run.translations("test"), run.corpus.lines("test")[1] if run.corpus else []
-        mine = run.model == loaded.manifest and run.corpus and run.corpus.identity == loaded.manifest.get("corpus")
-        if hypotheses and references and mine:
-            scores = [("BLEU", corpus_bleu(hypotheses, references)), ("chrF2", corpus_chrf(hypotheses, references))]
-            return "\n".join(f"- test {name} {score:.2f} (`{signature}`)" for name, (score, signature) in scores)
+    run, data = loaded.directory.parent, loaded.recipe.corpus.directory
+    if (run / TRANSLATIONS).is_file() and artefact.present(data):
+        files, corpus = read_run(run, data, any_corpus=True), open_corpus(data)
+        hypotheses, references = files.translations("test"), corpus.lines("test")[1]
+        mine = files.model == loaded.manifest and corpus.identity == loaded.manifest.get("corpus")
+        if mine and hypotheses and references:
+            scores = {"BLEU": corpus_bleu(hypotheses, references), "chrF2": corpus_chrf(hypotheses, references)}
+            return "\n".join(
+                f"- test {name} {score:.2f} (`{signature}`)" for name, (score, signature) in scores.items()
+            )
     return "Not measured at export. Measure them: `nmt score --model MODEL --corpus CORPUS`."

@@ -15,10 +15,9 @@ from nmt_cli.interop import marian, spm
 from nmt_cli.interop.peers import Transformers
 from nmt_cli.interop.proof import TOLERANCE, largest_difference, our_scores
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import load_into, load_tensors, save_model
+from nmt_cli.transformer.weights import load_into, save_model
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
-COPIES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 CHECKED_PAIRS = 8
 
@@ -35,33 +34,25 @@ def import_marian(source: Path, out: Path) -> Path:
         MissingError: a file is missing.
         DataError: our model cannot represent it; the message says why.
     """
-    transformers = marian.library("transformers")
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
-    plain = artefact.read_json(source / "config.json")
-    _need_files(source)
-    kinds = {"marian": transformers.MarianConfig, "pegasus": transformers.PegasusConfig}
-    if plain.get("model_type") not in kinds:
-        raise DataError(f"{source} is a {plain.get('model_type')} model; only Marian can be imported")
-    try:
-        config = kinds[plain["model_type"]].from_dict(plain)
-    except Exception as error:  # whatever their validation raises
-        raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
-    tensors = {name: tensor.float() for name, tensor in load_tensors(source / WEIGHTS).items()}
-    shared = next((name for name in (marian.SHARED, *COPIES) if name in tensors), None)
-    if shared is None:
-        raise DataError(f"{source / WEIGHTS} has no tensor {marian.SHARED}")
-    tensors[marian.SHARED] = tensors[shared]
-    reasons = _unrepresentable(config, tensors[marian.SHARED])
-    if reasons:
-        raise DataError(f"{source} cannot be imported: {'; '.join(reasons)}")
+    config = _config(source)
     ids, model_file = _vocabulary(source, config)
+    try:
+        peer = Transformers(source, ids)
+    except Exception as error:  # whatever they raise
+        raise DataError(f"transformers cannot load {source}: {str(error)[:150]}") from None
+    if peer.missing:
+        raise DataError(f"{source / WEIGHTS} has no tensor {peer.missing[0]}")
+    tensors = peer.model.state_dict()
     settings = _recipe(source, config, tensors, ids)
     ours = marian.from_marian(tensors, settings.model, ids)
     with torch.device("meta"):
         model = Transformer(settings.model, len(ids))
     load_into(model, ours, source / WEIGHTS)
-    difference = _check(model.eval(), source, ids)
+    difference = _difference(model.eval(), peer)
+    if difference > TOLERANCE:
+        raise DataError(f"{source} computes something else than our model with its weights ({difference:.1e} nats)")
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "tokenizer.model"
         file.write_bytes(model_file)
@@ -72,37 +63,39 @@ def import_marian(source: Path, out: Path) -> Path:
     return out
 
 
-def _need_files(source: Path) -> None:
+def _config(source: Path) -> Any:
+    """Return their configuration after checking that our model can compute theirs."""
+    transformers = marian.library("transformers")
     if not (source / WEIGHTS).is_file() and (source / PICKLE).is_file():
         raise DataError(
             f"{source} has its weights in a pickle ({PICKLE}), which can run code when read. Load it with "
             "transformers where you trust it, and save_pretrained() it: that writes model.safetensors"
         )
-    for name in (WEIGHTS, "vocab.json", "source.spm", "target.spm"):
+    for name in ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"):
         if not (source / name).is_file():
             raise MissingError(f"{source / name} is missing: a Marian directory has it")
-
-
-def _unrepresentable(config: Any, embedding: Tensor) -> list[str]:
-    """Return why our model cannot compute theirs."""
-    pad = config.pad_token_id
-    if embedding.dim() != 2 or len(embedding) != config.vocab_size or pad not in range(len(embedding)):
-        return ["its embedding does not have the rows that config.json names"]
-    separate = not getattr(config, "share_encoder_decoder_embeddings", True)
-    starts_from_zero = config.decoder_start_token_id == pad and not embedding[pad].any()
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever they raise
+        raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
+    if config.model_type not in ("marian", "pegasus"):
+        raise DataError(f"{source} is a {config.model_type} model; only Marian can be imported")
+    shared = getattr(config, "share_encoder_decoder_embeddings", True)
+    sizes = {config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)}
+    activation = config.activation_function
     reasons = {
-        "its source and target vocabularies are separate, ours is one": separate
-        or getattr(config, "decoder_vocab_size", config.vocab_size) != config.vocab_size,
+        "its source and target vocabularies are separate, ours is one": not shared or len(sizes) > 1,
         "its output matrix is not its embedding": not config.tie_word_embeddings,
         "its embeddings are not scaled by sqrt(d_model)": not config.scale_embedding,
-        f"its activation {config.activation_function} is not one of ours": config.activation_function
-        not in ACTIVATIONS,
-        "its decoder does not start from a zero embedding": not starts_from_zero,
+        f"its activation {activation} is not one of ours": activation not in ACTIVATIONS,
+        "its decoder does not start from a zero embedding": config.decoder_start_token_id != config.pad_token_id,
     }
-    for name, (one, *others) in marian.CONFIG.items():
-        different = any(getattr(config, one) != getattr(config, other) for other in others)
-        reasons[f"its encoder and decoder differ in {name}"] = different
-    return [reason for reason, holds in reasons.items() if holds]
+    for name, theirs in marian.CONFIG.items():
+        reasons[f"its encoder and decoder differ in {name}"] = len({getattr(config, key) for key in theirs}) > 1
+    if any(reasons.values()):
+        true = "; ".join(reason for reason, holds in reasons.items() if holds)
+        raise DataError(f"{source} cannot be imported: {true}")
+    return config
 
 
 def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
@@ -147,30 +140,20 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int
         "d_v": size,
         "norm": "pre" if config.model_type == "pegasus" else "post",
         "attention_bias": any(bool(bias.any()) for bias in biases),
-        "output_bias": marian.BIAS in tensors and bool(tensors[marian.BIAS].flatten()[ids[1:]].any()),
+        "output_bias": bool(tensors[marian.BIAS].flatten()[ids[1:]].any()),
         "activation": ACTIVATIONS[config.activation_function],
     }
     corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
     return recipe.from_plain({"name": source.resolve().name, "corpus": corpus, "model": model}, str(source))
 
 
-def _check(model: Transformer, source: Path, ids: list[int]) -> float:
+def _difference(model: Transformer, peer: Transformers) -> float:
     """Return the largest difference of a log-probability from transformers', on sentences drawn at random.
 
     PAD is left out of their softmax: it is never a translation's token, and has no logit in ours.
-
-    Raises:
-        DataError: it is beyond rounding.
     """
     generator = torch.Generator().manual_seed(1)
-    draw = torch.randint(3, len(ids), (2, CHECKED_PAIRS, 12), generator=generator).tolist()
+    draw = torch.randint(3, model.vocabulary_size, (2, CHECKED_PAIRS, 12), generator=generator).tolist()
     pairs = [([*s[: 4 + i], EOS], [*t[: 11 - i], EOS]) for i, (s, t) in enumerate(zip(*draw, strict=True))]
-    try:
-        peer = Transformers(source, ids)
-    except Exception as error:  # whatever they raise
-        raise DataError(f"transformers cannot load {source}: {str(error)[:150]}") from None
     peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT
-    largest = largest_difference(our_scores(model, pairs), peer.score(pairs))
-    if largest > TOLERANCE:
-        raise DataError(f"{source} computes something else than our model with its weights ({largest:.1e} nats)")
-    return largest
+    return largest_difference(our_scores(model, pairs), peer.score(pairs))

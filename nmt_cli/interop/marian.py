@@ -21,17 +21,34 @@ from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.weights import LoadedModel
 
-NO_LOGIT = -1e9  # what transformers adds to a logit that must never win; ours is -inf
 SHARED, BIAS = "model.shared.weight", "final_logits_bias"
+NO_LOGIT = -1e9  # what transformers adds to a logit that must never win; ours is -inf
 LONGEST = 512  # tokens of output: theirs has one limit for all sentences
 CONFIG = {  # our settings by what theirs are called
-    "num_layers": ("encoder_layers", "decoder_layers"),
-    "d_model": ("d_model",),
-    "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
-    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
-    "dropout": ("dropout",),
-    "max_length": ("max_position_embeddings",),
-    "activation": ("activation_function",),
+    "num_layers": ["encoder_layers", "decoder_layers"],
+    "d_model": ["d_model"],
+    "d_ff": ["encoder_ffn_dim", "decoder_ffn_dim"],
+    "num_heads": ["encoder_attention_heads", "decoder_attention_heads"],
+    "dropout": ["dropout"],
+    "max_length": ["max_position_embeddings"],
+    "activation": ["activation_function"],
+}
+# Modules of a layer. Where theirs are several, ours holds them end to end along dimension 0.
+ENCODER = {
+    "self_attention.query_key_value": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "self_attention.output": ["self_attn.out_proj"],
+    "residuals.0.norm": ["self_attn_layer_norm"],
+    "feed_forward.inner": ["fc1"],
+    "feed_forward.outer": ["fc2"],
+    "residuals.1.norm": ["final_layer_norm"],
+}
+DECODER = {
+    **ENCODER,
+    "cross_attention.query": ["encoder_attn.q_proj"],
+    "cross_attention.key_value": ["encoder_attn.k_proj", "encoder_attn.v_proj"],
+    "cross_attention.output": ["encoder_attn.out_proj"],
+    "residuals.1.norm": ["encoder_attn_layer_norm"],
+    "residuals.2.norm": ["final_layer_norm"],
 }
 
 
@@ -52,35 +69,22 @@ def library(name: str) -> Any:
     return module
 
 
-def _modules(settings: recipe.Model) -> Iterator[tuple[str, list[str], bool]]:
-    """Yield our module, theirs, and whether it reads the residual stream (else it writes or normalises it).
-
-    Where theirs are several, ours holds them end to end along dimension 0.
-    """
-    for stack in ("encoder", "decoder"):
-        for i in range(settings.num_layers):
-            ours, theirs = f"{stack}.{i}", f"model.{stack}.layers.{i}"
-            norms = ["self_attn_layer_norm", "final_layer_norm"]
-            yield f"{ours}.self_attention.query_key_value", [f"{theirs}.self_attn.{x}_proj" for x in "qkv"], True
-            yield f"{ours}.self_attention.output", [f"{theirs}.self_attn.out_proj"], False
-            if stack == "decoder":
-                norms.insert(1, "encoder_attn_layer_norm")
-                yield f"{ours}.cross_attention.query", [f"{theirs}.encoder_attn.q_proj"], True
-                yield f"{ours}.cross_attention.key_value", [f"{theirs}.encoder_attn.{x}_proj" for x in "kv"], True
-                yield f"{ours}.cross_attention.output", [f"{theirs}.encoder_attn.out_proj"], False
-            yield f"{ours}.feed_forward.inner", [f"{theirs}.fc1"], True
-            yield f"{ours}.feed_forward.outer", [f"{theirs}.fc2"], False
-            for k, norm in enumerate(norms):
-                yield f"{ours}.residuals.{k}.norm", [f"{theirs}.{norm}"], False
+def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each of our tensors and of theirs, but for the embedding and the output bias."""
+    for stack, layer in (("encoder", ENCODER), ("decoder", DECODER)):
+        numbers = range(settings.num_layers)
+        modules = {f"{stack}.{i}.{ours}": (f"layers.{i}.", theirs) for i in numbers for ours, theirs in layer.items()}
         if settings.norm == "pre":
-            yield f"{stack}_norm", [f"model.{stack}.layer_norm"], False
+            modules[f"{stack}_norm"] = ("", ["layer_norm"])
+        for ours, (prefix, theirs) in modules.items():
+            for kind in ("weight", "bias"):
+                yield f"{ours}.{kind}", [f"model.{stack}.{prefix}{name}.{kind}" for name in theirs]
 
 
-def _parameters(settings: recipe.Model) -> Iterator[tuple[str, list[str], int | None]]:
-    """Yield our tensor, theirs, and which dimension is d_model (None: none is)."""
-    for ours, theirs, reads in _modules(settings):
-        yield f"{ours}.weight", [f"{name}.weight" for name in theirs], 1 if reads else 0
-        yield f"{ours}.bias", [f"{name}.bias" for name in theirs], None if reads else 0
+def _reordered(name: str, tensor: Tensor, places: Tensor) -> Tensor:
+    """Reorder d_model in our tensor `name`: columns where it reads the residual stream, else rows."""
+    reads = name.rpartition(".")[0].endswith(("query", "key_value", "inner"))
+    return tensor if reads and tensor.dim() == 1 else tensor.index_select(int(reads), places)
 
 
 def sines_first(d_model: int) -> Tensor:
@@ -100,57 +104,24 @@ def to_marian(tensors: dict[str, Tensor], settings: recipe.Model) -> dict[str, T
     bias = tensors.get("output_bias", torch.zeros(len(embedding))).roll(-1, 0)[None]
     bias[0, -1] = NO_LOGIT
     result = {SHARED: embedding, BIAS: bias}
-    for ours, theirs, dim in _parameters(settings):
-        tensor = tensors.get(ours, torch.zeros(len(theirs) * settings.d_model))
-        tensor = tensor if dim is None else tensor.index_select(dim, places)
+    for ours, theirs in _names(settings):
+        tensor = _reordered(ours, tensors.get(ours, torch.zeros(len(theirs) * settings.d_model)), places)
         result.update(zip(theirs, (part.clone() for part in tensor.chunk(len(theirs))), strict=True))
     return result
 
 
 def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[int]) -> dict[str, Tensor]:
-    """Return our weights for theirs.
-
-    Args:
-        tensors: theirs, by their names.
-        settings: of our model.
-        ids: their id of each of our tokens.
-
-    Raises:
-        DataError: one is missing.
-    """
+    """Return our weights for theirs; `ids` are their ids of our tokens."""
     places = sines_first(settings.d_model).argsort()
-    embedding = tensors[SHARED].index_select(1, places)[ids]
-    embedding[PAD] = 0
-    result = {"embedding.weight": embedding}
+    result = {"embedding.weight": tensors[SHARED].index_select(1, places)[ids]}
     if settings.output_bias:
         result["output_bias"] = tensors[BIAS].flatten()[ids]
-        result["output_bias"][PAD] = 0
-    for ours, theirs, dim in _parameters(settings):
-        if ours.endswith(".bias") and "attention" in ours and not settings.attention_bias:
-            continue
-        for name in theirs:
-            if name not in tensors:
-                raise DataError(f"the weights have no tensor {name}")
-        tensor = torch.cat([tensors[name] for name in theirs])
-        result[ours] = tensor if dim is None else tensor.index_select(dim, places)
+    for tensor in result.values():
+        tensor[PAD] = 0
+    for ours, theirs in _names(settings):
+        if settings.attention_bias or "attention" not in ours or not ours.endswith(".bias"):
+            result[ours] = _reordered(ours, torch.cat([tensors[name] for name in theirs]), places)
     return result
-
-
-def _config(transformers: Any, settings: recipe.Model, size: int) -> Any:
-    kind = transformers.PegasusConfig if settings.norm == "pre" else transformers.MarianConfig
-    return kind(
-        **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
-        vocab_size=size,
-        scale_embedding=True,
-        static_position_embeddings=True,
-        normalize_before=settings.norm == "pre",  # these two are read by CTranslate2
-        normalize_embedding=False,
-        pad_token_id=size - 1,
-        decoder_start_token_id=size - 1,
-        eos_token_id=EOS - 1,
-        forced_eos_token_id=EOS - 1,
-        unk_token_id=UNK - 1,
-    )
 
 
 def write_marian(loaded: LoadedModel, out: Path) -> None:
@@ -163,13 +134,26 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
     if settings.positions != "sinusoidal":
         raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
     if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
-        raise DataError(
-            "this model cannot be exported: its heads x d_k or heads x d_v is not d_model, theirs always is"
-        )
-    transformers = library("transformers")
-    kind = transformers.PegasusForConditionalGeneration if settings.norm == "pre" else transformers.MarianMTModel
+        raise DataError("this model cannot be exported: its heads x d_k or x d_v is not d_model, theirs always is")
+    library("transformers")
+    from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration
+
+    pre = settings.norm == "pre"
+    config = (PegasusConfig if pre else MarianConfig)(
+        **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
+        vocab_size=size,
+        scale_embedding=True,
+        static_position_embeddings=True,
+        normalize_before=pre,  # these two are read by CTranslate2
+        normalize_embedding=False,
+        pad_token_id=size - 1,
+        decoder_start_token_id=size - 1,
+        eos_token_id=EOS - 1,
+        forced_eos_token_id=EOS - 1,
+        unk_token_id=UNK - 1,
+    )
     with torch.device("meta"):
-        theirs = kind(_config(transformers, settings, size))
+        theirs = (PegasusForConditionalGeneration if pre else MarianMTModel)(config)
     theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
     tokens = Tokenizer(loaded.tokenizer_file).pieces(list(range(size)))
     vocabulary = dict(zip(tokens, exported_ids(size), strict=True))
@@ -188,25 +172,3 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         "pad_token": tokens[PAD],
     }
     (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), "utf-8")
-
-
-def write_generation_config(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
-    """Write how transformers searches by default: the recipe's beam, and a length penalty close to ours."""
-    pad = loaded.model.vocabulary_size - 1
-    library("transformers").GenerationConfig(
-        num_beams=loaded.recipe.decoding.beam,
-        length_penalty=length_penalty,
-        max_length=min(LONGEST, loaded.recipe.model.max_length),
-        bad_words_ids=[[pad]],
-        pad_token_id=pad,
-        decoder_start_token_id=pad,
-        eos_token_id=EOS - 1,
-        forced_eos_token_id=EOS - 1,
-    ).save_pretrained(out)
-
-
-def write_ctranslate2(directory: Path, out: Path, quantization: str) -> None:
-    """Convert what `write_marian` wrote into an existing directory, with the tokenizer beside it."""
-    converters = importlib.import_module("ctranslate2.converters")
-    converters.TransformersConverter(str(directory)).convert(str(out), quantization=quantization, force=True)
-    (out / "tokenizer.model").write_bytes((directory / "source.spm").read_bytes())

@@ -1,11 +1,12 @@
 """transformers and CTranslate2 as translators of our ids, to be compared with our own search.
 
-Their limit on the length of a translation holds for a whole batch, so a sentence may get longer than with ours.
+Both translate without length penalty and give ids without EOS; pairs to be scored are closed by EOS. Their limit on
+the length of a translation holds for a whole batch, so a sentence may get longer than with ours.
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,28 +17,24 @@ BATCH = 32
 Pair = tuple[Sequence[int], Sequence[int]]
 
 
-class Peer(Protocol):
-    def translate(self, sources: Sequence[Sequence[int]], beam: int, extra_length: int) -> Iterator[list[int]]:
-        """Yield the likeliest translation (no length penalty) of every source that `beam` finds, without EOS."""
-
-    def score(self, pairs: Sequence[Pair]) -> Iterator[list[float]]:
-        """Yield the log-probabilities of every pair's target tokens; both sides are closed by EOS."""
-
-
 class Transformers:
     """A directory that transformers loads; `ids` are its ids of our tokens."""
 
     def __init__(self, directory: Path, ids: list[int]) -> None:
-        self.transformers = library("transformers")
-        self.directory, self.options = directory, {"local_files_only": True, "trust_remote_code": False}
-        load = self.transformers.AutoModelForSeq2SeqLM.from_pretrained
-        self.model: Any = load(directory, use_safetensors=True, dtype=torch.float32, **self.options).eval()
+        transformers = library("transformers")
+        self.directory, self.tokenizers = directory, transformers.AutoTokenizer
+        self.options = {"local_files_only": True, "trust_remote_code": False}
+        self.model: Any
+        self.model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+            directory, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **self.options
+        )
+        self.missing = sorted(report["missing_keys"])
         self.ids, self.pad = torch.tensor(ids), ids[PAD]
         self.ours = self.ids.argsort()
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Return each line's ids by their tokenizer, as ours."""
-        tokenizer = self.transformers.AutoTokenizer.from_pretrained(self.directory, **self.options)
+        tokenizer = self.tokenizers.from_pretrained(self.directory, **self.options)
         return [self.ours[ids].tolist() for ids in tokenizer(lines)["input_ids"]]
 
     def _padded(self, sentences: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -46,9 +43,9 @@ class Transformers:
 
     @torch.inference_mode()
     def translate(self, sources: Sequence[Sequence[int]], beam: int, extra_length: int) -> Iterator[list[int]]:
+        options = {"num_beams": beam, "length_penalty": 0.0, "early_stopping": False}
         for start in range(0, len(sources), BATCH):
             src = self._padded(sources[start : start + BATCH])
-            options = {"num_beams": beam, "length_penalty": 0.0, "early_stopping": False}
             limit, mask = src.shape[1] + extra_length, (src != self.pad).long()
             for row in self.model.generate(src, attention_mask=mask, max_new_tokens=limit, **options):
                 ids = self.ours[row[1:]].tolist()
@@ -66,7 +63,7 @@ class Transformers:
 
 
 class CTranslate2:
-    """A directory that `write_ctranslate2` wrote, loaded by CTranslate2 on the CPU."""
+    """A directory that CTranslate2 loads, on the CPU; its tokens are named as ours."""
 
     def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
         self.translator: Any = library("ctranslate2").Translator(str(directory), compute_type="default")
@@ -77,9 +74,9 @@ class CTranslate2:
         return [[self.names[i] for i in ids] for ids in sentences]
 
     def translate(self, sources: Sequence[Sequence[int]], beam: int, extra_length: int) -> Iterator[list[int]]:
+        options = {"beam_size": beam, "length_penalty": 0.0, "min_decoding_length": 0}  # 0: it may be empty
         for start in range(0, len(sources), BATCH):
             batch = sources[start : start + BATCH]
-            options = {"beam_size": beam, "length_penalty": 0.0, "min_decoding_length": 0}  # 0: may be empty
             limit = max(map(len, batch)) + extra_length
             for result in self.translator.translate_batch(self._named(batch), max_decoding_length=limit, **options):
                 yield [self.ids[name] for name in result.hypotheses[0]]
