@@ -18,7 +18,8 @@ from nmt_cli.interop.marian import library
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.lines import translate_ids
-from nmt_cli.translation.search import SearchSettings, force
+from nmt_cli.translation.lines import force
+from nmt_cli.translation.search import SearchSettings
 
 BATCH = 32
 TOLERANCE = 1e-4  # nats per token, or this fraction where a token has less than one in e: float32 in another order
