@@ -3,23 +3,38 @@
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from nmt_cli import __version__, artefact, recipe
 from nmt_cli.console import say
 from nmt_cli.corpus.cleaning import normalise
 from nmt_cli.corpus.store import open_corpus, read_lines
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare
 from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 from nmt_cli.training.run import TRANSLATIONS, read_run
 from nmt_cli.transformer.weights import LoadedModel, load_model
+from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2"}
-QUANTIZATIONS = (None, "float32", "bfloat16", "int8")
+QUANTIZATIONS = ("float32", "bfloat16", "int8")
 NUM_LINES = 100
-LONGEST = 512  # tokens of output: theirs has one limit for all sentences
+EXAMPLES = {
+    "hf": """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer, model = (kind.from_pretrained("{out}") for kind in (AutoTokenizer, AutoModelForSeq2SeqLM))
+batch = tokenizer(["{line}"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))""",
+    "ctranslate2": """import ctranslate2, sentencepiece
+translator = ctranslate2.Translator("{out}")
+tokenizer = sentencepiece.SentencePieceProcessor(model_file="{out}/tokenizer.model")
+batch = [tokenizer.encode("{line}", out_type=str) + ["</s>"]]
+options = dict(beam_size={settings.decoding.beam}, length_penalty={penalty:g}, max_decoding_length={limit}, min_decoding_length=0)
+print(tokenizer.decode(translator.translate_batch(batch, **options)[0].hypotheses[0]))""",
+}
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, lines: Path | None) -> int:
@@ -36,24 +51,101 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         UsageError: a wrong option, or a package is not installed.
         DataError: the other toolkit cannot compute the model, or computes something else.
     """
-    if target not in LIBRARIES:
-        raise UsageError(f"--to must be one of {', '.join(LIBRARIES)}, not {target}")
-    if quantization not in QUANTIZATIONS:
-        raise UsageError(f"--quantization must be float32, bfloat16 or int8, not {quantization}")
-    if target == "hf" and quantization not in (None, "float32"):
+    weights = quantization or "float32"
+    if target not in LIBRARIES or weights not in QUANTIZATIONS:
+        raise UsageError(f"--to is {' or '.join(LIBRARIES)}, --quantization is one of {', '.join(QUANTIZATIONS)}")
+    if target == "hf" and weights != "float32":
         raise UsageError("--quantization requires --to ctranslate2; transformers quantises when it loads")
-    for package in ("transformers", LIBRARIES[target]):
-        marian.library(package)
+    for name in ("transformers", LIBRARIES[target]):
+        marian.library(name)
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
     loaded = load_model(model)
-    with artefact.staged(out, "export", {"target": target, "quantization": quantization or "float32"}) as stage:
-        text = _export(loaded, target, stage, out, quantization or "float32", lines)
-    say(f"{text}\n{out} is ready; its README.md shows how to use it")
+    settings, tokenizer = loaded.recipe, Tokenizer(loaded.tokenizer_file)
+    texts, references = _lines(settings, lines)
+    longest = settings.model.max_length - settings.decoding.extra_length
+    sizes = [len(ids) for ids in tokenizer.encode(texts)]
+    chosen = {i: texts[i] for i, size in enumerate(sizes) if 0 < size < longest}
+    if not chosen:
+        raise DataError(f"{lines or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
+    manifest = {"target": target, "quantization": weights}
+    with artefact.staged(out, "export", manifest) as stage:
+        peer = _write(loaded, target, weights, stage)
+        if isinstance(peer, Transformers):
+            peer.check_ids(tokenizer, [*chosen.values()])
+        say(f"comparing {len(chosen)} translations")
+        translator = Translator.of(loaded.model, tokenizer, settings, torch.float32)
+        proof, ours, theirs = compare(translator, peer, chosen, exact=weights == "float32")
+        if weights != "float32":
+            sides = tokenizer.decode([ids[:-1] for ids in ours]), tokenizer.decode([ids[:-1] for ids in theirs])
+            proof += _bleu_difference(*sides, [references[i] for i in chosen if references])
+        manifest["proof"] = proof
+        length = round(statistics.median(map(len, ours)))
+        penalty = round(settings.decoding.alpha * length / (5 + length), 2)
+        if target == "hf":
+            marian.write_generation_config(loaded, penalty, stage)
+        values = {"proof": proof, "out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'")}
+        readme = _card(loaded, target, {**values, "length": length, "penalty": penalty})
+        artefact.write_file(stage / "README.md", readme.encode())
+        artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(settings))
+    say(f"{proof}\n{out} is ready; its README.md shows how to use it")
     return 0
 
 
-def _export(
-    loaded: LoadedModel, target: str, stage: Path, out: Path, quantization: str, lines: Path | None
-) -> str:
-    pass
+def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[str]]:
+    """Return the sentences to compare on, and their references where there are."""
+    if file is not None:
+        if not file.is_file():
+            raise MissingError(f"no file {file}")
+        return [normalise(line) for line in read_lines(file)], []
+    data = settings.corpus.directory
+    if not artefact.present(data):
+        raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
+    src, tgt = open_corpus(data).lines("dev")
+    return [normalise(line) for line in src[:NUM_LINES]], tgt[:NUM_LINES]
+
+
+def _write(loaded: LoadedModel, target: str, quantization: str, out: Path) -> Transformers | CTranslate2:
+    """Write what the toolkit loads, and load it."""
+    tokenizer = Tokenizer(loaded.tokenizer_file)
+    if target == "hf":
+        marian.write_marian(loaded, out)
+        return Transformers(out, marian.exported_ids(tokenizer.vocabulary_size))
+    from ctranslate2.converters import TransformersConverter
+
+    with tempfile.TemporaryDirectory() as directory:
+        marian.write_marian(loaded, Path(directory))
+        TransformersConverter(directory).convert(str(out), quantization=quantization, force=True)
+    artefact.write_file(out / "tokenizer.model", loaded.tokenizer_file.read_bytes())
+    return CTranslate2(out, tokenizer)
+
+
+def _bleu_difference(ours: list[str], theirs: list[str], references: list[str]) -> str:
+    if not references:
+        return f" BLEU of its output against that of the float32 model is {corpus_bleu(theirs, ours)[0]:.2f}."
+    before, after = corpus_bleu(ours, references)[0], corpus_bleu(theirs, references)[0]
+    return f" BLEU changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
+
+
+def _card(loaded: LoadedModel, target: str, values: dict[str, Any]) -> str:
+    """Return the README of an export; `values` are what the model itself does not tell."""
+    settings, template = loaded.recipe, (Path(__file__).parent / "card.md").read_text("utf-8")
+    values |= {"settings": settings, "version": __version__, "library": LIBRARIES[target], "scores": _scores(loaded)}
+    values["limit"] = min(marian.LONGEST, settings.model.max_length)
+    values["parameters"] = sum(p.numel() for p in loaded.model.parameters())
+    return template.format(**values, example=EXAMPLES[target].format(**values))
+
+
+def _scores(loaded: LoadedModel) -> str:
+    """Return test scores if `nmt reproduce` translated the test set with this very model, else how to get them."""
+    run, data = loaded.directory.parent, loaded.recipe.corpus.directory
+    if (run / TRANSLATIONS).is_file() and artefact.present(data):
+        files, corpus = read_run(run, data, any_corpus=True), open_corpus(data)
+        hypotheses, references = files.translations("test"), corpus.lines("test")[1]
+        mine = files.model == loaded.manifest and corpus.identity == loaded.manifest.get("corpus")
+        if mine and hypotheses and references:
+            scores = {"BLEU": corpus_bleu(hypotheses, references), "chrF2": corpus_chrf(hypotheses, references)}
+            return "\n".join(
+                f"- test {name} {score:.2f} (`{signature}`)" for name, (score, signature) in scores.items()
+            )
+    return "Not measured at export. Measure them: `nmt score --model MODEL --corpus CORPUS`."

@@ -12,10 +12,10 @@ from nmt_cli.console import say, warn
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError
 from nmt_cli.interop import marian, spm
-from nmt_cli.interop.peers import Transformers
-from nmt_cli.interop.proof import TOLERANCE, largest_difference, our_scores
+from nmt_cli.interop.proof import TOLERANCE, Transformers, largest_difference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
+from nmt_cli.translation.search import score_targets
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
@@ -156,4 +156,4 @@ def _difference(model: Transformer, peer: Transformers) -> float:
     draw = torch.randint(3, model.vocabulary_size, (2, CHECKED_PAIRS, 12), generator=generator).tolist()
     pairs = [([*s[: 4 + i], EOS], [*t[: 11 - i], EOS]) for i, (s, t) in enumerate(zip(*draw, strict=True))]
     peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT
-    return largest_difference(our_scores(model, pairs), peer.score(pairs))
+    return largest_difference(score_targets([model], torch.float32, pairs), peer.score(pairs))

@@ -135,11 +135,9 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
     if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
         raise DataError("this model cannot be exported: its heads x d_k or x d_v is not d_model, theirs always is")
-    library("transformers")
-    from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration
-
-    pre = settings.norm == "pre"
-    config = (PegasusConfig if pre else MarianConfig)(
+    t, pre = library("transformers"), settings.norm == "pre"
+    kinds = (t.PegasusConfig, t.PegasusForConditionalGeneration) if pre else (t.MarianConfig, t.MarianMTModel)
+    config = kinds[0](
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
         vocab_size=size,
         scale_embedding=True,
@@ -153,7 +151,7 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         unk_token_id=UNK - 1,
     )
     with torch.device("meta"):
-        theirs = (PegasusForConditionalGeneration if pre else MarianMTModel)(config)
+        theirs = kinds[1](config)
     theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
     tokens = Tokenizer(loaded.tokenizer_file).pieces(list(range(size)))
     vocabulary = dict(zip(tokens, exported_ids(size), strict=True))
@@ -172,3 +170,18 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         "pad_token": tokens[PAD],
     }
     (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), "utf-8")
+
+
+def write_generation_config(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
+    """Write how transformers searches by default: the recipe's beam, and a length penalty close to ours."""
+    pad = loaded.model.vocabulary_size - 1
+    library("transformers").GenerationConfig(
+        num_beams=loaded.recipe.decoding.beam,
+        length_penalty=length_penalty,
+        max_length=min(LONGEST, loaded.recipe.model.max_length),
+        bad_words_ids=[[pad]],
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        eos_token_id=EOS - 1,
+        forced_eos_token_id=EOS - 1,
+    ).save_pretrained(out)
