@@ -19,15 +19,10 @@ from nmt_cli.translation.search import score_targets
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
-CHECKED_PAIRS = 8
 
 
 def import_marian(source: Path, out: Path) -> Path:
-    """Turn a Marian (or Pegasus-shaped) directory of transformers into a model directory, and return it.
-
-    Args:
-        source: config.json, model.safetensors, vocab.json, source.spm and target.spm.
-        out: the new model directory.
+    """Turn a Marian (or Pegasus-shaped) directory of transformers into the model directory `out`, and return it.
 
     Raises:
         UsageError: transformers is not installed.
@@ -104,14 +99,13 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     Raises:
         DataError: one SentencePiece model cannot split text as theirs do.
     """
-    file, size = source / "vocab.json", config.vocab_size
-    ids = artefact.read_json(file)
+    file, size, first = source / "vocab.json", config.vocab_size, [*spm.SPECIAL]
+    ids: dict[str, int] = artefact.read_json(file)
     if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != [*range(size)]:
         raise DataError(f"{file} does not number {size} tokens from 0")
-    pad, unk, eos = (ids.get(name) for name in spm.SPECIAL)
-    if unk is None or (pad, eos) != (config.pad_token_id, config.eos_token_id):
-        raise DataError(f"{file} does not hold {', '.join(spm.SPECIAL)} where config.json says")
-    order = spm.SPECIAL + sorted((name for name in ids if name not in spm.SPECIAL), key=lambda name: int(ids[name]))
+    if [ids.get(name) for name in first] != [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]:
+        raise DataError(f"{file} does not hold {', '.join(first)} where config.json says")
+    order = first + sorted(ids.keys() - {*first}, key=ids.__getitem__)
     if any(name.startswith(">>") and name.endswith("<<") for name in order):
         raise DataError(f"{source} chooses its target language by >>xx<< in the text, which ours cannot")
     src, tgt = ((source / f"{side}.spm").read_bytes() for side in ("source", "target"))
@@ -119,14 +113,14 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
         model, tokens, unigram = spm.renumbered(src, order), spm.tokens(src), spm.is_unigram(src)
     except (IndexError, KeyError, UnicodeDecodeError):
         raise DataError(f"{source / 'source.spm'} is not a SentencePiece model") from None
-    if src != tgt and not unigram:
-        raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
     if src != tgt:
+        if not unigram:
+            raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
         warn(f"{source} splits target text by another model than source text. Only fine-tuning is affected")
     lost = sum(kind == spm.NORMAL and name not in ids for name, (_, kind) in tokens.items())
     if lost:
         warn(f"{lost} tokens of source.spm have no number in vocab.json; words that need them are split further")
-    return [int(ids[name]) for name in order], model
+    return [ids[name] for name in order], model
 
 
 def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int]) -> recipe.Recipe:
@@ -148,12 +142,9 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int
 
 
 def _difference(model: Transformer, peer: Transformers) -> float:
-    """Return the largest difference of a log-probability from transformers', on sentences drawn at random.
-
-    PAD is left out of their softmax: it is never a translation's token, and has no logit in ours.
-    """
+    """Return the largest difference of a log-probability, on sentences drawn at random."""
     generator = torch.Generator().manual_seed(1)
-    draw = torch.randint(3, model.vocabulary_size, (2, CHECKED_PAIRS, 12), generator=generator).tolist()
+    draw = torch.randint(3, model.vocabulary_size, (2, 8, 12), generator=generator).tolist()
     pairs = [([*s[: 4 + i], EOS], [*t[: 11 - i], EOS]) for i, (s, t) in enumerate(zip(*draw, strict=True))]
-    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT
+    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
     return largest_difference(score_targets([model], torch.float32, pairs), peer.score(pairs))

@@ -1,13 +1,13 @@
 """SentencePiece models with their tokens in another order: Marian's ids are those of vocab.json, not of the model.
 
-The file is a protocol buffer message. Its field 1 repeats a token (1 text, 2 score, 3 type), field 2 tells how it was
-trained (3 algorithm). sentencepiece has a reader of its own, but that needs protobuf, which nothing here installs.
+The file is a protocol buffer message. Its field 1 repeats a token (1 text, 3 type), field 2 tells how it was trained
+(3 algorithm). sentencepiece has a reader of its own, but that needs protobuf, which nothing here installs.
 """
 
 from collections.abc import Iterator
 
-SPECIAL = ["<pad>", "<unk>", "</s>"]  # our first three tokens
-NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5
+SPECIAL = {"<pad>": 3, "<unk>": 2, "</s>": 3}  # our first three tokens and their types
+NORMAL, UNUSED = 1, 5
 UNIGRAM = 1
 
 
@@ -23,23 +23,21 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
     """Yield every field of a message: its number, its value as an integer and as bytes, and the whole field."""
     at = 0
     while at < len(data):
-        start, integer = at, 0
+        start = at
         key, at = _varint(data, at)
-        size = {1: 8, 5: 4}.get(key & 7)
+        number, size = 0, {1: 8, 5: 4}.get(key & 7)
         if size is None:
-            integer, at = _varint(data, at)
-            size = integer if key & 7 == 2 else 0
+            number, at = _varint(data, at)
+            size = number if key & 7 == 2 else 0
         if at + size > len(data):
             raise IndexError("a field is cut short")
-        yield key >> 3, integer, data[at : at + size], data[start : at + size]
+        yield key >> 3, number, data[at : at + size], data[start : at + size]
         at += size
 
 
-def _token_field(token: bytes) -> bytes:
-    length, rest = b"", len(token)
-    while rest > 127:
-        length, rest = length + bytes([rest & 127 | 128]), rest >> 7
-    return b"\x0a" + length + bytes([rest]) + token
+def _field(content: bytes) -> bytes:
+    """Return a field 1. (Two bytes for its length: a varint may be longer than it must.)"""
+    return bytes([1 << 3 | 2, len(content) & 127 | 128, len(content) >> 7]) + content
 
 
 def tokens(model: bytes) -> dict[str, tuple[bytes, int]]:
@@ -71,10 +69,7 @@ def renumbered(model: bytes, order: list[str]) -> bytes:
     if list(present) == order:
         return model
     for text in order:
-        token, kind = present.get(text, (_token_field(text.encode()), UNUSED))
-        if text in SPECIAL:
-            token, kind = _token_field(text.encode()), UNKNOWN if text == SPECIAL[1] else CONTROL
-        elif kind in (UNKNOWN, CONTROL):
-            kind = UNUSED
-        result += _token_field(token + bytes([3 << 3, kind]))  # a second type replaces the first
+        token, kind = present.get(text, (_field(text.encode()), UNUSED))
+        kind = SPECIAL.get(text, UNUSED if kind in SPECIAL.values() else kind)
+        result += _field(token + bytes([3 << 3, kind]))  # of two types in a message the last one counts
     return result + b"".join(whole for number, _, _, whole in _fields(model) if number != 1)
