@@ -23,26 +23,14 @@ from nmt_cli.translation.translator import Translator
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2"}
 QUANTIZATIONS = ("float32", "bfloat16", "int8")
 NUM_LINES = 100
-EXAMPLES = {
-    "hf": """from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-tokenizer, model = (kind.from_pretrained("{out}") for kind in (AutoTokenizer, AutoModelForSeq2SeqLM))
-batch = tokenizer(["{line}"], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))""",
-    "ctranslate2": """import ctranslate2, sentencepiece
-translator = ctranslate2.Translator("{out}")
-tokenizer = sentencepiece.SentencePieceProcessor(model_file="{out}/tokenizer.model")
-batch = [tokenizer.encode("{line}", out_type=str) + ["</s>"]]
-options = dict(beam_size={settings.decoding.beam}, length_penalty={penalty:g}, max_decoding_length={limit}, min_decoding_length=0)
-print(tokenizer.decode(translator.translate_batch(batch, **options)[0].hypotheses[0]))""",
-}
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, lines: Path | None) -> int:
-    """Write a model for another toolkit, prove it there, and return the exit code.
+    """Write a model for another toolkit ("hf" or "ctranslate2"), prove it there, and return the exit code.
 
     Args:
         model: a model directory or a run.
-        target: "hf" or "ctranslate2".
+        target: the toolkit.
         out: the new directory.
         quantization: of CTranslate2's weights; None for float32.
         lines: source sentences to compare on, all of them; None for the first of the corpus's dev.
@@ -64,8 +52,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
     settings, tokenizer = loaded.recipe, Tokenizer(loaded.tokenizer_file)
     texts, references = _lines(settings, lines)
     longest = settings.model.max_length - settings.decoding.extra_length
-    sizes = [len(ids) for ids in tokenizer.encode(texts)]
-    chosen = {i: texts[i] for i, size in enumerate(sizes) if 0 < size < longest}
+    chosen = {i: texts[i] for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
     if not chosen:
         raise DataError(f"{lines or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
     manifest = {"target": target, "quantization": weights}
@@ -84,9 +71,9 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         penalty = round(settings.decoding.alpha * length / (5 + length), 2)
         if target == "hf":
             marian.write_generation_config(loaded, penalty, stage)
-        values = {"proof": proof, "out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'")}
-        readme = _card(loaded, target, {**values, "length": length, "penalty": penalty})
-        artefact.write_file(stage / "README.md", readme.encode())
+        example = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'")}
+        card = _card(loaded, target, {**example, "proof": proof, "length": length, "penalty": penalty})
+        artefact.write_file(stage / "README.md", card.encode())
         artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(settings))
     say(f"{proof}\n{out} is ready; its README.md shows how to use it")
     return 0
@@ -129,11 +116,11 @@ def _bleu_difference(ours: list[str], theirs: list[str], references: list[str]) 
 
 def _card(loaded: LoadedModel, target: str, values: dict[str, Any]) -> str:
     """Return the README of an export; `values` are what the model itself does not tell."""
-    settings, template = loaded.recipe, (Path(__file__).parent / "card.md").read_text("utf-8")
-    values |= {"settings": settings, "version": __version__, "library": LIBRARIES[target], "scores": _scores(loaded)}
-    values["limit"] = min(marian.LONGEST, settings.model.max_length)
+    values |= {"settings": loaded.recipe, "version": __version__, "library": LIBRARIES[target]}
+    values |= {"limit": min(marian.LONGEST, loaded.recipe.model.max_length), "scores": _scores(loaded)}
     values["parameters"] = sum(p.numel() for p in loaded.model.parameters())
-    return template.format(**values, example=EXAMPLES[target].format(**values))
+    card, example = ((Path(__file__).parent / name).read_text("utf-8") for name in ("card.md", f"card_{target}.txt"))
+    return card.format(**values, example=example.format(**values))
 
 
 def _scores(loaded: LoadedModel) -> str:

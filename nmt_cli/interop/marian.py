@@ -97,6 +97,11 @@ def exported_ids(size: int) -> list[int]:
     return [(i - 1) % size for i in range(size)]
 
 
+def _special_ids(size: int) -> dict[str, int]:
+    pad, eos = size - 1, EOS - 1
+    return {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": eos, "forced_eos_token_id": eos}
+
+
 def to_marian(tensors: dict[str, Tensor], settings: recipe.Model) -> dict[str, Tensor]:
     """Return their weights, by their names, for ours; biases that ours does not have are zeros."""
     places = sines_first(settings.d_model)
@@ -130,7 +135,7 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
     Raises:
         DataError: Marian and Pegasus cannot compute this model.
     """
-    settings, size = loaded.recipe.model, loaded.model.vocabulary_size
+    settings, corpus, size = loaded.recipe.model, loaded.recipe.corpus, loaded.model.vocabulary_size
     if settings.positions != "sinusoidal":
         raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
     if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
@@ -139,16 +144,13 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
     kinds = (t.PegasusConfig, t.PegasusForConditionalGeneration) if pre else (t.MarianConfig, t.MarianMTModel)
     config = kinds[0](
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
+        **_special_ids(size),
         vocab_size=size,
+        unk_token_id=UNK - 1,
         scale_embedding=True,
         static_position_embeddings=True,
         normalize_before=pre,  # these two are read by CTranslate2
         normalize_embedding=False,
-        pad_token_id=size - 1,
-        decoder_start_token_id=size - 1,
-        eos_token_id=EOS - 1,
-        forced_eos_token_id=EOS - 1,
-        unk_token_id=UNK - 1,
     )
     with torch.device("meta"):
         theirs = kinds[1](config)
@@ -160,28 +162,19 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         (out / f"{side}.spm").write_bytes(loaded.tokenizer_file.read_bytes())
     tokenizer_config = {
         "tokenizer_class": "MarianTokenizer",
-        "source_lang": loaded.recipe.corpus.src,
-        "target_lang": loaded.recipe.corpus.tgt,
+        "source_lang": corpus.src,
+        "target_lang": corpus.tgt,
         "model_max_length": settings.max_length,
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # "</s>" in a text is text
-        "unk_token": tokens[UNK],
-        "eos_token": tokens[EOS],
-        "pad_token": tokens[PAD],
+        **{"unk_token": tokens[UNK], "eos_token": tokens[EOS], "pad_token": tokens[PAD]},
     }
     (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), "utf-8")
 
 
 def write_generation_config(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
     """Write how transformers searches by default: the recipe's beam, and a length penalty close to ours."""
-    pad = loaded.model.vocabulary_size - 1
-    library("transformers").GenerationConfig(
-        num_beams=loaded.recipe.decoding.beam,
-        length_penalty=length_penalty,
-        max_length=min(LONGEST, loaded.recipe.model.max_length),
-        bad_words_ids=[[pad]],
-        pad_token_id=pad,
-        decoder_start_token_id=pad,
-        eos_token_id=EOS - 1,
-        forced_eos_token_id=EOS - 1,
-    ).save_pretrained(out)
+    size, longest = loaded.model.vocabulary_size, min(LONGEST, loaded.recipe.model.max_length)
+    options = {"num_beams": loaded.recipe.decoding.beam, "length_penalty": length_penalty, "max_length": longest}
+    config = library("transformers").GenerationConfig(**options, **_special_ids(size), bad_words_ids=[[size - 1]])
+    config.save_pretrained(out)

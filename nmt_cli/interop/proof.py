@@ -4,7 +4,7 @@ Both translate without length penalty, since theirs is another function. Their l
 holds for all sentences at once, so lines where either side reaches ours are not compared. All ids are closed by EOS.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ TOLERANCE = 1e-4  # nats per token, or this fraction where a token has less than
 # changes many lines. One line more is allowed, so that a comparison of few lines may meet such a tie.
 MAX_DIFFERING = 0.02
 Ids = list[int]
-Pair = tuple[Ids, Ids]  # source and target
 
 
 class Transformers:
@@ -33,8 +32,8 @@ class Transformers:
         transformers, self.options = library("transformers"), {"local_files_only": True, "trust_remote_code": False}
         self.directory, self.tokenizers = directory, transformers.AutoTokenizer
         load = transformers.AutoModelForSeq2SeqLM.from_pretrained
-        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True, **self.options}
-        self.model, report = load(directory, **options)
+        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        self.model, report = load(directory, **options, **self.options)
         self.missing = [name for name in report["missing_keys"] if "embed_positions" not in name]
         self.ids, self.pad = torch.tensor(ids), ids[PAD]
         self.ours = self.ids.argsort()
@@ -50,7 +49,7 @@ class Transformers:
                 f"MarianTokenizer splits {different} of {len(lines)} lines differently; nothing is exported"
             )
 
-    def _padded(self, sentences: list[Ids]) -> torch.Tensor:
+    def _padded(self, sentences: Sequence[Ids]) -> torch.Tensor:
         longest = max(map(len, sentences))
         return self.ids[torch.tensor([[*ids, *[PAD] * (longest - len(ids))] for ids in sentences])]
 
@@ -64,14 +63,14 @@ class Transformers:
                 yield ids[: ids.index(EOS) + 1]
 
     @torch.inference_mode()
-    def score(self, pairs: list[Pair]) -> Iterator[list[float]]:
+    def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterator[list[float]]:
         for start in range(0, len(pairs), BATCH):
-            sources, targets = zip(*pairs[start : start + BATCH], strict=True)
-            src, tgt = self._padded(sources), self._padded([[PAD, *ids] for ids in targets])
+            batch = pairs[start : start + BATCH]
+            src, tgt = self._padded([ids for ids, _ in batch]), self._padded([[PAD, *ids] for _, ids in batch])
             mask = (src != self.pad).long()
             logits = self.model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt[:, :-1]).logits
             gold = torch.log_softmax(logits, -1).gather(2, tgt[:, 1:, None])[:, :, 0]
-            yield from (row[: len(ids)].tolist() for row, ids in zip(gold, targets, strict=True))
+            yield from (row[: len(ids)].tolist() for row, (_, ids) in zip(gold, batch, strict=True))
 
 
 class CTranslate2:
@@ -91,7 +90,7 @@ class CTranslate2:
         for result in self.translator.translate_batch(self._named(sources), **options):
             yield [*(self.ids[name] for name in result.hypotheses[0]), EOS]
 
-    def score(self, pairs: list[Pair]) -> Iterator[list[float]]:
+    def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterator[list[float]]:
         sides = self._named(src for src, _ in pairs), self._named(tgt[:-1] for _, tgt in pairs)
         yield from (result.log_probs for result in self.translator.score_batch(*sides, max_batch_size=BATCH))
 
