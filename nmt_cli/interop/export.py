@@ -131,8 +131,6 @@ def _scores(loaded: LoadedModel) -> str:
         hypotheses, references = files.translations("test"), corpus.lines("test")[1]
         mine = files.model == loaded.manifest and corpus.identity == loaded.manifest.get("corpus")
         if mine and hypotheses and references:
-            scores = {"BLEU": corpus_bleu(hypotheses, references), "chrF2": corpus_chrf(hypotheses, references)}
-            return "\n".join(
-                f"- test {name} {score:.2f} (`{signature}`)" for name, (score, signature) in scores.items()
-            )
+            scores = [("BLEU", *corpus_bleu(hypotheses, references)), ("chrF2", *corpus_chrf(hypotheses, references))]
+            return "\n".join(f"- test {name} {score:.2f} (`{signature}`)" for name, score, signature in scores)
     return "Not measured at export. Measure them: `nmt score --model MODEL --corpus CORPUS`."

@@ -12,7 +12,7 @@ from nmt_cli.console import say, warn
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError
 from nmt_cli.interop import marian, spm
-from nmt_cli.interop.proof import TOLERANCE, Transformers, largest_difference
+from nmt_cli.interop.proof import LOCAL, TOLERANCE, Transformers, largest_difference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.search import score_targets
@@ -70,7 +70,7 @@ def _config(source: Path) -> Any:
         if not (source / name).is_file():
             raise MissingError(f"{source / name} is missing: a Marian directory has it")
     try:
-        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     except Exception as error:  # whatever they raise
         raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
     if config.model_type not in ("marian", "pegasus"):
@@ -87,18 +87,13 @@ def _config(source: Path) -> Any:
     }
     for name, theirs in marian.CONFIG.items():
         reasons[f"its encoder and decoder differ in {name}"] = len({getattr(config, key) for key in theirs}) > 1
-    if any(reasons.values()):
-        true = "; ".join(reason for reason, holds in reasons.items() if holds)
-        raise DataError(f"{source} cannot be imported: {true}")
+    if true := [reason for reason, holds in reasons.items() if holds]:
+        raise DataError(f"{source} cannot be imported: {'; '.join(true)}")
     return config
 
 
 def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
-    """Return their id of each of our tokens, and our SentencePiece model.
-
-    Raises:
-        DataError: one SentencePiece model cannot split text as theirs do.
-    """
+    """Return their id of each of our tokens, and our SentencePiece model."""
     file, size, first = source / "vocab.json", config.vocab_size, [*spm.SPECIAL]
     ids: dict[str, int] = artefact.read_json(file)
     if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != [*range(size)]:
@@ -111,14 +106,13 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     src, tgt = ((source / f"{side}.spm").read_bytes() for side in ("source", "target"))
     try:
         model, tokens, unigram = spm.renumbered(src, order), spm.tokens(src), spm.is_unigram(src)
-    except (IndexError, KeyError, UnicodeDecodeError):
+    except (IndexError, KeyError, ValueError):
         raise DataError(f"{source / 'source.spm'} is not a SentencePiece model") from None
     if src != tgt:
         if not unigram:
             raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
         warn(f"{source} splits target text by another model than source text. Only fine-tuning is affected")
-    lost = sum(kind == spm.NORMAL and name not in ids for name, (_, kind) in tokens.items())
-    if lost:
+    if lost := sum(kind == spm.NORMAL and name not in ids for name, (_, kind) in tokens.items()):
         warn(f"{lost} tokens of source.spm have no number in vocab.json; words that need them are split further")
     return [ids[name] for name in order], model
 

@@ -53,11 +53,7 @@ DECODER = {
 
 
 def library(name: str) -> Any:
-    """Import transformers or ctranslate2, and silence what transformers prints while it works.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Import transformers or ctranslate2, else raise UsageError; silence what transformers prints while it works."""
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError:
@@ -130,19 +126,14 @@ def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[in
 
 
 def write_marian(loaded: LoadedModel, out: Path) -> None:
-    """Write what transformers loads into an existing directory.
-
-    Raises:
-        DataError: Marian and Pegasus cannot compute this model.
-    """
+    """Write what transformers loads into a directory; DataError if Marian and Pegasus cannot compute this model."""
     settings, corpus, size = loaded.recipe.model, loaded.recipe.corpus, loaded.model.vocabulary_size
     if settings.positions != "sinusoidal":
         raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
     if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
         raise DataError("this model cannot be exported: its heads x d_k or x d_v is not d_model, theirs always is")
-    t, pre = library("transformers"), settings.norm == "pre"
-    kinds = (t.PegasusConfig, t.PegasusForConditionalGeneration) if pre else (t.MarianConfig, t.MarianMTModel)
-    config = kinds[0](
+    transformers, pre = library("transformers"), settings.norm == "pre"
+    config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
         **_special_ids(size),
         vocab_size=size,
@@ -153,7 +144,7 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         normalize_embedding=False,
     )
     with torch.device("meta"):
-        theirs = kinds[1](config)
+        theirs = transformers.AutoModelForSeq2SeqLM.from_config(config)
     theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
     tokens = Tokenizer(loaded.tokenizer_file).pieces(list(range(size)))
     vocabulary = dict(zip(tokens, exported_ids(size), strict=True))

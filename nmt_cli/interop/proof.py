@@ -18,6 +18,7 @@ from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.translator import Translator
 
 BATCH = 32
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
 TOLERANCE = 1e-4  # nats per token, or this fraction where a token has less than one in e: float32 in another order
 # Where two hypotheses are nearly as likely, rounding decides: about one line in 8,000. Another way of searching
 # changes many lines. One line more is allowed, so that a comparison of few lines may meet such a tie.
@@ -29,25 +30,20 @@ class Transformers:
     """A directory that transformers loads; `ids` are its ids of our tokens."""
 
     def __init__(self, directory: Path, ids: list[int]) -> None:
-        transformers, self.options = library("transformers"), {"local_files_only": True, "trust_remote_code": False}
-        self.directory, self.tokenizers = directory, transformers.AutoTokenizer
-        load = transformers.AutoModelForSeq2SeqLM.from_pretrained
-        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-        self.model, report = load(directory, **options, **self.options)
+        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True, **LOCAL}
+        self.model, report = library("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
         self.missing = [name for name in report["missing_keys"] if "embed_positions" not in name]
         self.ids, self.pad = torch.tensor(ids), ids[PAD]
         self.ours = self.ids.argsort()
 
     def check_ids(self, tokenizer: Tokenizer, lines: list[str]) -> None:
         """Raise DataError if their tokenizer splits these lines differently from ours."""
-        theirs = self.tokenizers.from_pretrained(self.directory, **self.options)
+        theirs = library("transformers").AutoTokenizer.from_pretrained(self.model.name_or_path, **LOCAL)
         theirs.punc_normalizer = str  # what sacremoses changes before that is said in the export's README
         both = zip(theirs(lines)["input_ids"], tokenizer.encode(lines), strict=True)
         different = sum(self.ours[ids].tolist() != [*mine, EOS] for ids, mine in both)
         if different:
-            raise DataError(
-                f"MarianTokenizer splits {different} of {len(lines)} lines differently; nothing is exported"
-            )
+            raise DataError(f"MarianTokenizer splits {different} of {len(lines)} lines differently: not exported")
 
     def _padded(self, sentences: Sequence[Ids]) -> torch.Tensor:
         longest = max(map(len, sentences))
@@ -106,11 +102,8 @@ def compare(
 ) -> tuple[str, list[Ids], list[Ids]]:
     """Translate `lines` (by their index in the file) with both, greedily and with the recipe's beam.
 
-    Returns:
-        What this shows, in a sentence; our beam translations; theirs.
-
-    Raises:
-        DataError: the models should be `exact`ly the same, and log-probabilities or too many translations differ.
+    Return what this shows, our beam translations and theirs. Where `exact`, show the lines that differ, and raise
+    DataError if log-probabilities or too many translations do.
     """
     numbers, decoding = [*lines], translator.recipe.decoding
     largest, rows, same, reasons = 0.0, [], [], []

@@ -41,11 +41,7 @@ def _field(content: bytes) -> bytes:
 
 
 def tokens(model: bytes) -> dict[str, tuple[bytes, int]]:
-    """Return every token's message and type by its text, in the order of the ids.
-
-    Raises:
-        IndexError, KeyError, UnicodeDecodeError: it is no SentencePiece model.
-    """
+    """Return every token's message and type by its text; IndexError, KeyError or ValueError if `model` is none."""
     result = {}
     for number, _, token, _ in _fields(model):
         if number == 1:
@@ -61,10 +57,7 @@ def is_unigram(model: bytes) -> bool:
 
 
 def renumbered(model: bytes, order: list[str]) -> bytes:
-    """Return a model that splits text as `model` does and numbers tokens as `order`, which begins with SPECIAL.
-
-    Tokens that `model` does not have can be decoded only.
-    """
+    """Return a model that splits text as `model` does with the ids of `order`; further tokens can be decoded only."""
     present, result = tokens(model), b""
     if list(present) == order:
         return model
