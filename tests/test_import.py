@@ -6,9 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("transformers")
-
 import sentencepiece
 import torch
 
@@ -23,6 +20,8 @@ from nmt_cli.training.train import TrainOptions, train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 from nmt_cli.translation.search import score_targets
+
+transformers = pytest.importorskip("transformers")
 
 TEXT = [
     f"the {a} {b} sees a {c} dog und der {a}e {b} schläft"
@@ -43,6 +42,16 @@ def unigram(lines: list[str], size: int) -> bytes:
 SOURCE = unigram(TEXT, 60)
 
 
+@torch.no_grad()
+def randomise(model: torch.nn.Module, *zeros: torch.Tensor) -> None:
+    torch.manual_seed(5)
+    for name, parameter in model.named_parameters():
+        if "embed_positions" not in name:
+            parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.2)
+    for tensor in zeros:
+        tensor.zero_()
+
+
 def vocabulary(*models: bytes) -> list[str]:
     """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>."""
     tokens = dict.fromkeys(token for model in models for token in spm.tokens(model))
@@ -51,8 +60,6 @@ def vocabulary(*models: bytes) -> list[str]:
 
 def random_marian(out: Path, source: bytes = SOURCE, target: bytes = SOURCE) -> torch.nn.Module:
     """Save a random Marian model as transformers writes it."""
-    import transformers
-
     tokens = vocabulary(source, target)
     size = len(tokens)
     values = {
@@ -61,15 +68,13 @@ def random_marian(out: Path, source: bytes = SOURCE, target: bytes = SOURCE) -> 
         "activation_function": "swish", "pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0,
         "forced_eos_token_id": 0, "max_position_embeddings": 64,
     }  # fmt: skip
-    torch.manual_seed(5)
     model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "embed_positions" not in name:
-                parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.2)
-        model.model.shared.weight[size - 1] = 0
-        model.final_logits_bias.normal_()
+    randomise(model, model.model.shared.weight[size - 1])
+    model.final_logits_bias.normal_()
     model.save_pretrained(out)
+    config = json.loads((out / "config.json").read_text())
+    legacy = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[size - 1]], "extra_pos_embeddings": size}
+    (out / "config.json").write_text(json.dumps({**config, **legacy}))  # as those of OPUS-MT are
     (out / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
     (out / "source.spm").write_bytes(source)
     (out / "target.spm").write_bytes(target)
@@ -85,14 +90,8 @@ def test_round_trip_gives_identical_weights(tmp_path: Path, norm: str, bias: boo
     changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu"}
     values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 128, **changes}
     settings = recipe.from_plain({"name": "random", "model": values}, "test")
-    torch.manual_seed(3)
     model = Transformer(settings.model, Tokenizer(file).vocabulary_size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.2)
-        model.embedding.weight[0] = 0
-        if model.output_bias is not None:
-            model.output_bias[0] = 0
+    randomise(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
     save_model(tmp_path / "model", model.state_dict(), settings, file, {})
     (tmp_path / "hf").mkdir()
     marian.write_marian(load_model(tmp_path / "model"), tmp_path / "hf")
@@ -167,24 +166,24 @@ def test_files_that_are_missing_or_wrong(tmp_path: Path) -> None:
     directory, tokens = tmp_path / "hf", vocabulary(SOURCE)
     random_marian(directory)
 
-    def refused(error: type[Exception], reason: str) -> None:
+    def refused(name: str, content: bytes | None, error: type[Exception], reason: str) -> None:
+        before = (directory / name).read_bytes()
+        (directory / name).unlink() if content is None else (directory / name).write_bytes(content)
         with pytest.raises(error, match=reason):
             import_marian(directory, tmp_path / "model")
+        (directory / name).write_bytes(before)
 
-    (directory / "source.spm").write_bytes(SOURCE[: len(SOURCE) // 2])
-    refused(DataError, r"source\.spm")
-    (directory / "source.spm").unlink()
-    refused(MissingError, r"source\.spm")
-    (directory / "source.spm").write_bytes(SOURCE)
-    (directory / "vocab.json").write_text(json.dumps({token: i + 1 for i, token in enumerate(tokens)}))
-    refused(DataError, r"vocab\.json")
-    named = [*tokens[:2], ">>de<<", *tokens[3:]]
-    (directory / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(named)}))
-    refused(DataError, ">>xx<<")
-    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    refused(DataError, "pickle")
+    def numbered(names: list[str], first: int = 0) -> bytes:
+        return json.dumps({name: i for i, name in enumerate(names, first)}).encode()
+
+    refused("source.spm", SOURCE[: len(SOURCE) // 2], DataError, r"source\.spm")
+    refused("source.spm", None, MissingError, r"source\.spm")
+    refused("vocab.json", numbered(tokens, 1), DataError, r"vocab\.json")
+    refused("vocab.json", numbered([*tokens[:2], ">>de<<", *tokens[3:]]), DataError, ">>xx<<")
+    (directory / "pytorch_model.bin").write_bytes(b"")
+    refused("model.safetensors", None, DataError, "pickle")
     (tmp_path / "model").mkdir()
-    refused(OutputError, "exists")
+    refused("vocab.json", b"", OutputError, "exists")
 
 
 def test_fine_tuning_starts_from_an_imported_model(
