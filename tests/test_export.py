@@ -210,8 +210,6 @@ def test_wrong_options(models: Models, lines: Path, tmp_path: Path, monkeypatch:
     (tmp_path / "empty.txt").write_text("\n \n")
     monkeypatch.chdir(tmp_path)
     for options, error, reason in [
-        (("onnx", out, None, lines), UsageError, "--to"),
-        (("ctranslate2", out, "int4", lines), UsageError, "--quantization"),
         (("hf", out, "int8", lines), UsageError, "ctranslate2"),
         (("hf", model, None, lines), OutputError, "exists"),
         (("hf", out, None, tmp_path / "none.txt"), MissingError, r"none\.txt"),
