@@ -110,8 +110,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
-                records.append(json.loads(line))
-        except ValueError:
+                records.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
             if number < len(lines) - 1:
                 raise DataError(f"{path}, line {number} is damaged") from None
     return records
