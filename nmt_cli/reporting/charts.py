@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-WIDTH, HEIGHT = 480, 240
-LEFT, RIGHT, TOP, BOTTOM = 52, WIDTH - 12, 10, HEIGHT - 26  # edges of the drawing
 MOST_POINTS = 400  # of a line: more cannot be told apart at this width
 COLOURS = 6
 
@@ -23,17 +21,6 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Band:
-    """A shaded range of values, and what it is."""
-
-    low: float
-    high: float
-    name: str
-    y: float = 0
-    height: float = 0
-
-
-@dataclass(frozen=True)
 class Curve:
     """A line as drawn; `single` is its place where it has one point only."""
 
@@ -46,20 +33,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart as drawn: labelled places of both axes, curves, and x of marked steps."""
+    """A chart as drawn: labelled places of both axes, curves, x of marked steps, and a band (top, height, name)."""
 
     title: str
     rows: list[tuple[float, str]]
     columns: list[tuple[float, str]]
     curves: list[Curve]
     marks: list[float]
-    band: Band | None
-    width: int = field(default=WIDTH, init=False)
-    height: int = field(default=HEIGHT, init=False)
-    left: int = field(default=LEFT, init=False)
-    right: int = field(default=RIGHT, init=False)
-    top: int = field(default=TOP, init=False)
-    bottom: int = field(default=BOTTOM, init=False)
+    band: tuple[float, float, str] | None
+    # the image, and the edges of the drawing in it
+    width, height = 480, 240
+    left, right, top, bottom = 52, 468, 10, 214
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -85,7 +69,7 @@ def line_chart(
     title: str,
     lines: Sequence[Line],
     *,
-    band: Band | None = None,
+    band: tuple[float, float, str] | None = None,
     marks: Sequence[int] = (),
     log: bool = False,
     over_steps: bool = True,
@@ -95,7 +79,7 @@ def line_chart(
     Args:
         title: what the values are, with their unit.
         lines: drawn in this order.
-        band: a range of values to shade.
+        band: a range of values to shade: lowest, highest and what it is.
         marks: steps to mark from top to bottom.
         log: whether the values' axis is logarithmic.
         over_steps: x is training steps, so that the last value of a line is worth a place in the legend.
@@ -105,17 +89,17 @@ def line_chart(
     if not visible:
         return None
     scaled = np.log10 if log else np.asarray
-    values = [value for _, points in visible for _, value in points] + ([band.low, band.high] if band else [])
+    values = [value for _, points in visible for _, value in points] + list(band[:2] if band else ())
     low, high = float(scaled(min(values))), float(scaled(max(values)))
     low, high = (low, high) if high - low > 1e-12 else (low - abs(low or 1) * 0.1, high + abs(high or 1) * 0.1)
     low = min(low, 0) if not log and 0 <= low < 0.5 * high else low
     end = max(points[-1][0] for _, points in visible) or 1
 
     def x(step: float) -> float:
-        return round(LEFT + step / end * (RIGHT - LEFT), 1)
+        return round(Chart.left + step / end * (Chart.right - Chart.left), 1)
 
     def y(value: float) -> float:
-        return round(TOP + (high - float(scaled(value))) / (high - low) * (BOTTOM - TOP), 1)
+        return round(Chart.top + (high - float(scaled(value))) / (high - low) * (Chart.bottom - Chart.top), 1)
 
     curves = []
     for line, points in visible:
@@ -133,6 +117,5 @@ def line_chart(
         )
     rows = [(y(value), _number(value)) for value in (log_ticks(10**low, 10**high) if log else ticks(low, high))]
     columns = [(x(step), _number(step)) for step in ticks(0, end)]
-    if band:
-        band = Band(band.low, band.high, band.name, y(band.high), max(2.0, y(band.low) - y(band.high)))
-    return Chart(title, rows, columns, curves, [x(mark) for mark in marks], band)
+    shaded = (y(band[1]), max(2.0, y(band[0]) - y(band[1])), band[2]) if band else None
+    return Chart(title, rows, columns, curves, [x(mark) for mark in marks], shaded)
