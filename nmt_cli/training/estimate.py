@@ -147,8 +147,8 @@ def _measured(
     small = settings
     if accelerator.device.type == "cpu" and tokens > MEASURED_TOKENS:
         parts = max(accelerator.num_processes, round(training.micro_batches * MEASURED_TOKENS / tokens))
-        some = dataclasses.replace(training, tokens_per_step=MEASURED_TOKENS, micro_batches=parts)
-        small = dataclasses.replace(settings, training=some)
+        some = training.model_copy(update={"tokens_per_step": MEASURED_TOKENS, "micro_batches": parts})
+        small = settings.model_copy(update={"training": some})
     with tempfile.TemporaryDirectory() as directory:
         if corpus:
             run = open_run(small, data, Path(directory), 0, accelerator)
