@@ -316,7 +316,7 @@ def score(
 
     sacreBLEU and chrF with their signatures, BLEU as the paper computed it, and F1 of the brackets of trees.
     """
-    from nmt_cli.scoring.inputs import ScoreOptions
+    from nmt_cli.scoring.score import ScoreOptions
     from nmt_cli.scoring.score import score_command, source_lines
 
     options = ScoreOptions(

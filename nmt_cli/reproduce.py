@@ -15,7 +15,7 @@ from nmt_cli.corpus.toy import pronoun_accuracy
 from nmt_cli.parsing.brackets import SIGNATURE, corpus_brackets
 from nmt_cli.reporting.report import report
 from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
-from nmt_cli.scoring.score import corpus_bleu, corpus_chrf
+from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus, read_lines
 from nmt_cli.reproduce import ReproduceOptions, reproduce
-from nmt_cli.scoring.score import corpus_bleu
+from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics
 
 

@@ -315,3 +315,22 @@ def _parquet_chunks(path: Path, src: str, tgt: str, max_line_bytes: int) -> Iter
         raise DataError(f"{path} has no column 'translation' with {src!r} and {tgt!r}") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} is damaged: {printable(error, 100)}. Remove it and fetch it again") from None
+
+
+def split_lines(data: bytes, name: str) -> list[str]:
+    """Split UTF-8 bytes on line feeds only; `name` is the file's, for messages.
+
+    Raises:
+        DataError: the bytes are not UTF-8; names the line.
+    """
+    try:
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{name}, line {line:,} is not UTF-8. Convert it, for example with iconv") from None
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file; [] where it does not exist."""
+    return split_lines(path.read_bytes(), str(path)) if path.exists() else []

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from nmt_cli.console import duration
 from nmt_cli.errors import printable
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -49,7 +50,7 @@ def render(template: str, values: dict[str, Any], script: str | None = None) -> 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"marked": marked, "thousands": "{:,}".format}
+    environment.filters |= {"marked": marked, "thousands": "{:,}".format, "duration": duration}
     code = (TEMPLATES / script).read_text() if script else ""
     page = {
         "style": Markup((TEMPLATES / "style.css").read_text()),

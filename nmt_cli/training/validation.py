@@ -12,7 +12,7 @@ from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError
-from nmt_cli.scoring.score import corpus_bleu
+from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer, pack
