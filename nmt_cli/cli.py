@@ -225,7 +225,7 @@ def translate(
         precision=precision,
         format=format,
         n_best=n_best,
-        split=split == "auto",
+        split=None if split == "auto" else False,
         strict=strict,
         prefix=prefix,
         score_pairs=score_pairs,

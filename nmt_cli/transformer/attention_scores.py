@@ -59,7 +59,7 @@ def _scores(attention: Attention, inputs: tuple[Any, ...], causal: bool) -> Tens
     else:
         q_TC, k_SC = linear(x_TD, attention.query_key_value).split(size, -1)[:2]
     q_HTK, k_HSK = (x.double().unflatten(1, (heads, -1)).transpose(0, 1) for x in (q_TC, k_SC))
-    scores_HTS = q_HTK @ k_HSK.transpose(1, 2) / attention.d_k**0.5
+    scores_HTS: Tensor = q_HTK @ k_HSK.transpose(1, 2) / attention.d_k**0.5
     if causal:
         scores_HTS.masked_fill_(torch.ones_like(scores_HTS[0], dtype=torch.bool).triu_(1), -torch.inf)
     return scores_HTS
