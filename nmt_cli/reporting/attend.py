@@ -15,17 +15,15 @@ from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import say
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import MissingError, UsageError, printable
 from nmt_cli.reporting.page import render
 from nmt_cli.transformer.attention_scores import attention_scores
-from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import LoadedModel, load_model
-from nmt_cli.translation.lines import translate_lines
-from nmt_cli.translation.search import SearchSettings
+from nmt_cli.translation.segments import encode
 from nmt_cli.translation.translate import choose_models
+from nmt_cli.translation.translator import Translator
 
 MOST_WEIGHTS = 600_000  # on a page: at 16 bits, base64, they keep it under 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
@@ -98,17 +96,15 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
 
 def _pairs(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[Pair]:
     """Translate the texts (unless told how) and compute all scores."""
-    tokenizer, decoding, model = Tokenizer(loaded.tokenizer_file), loaded.recipe.decoding, loaded.model
+    tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
+    answers = [translation]
     if translation is None:
-        dtype = next(model.parameters()).dtype
-        search = SearchSettings(decoding.beam, decoding.alpha, decoding.extra_length)
-        answers = translate_lines([for_inference(model, dtype)], dtype, tokenizer, list(texts), search)
-    else:
-        answers = [translation]
-    pairs, total, settings = [], 0, loaded.recipe.model
+        translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
+        answers = [answer.text for answer in translator.translate(texts, split=False)]
+    pairs, total = [], 0
     for text, answer in zip(texts, answers, strict=True):
-        src, tgt = ([*ids, EOS] for ids in tokenizer.encode([normalise(text), normalise(answer)]))
-        if min(len(src), len(tgt)) < 2:
+        src, tgt = encode(tokenizer, [text, answer or ""])
+        if not src or not tgt:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
@@ -161,14 +157,10 @@ def _positions(model: Transformer) -> Iterator[dict[str, Any]]:
 
 
 def _fit(text: str, width: int) -> str:
-    """Return text cut or filled to so many columns of a terminal."""
-    fitted, used = "", 0
-    for character in text:
-        size = 0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF")
-        if used + size > width:
-            break
-        fitted, used = fitted + character, used + size
-    return fitted + " " * (width - used)
+    """Return text cut or filled to so many columns of a terminal; wide characters take two."""
+    while (used := sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)) > width:
+        text = text[:-1]
+    return text + " " * (width - used)
 
 
 def terminal_map(

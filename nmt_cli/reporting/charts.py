@@ -35,6 +35,10 @@ def log_ticks(low: float, high: float) -> list[float]:
     return steps if len(steps) > 2 else ticks(low, high)
 
 
+def _label(value: float) -> str:
+    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def line_chart(
     title: str,
     lines: Sequence[Line],
@@ -57,7 +61,10 @@ def line_chart(
         return None
     values = [value for line in lines for _, value in line.points] + list(band[:2] if band else ())
     least = min([value for value in values if value > 0], default=1.0)
-    scaled = (lambda value: math.log10(max(value, least))) if log else float
+
+    def scaled(value: float) -> float:
+        return math.log10(max(value, least)) if log else value
+
     low, high = scaled(min(values)), scaled(max(values))
     low, high = (low, high) if high - low > 1e-12 else (low - abs(low or 1) * 0.1, high + abs(high or 1) * 0.1)
     low = min(low, 0) if not log and 0 <= low < 0.5 * high else low
@@ -73,20 +80,14 @@ def line_chart(
     for line in lines:
         points = [*line.points[: -1 : math.ceil(len(line.points) / MOST_POINTS)], line.points[-1], line.points[-1]]
         path = " ".join(f"{x(step)},{y(value)}" for step, value in points)  # the last one twice: one alone is a dot
-        curves.append(
-            {
-                "name": line.name,
-                "last": line.points[-1],
-                "style": f"s{line.colour % COLOURS}{' dashed' * line.dashed}",
-                "path": path,
-            }
-        )
-    label = lambda value: f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:.3g}"
+        style = f"s{line.colour % COLOURS}{' dashed' * line.dashed}"
+        curves.append({"name": line.name, "last": line.points[-1], "style": style, "path": path})
+    ys = log_ticks(10**low, 10**high) if log else ticks(low, high)
     return {
         **SIZE,
         "title": title,
-        "rows": [(y(value), label(value)) for value in (log_ticks(10**low, 10**high) if log else ticks(low, high))],
-        "columns": [(x(step), label(step)) for step in ticks(0, end)],
+        "rows": [(y(value), _label(value)) for value in ys],
+        "columns": [(x(step), _label(step)) for step in ticks(0, end)],
         "curves": curves,
         "marks": [x(mark) for mark in marks],
         "band": (y(band[1]), max(2.0, y(band[0]) - y(band[1])), band[2]) if band else None,

@@ -11,7 +11,9 @@ from nmt_cli.recipe import Recipe
 # A line: row, perplexity, BLEU, millions of parameters (for a vocabulary of about 41,000), what differs from base.
 TABLE_3 = Path(__file__).with_name("table_3.txt")
 # Settings of which the paper does not speak: how a run is computed and shown, not what is learnt.
-SILENT = "max_ log_ validate_ checkpoint_every keep_ patience memory_ micro_ seed precision split init_from".split(" ")
+SILENT = (
+    "max_", "log_", "validate_", "checkpoint_every", "keep_", "patience", "memory_", "micro_", "seed", "precision", "split"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Row:
 def matters(change: str) -> bool:
     """Return whether a line of `recipe.differences` is one of a setting of which the paper speaks."""
     key = change.partition(":")[0]
-    return not key.startswith(("name", "expect.")) and not key.rpartition(".")[2].startswith(tuple(SILENT))
+    return not key.startswith(("name", "expect.")) and not key.rpartition(".")[2].startswith(SILENT)
 
 
 def rows() -> list[Row]:

@@ -137,7 +137,7 @@ def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
 
 
 def _samples(files: RunFiles) -> list[tuple[int, list[str]]]:
-    """Return some of the validations, the last among them: the step, and the first development sentences' translations."""
+    """Return the step and the translations of some of the validations, the last among them."""
     sampled = [(record["step"], record["samples"]) for record in files.validations if record.get("samples")]
     stride = max(1, -(-(len(sampled) - 1) // (SHOWN_VALIDATIONS - 1)))
     return sampled[:-1:stride] + sampled[-1:]
