@@ -97,30 +97,31 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
 def _pairs(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[Pair]:
     """Translate the texts (unless told how) and compute all scores."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
-    answers = [translation]
+    answers = [translation or ""]
     if translation is None:
         translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
         answers = [answer.text for answer in translator.translate(texts, split=False)]
     pairs, total = [], 0
     for text, answer in zip(texts, answers, strict=True):
-        src, tgt = encode(tokenizer, [text, answer or ""])
+        src, tgt = encode(tokenizer, [text, answer])
         if not src or not tgt:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
             sizes = f"{len(src)} and {len(tgt)} tokens"
             raise UsageError(f"{sizes} are too many for one page. Give fewer or shorter sentences")
-        names = [[*(printable(_name(token)) for token in tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt)]
+        src_names, tgt_names = ([*map(_name, tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt))
         scores = attention_scores(model, src, tgt)
-        pairs.append(Pair(text, answer, *names, {role: torch.softmax(scores[role], -1) for role in ROLES}))
+        weights = {role: torch.softmax(scores[role], -1) for role in ROLES}
+        pairs.append(Pair(text, answer, src_names, tgt_names, weights))
     return pairs
 
 
 def _name(token: str) -> str:
     """Return how a token is shown: a dot where it continues a word."""
     if token.startswith("▁"):
-        return token[1:] or "▁"
-    return f"·{token}" if token[0].isalnum() else token
+        return printable(token[1:] or "▁")
+    return printable(f"·{token}" if token[0].isalnum() else token)
 
 
 def _page(loaded: LoadedModel, pairs: Sequence[Pair], shown: dict[str, Any]) -> bytes:
@@ -156,11 +157,16 @@ def _positions(model: Transformer) -> Iterator[dict[str, Any]]:
         yield {"title": title, **size, "largest": largest, "values": _packed(values / largest * 127, torch.int8)}
 
 
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
+
+
 def _fit(text: str, width: int) -> str:
-    """Return text cut or filled to so many columns of a terminal; wide characters take two."""
-    while (used := sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)) > width:
+    """Return text cut or filled to so many columns."""
+    while _width(text) > width:
         text = text[:-1]
-    return text + " " * (width - used)
+    return text + " " * (width - _width(text))
 
 
 def terminal_map(
@@ -170,8 +176,8 @@ def terminal_map(
 
     A token is two columns wide, or one where that does not fit; where that does not fit either, only names are shown.
     """
-    left = min(14, max(map(len, rows)) + 1)
-    room = width - left - len(" →  0.00") - max(map(len, columns))
+    left = min(14, max(map(_width, rows)) + 1)
+    room = width - left - len(" →  0.00") - max(map(_width, columns))
     cell = max(0, min(2, room // len(columns)))
     tall = min(12, max(map(len, columns)))
     downwards = [printable(name, tall).rjust(tall) for name in columns]
@@ -199,7 +205,7 @@ def _png(path: Path, title: str, rows: list[str], columns: list[str], weights_HT
         if head >= len(weights_HTS):
             axes.set_axis_off()
             continue
-        axes.imshow(weights_HTS[head], cmap="Blues", vmin=0, vmax=1)
+        axes.imshow(weights_HTS[head].numpy(), cmap="Blues", vmin=0, vmax=1)
         axes.set_title(f"head {head + 1}")
         for axis, names in ((axes.xaxis, columns), (axes.yaxis, rows)):
             axis.set_ticks(range(len(names)), [name.replace("$", r"\$") for name in names], fontsize=7)

@@ -1,4 +1,4 @@
-"""Line charts: where everything goes in an SVG image, which the template's macro `chart` draws in the page's colours."""
+"""Line charts: where everything goes in an SVG image, which the templates' macro `chart` draws."""
 
 import math
 from collections.abc import Sequence
@@ -90,5 +90,5 @@ def line_chart(
         "columns": [(x(step), _label(step)) for step in ticks(0, end)],
         "curves": curves,
         "marks": [x(mark) for mark in marks],
-        "band": (y(band[1]), max(2.0, y(band[0]) - y(band[1])), band[2]) if band else None,
+        "band": (y(band[1]), max(2.0, round(y(band[0]) - y(band[1]), 1)), band[2]) if band else None,
     }

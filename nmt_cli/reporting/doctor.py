@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Record:
-    """A run, its last step, and its translations of the test set; `bleu` is None where there is no reference of each."""
+    """A run, its last step, and its translations of the test set; no `bleu` without a reference of each line."""
 
     run: RunFiles
     step: int

@@ -12,7 +12,8 @@ from nmt_cli.recipe import Recipe
 TABLE_3 = Path(__file__).with_name("table_3.txt")
 # Settings of which the paper does not speak: how a run is computed and shown, not what is learnt.
 SILENT = (
-    "max_", "log_", "validate_", "checkpoint_every", "keep_", "patience", "memory_", "micro_", "seed", "precision", "split"
+    "max_", "log_", "validate_", "checkpoint_every", "keep_", "patience", "memory_", "micro_", "seed", "precision",
+    "split",
 )  # fmt: skip
 
 

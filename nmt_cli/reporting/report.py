@@ -120,7 +120,7 @@ def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
         (i, noam_rate(i, first.settings.model.d_model, training))
         for i in [1, *range(stride, training.steps + 1, stride)]
     ]
-    band = (*expect.bleu, "expected of the model on test") if expect.bleu else None
+    band = (expect.bleu[0], expect.bleu[1], "expected of the model on test") if expect.bleu else None
     if expect.paper_bleu and not band:
         band = (expect.paper_bleu, expect.paper_bleu, "the paper's figure on test, another metric")
     for title, curves, shaded, log in (
