@@ -153,7 +153,13 @@ def test_a_picture(model, tmp_path):
 def test_the_map_in_the_terminal():
     weights = torch.tensor([[0.96, 0.04], [0.31, 0.69]])
     lines = terminal_map(["it", "漢字"], ["ab", "cde"], weights, colour=False)
-    assert lines == ["       c", "     a d", "     b e", "it   ██   → ab 0.96", "漢字 ▒▒▓▓ → cde 0.69"]  # names downwards
+    assert lines == [
+        "       c",
+        "     a d",
+        "     b e",
+        "it   ██   → ab 0.96",
+        "漢字 ▒▒▓▓ → cde 0.69",
+    ]  # names downwards
     assert "\x1b[1;36m██\x1b[0m" in terminal_map(["it", "is"], ["ab", "cde"], weights, colour=True)[3]
     causal = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     assert terminal_map(["a", "b"], ["c", "d"], causal, colour=False)[1] == "a ██·  → c 1.00"

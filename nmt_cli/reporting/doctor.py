@@ -95,16 +95,10 @@ def _test_set(r: Record) -> Findings:
     if all(counts) and counts[0] != counts[1]:
         wmt14 = " (2,737 are the filtered newstest2014, the paper's has 3,003)" * (2737 in counts)
         what = f"{counts[0]:,} translations and {counts[1]:,} references{wmt14}"
-    elif r.bleu is not None:
-        best = max((v.get("dev_bleu") or 0 for v in r.run.validations), default=0)
-        if test and [line.lower() for line in r.references] != [line.lower() for line in test]:
-            what = "the references are not the test set of the run's corpus"
-        elif len(dev) == counts[0] and corpus_bleu(r.hypotheses, dev)[0] > 2 * r.bleu + 5:
-            what = "these are translations of the dev set"
-        elif best > 4 * r.bleu + 5 and len(set(r.hypotheses)) > counts[0] / 2:
-            what = (
-                f"{r.bleu:.1f} BLEU here, {best:.1f} on dev: line by line, these are not translations of the test set"
-            )
+    elif r.bleu is not None and test and [line.lower() for line in r.references] != [line.lower() for line in test]:
+        what = "the references are not the test set of the run's corpus"
+    elif r.bleu is not None and len(dev) == counts[0] and corpus_bleu(r.hypotheses, dev)[0] > 2 * r.bleu + 5:
+        what = "these are translations of the dev set"
     if what:
         yield "wrong", what, r.hypothesis, OWN_TEST_SET
 
@@ -167,7 +161,7 @@ def _output(r: Record) -> Findings:
         return
     count, sources = len(r.hypotheses), r.run.corpus.lines("test")[0] if r.run.corpus else [""] * len(r.hypotheses)
     triples = list(zip(r.hypotheses, r.references, sources, strict=True))
-    lower = not any(line != line.lower() for line in r.hypotheses)
+    bad, lower = False, not any(line != line.lower() for line in r.hypotheses)
     for what, least, do, lines in (
         ("are empty", 0.005, LOOK, [bool(ref.strip()) and not hyp.strip() for hyp, ref, _ in triples]),
         ("are copies of their source", 0.005, LOOK, [hyp == src != ref and " " in src for hyp, ref, src in triples]),
@@ -176,8 +170,17 @@ def _output(r: Record) -> Findings:
         ("are lower-cased", 0.5, AS_WRITTEN, [lower and hyp != "" and ref != ref.lower() for hyp, ref, _ in triples]),
     ):
         if sum(lines) > max(1, least * count):
-            severity = "wrong" if sum(lines) > count / 2 else "costly"
-            yield severity, f"{sum(lines):,} of {count:,} translations {what}", r.hypothesis, do
+            bad |= sum(lines) > count / 2
+            yield (
+                "wrong" if sum(lines) > count / 2 else "costly",
+                f"{sum(lines):,} of {count:,} translations {what}",
+                r.hypothesis,
+                do,
+            )
+    best = max((v.get("dev_bleu") or 0 for v in r.run.validations), default=0)
+    if best > 4 * r.bleu + 5 and not bad:
+        what = f"{r.bleu:.1f} BLEU here, {best:.1f} on dev: line by line, these are not translations of the test set"
+        yield "wrong", what, r.hypothesis, OWN_TEST_SET
     words, usual = (sum(len(line.split()) for line in lines) for lines in (r.hypotheses, r.references))
     if not 0.95 <= words / max(1, usual) <= 1.05:
         what = f"the translations have {words / max(1, usual):.2f} times the words of their references"
