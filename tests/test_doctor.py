@@ -150,18 +150,6 @@ def test_a_run_that_gave_up(copy: Path) -> None:
     assert findings(copy) == []
 
 
-def test_dev_curves(record: Record) -> None:
-    def with_dev(losses: list[float], bleus: list[float]) -> list[Finding]:
-        pairs = enumerate(zip(losses, bleus, strict=True), 1)
-        dev = [{"step": 15 * i, "dev_nll": loss, "dev_bleu": bleu} for i, (loss, bleu) in pairs]
-        return examine(dataclasses.replace(record, run=dataclasses.replace(record.run, validations=dev)))
-
-    good, rising = [50.0, 80, 90, 95, 97, 97], [1, 0.5, 0.22, 0.4, 0.5, 0.7]
-    assert with_dev([1, 0.5, 0.4, 0.22, 0.2, 0.2], good) == []
-    assert with_dev(rising, good) == []  # BLEU does not mind
-    assert only(with_dev(rising, [*good[:-1], 90])) == "costly: the dev loss rises: it was 0.220, and is 0.700"
-
-
 # --- what belongs together -------------------------------------------------------------------------------------------
 
 

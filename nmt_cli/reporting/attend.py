@@ -44,22 +44,6 @@ class AttendOptions:
     translation: str | None = None  # of the only text, in place of the model's own
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A sentence, its translation, the names of their tokens, and weights by role: layers x heads x rows x columns."""
-
-    text: str
-    translation: str
-    src: list[str]
-    tgt: list[str]
-    weights: dict[str, Tensor]
-
-    def sides(self, role: str) -> tuple[list[str], list[str]]:
-        """Return the names of a role's rows and columns."""
-        rows = self.src if role == "encoder" else self.tgt
-        return rows, ["‹start›", *self.tgt[:-1]] if role == "decoder" else self.src
-
-
 def attend(texts: Sequence[str], options: AttendOptions) -> int:
     """Write the page for one or more sentences, print a map of one head, and return the exit code.
 
@@ -78,30 +62,31 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
         if value and value > most:
             sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
             raise UsageError(f"{name} {value} is not there: this model has {sizes}. Give 1 to {most}")
-    pairs = _pairs(loaded, texts, options.translation)
-    head = options.head or 1 + int(pairs[0].weights[options.role][layer - 1].amax(-1).mean(-1).argmax())
-    title = f"{ROLES[options.role]}, layer {layer}"
-    artefact.replace_file(options.output, _page(loaded, pairs, {"role": options.role, "layer": layer, "head": head}))
+    sentences, role = _sentences(loaded, texts, options.translation), options.role
+    heads_HTS, (rows, columns) = sentences[0]["weights"][role][layer - 1], sentences[0]["names"][role]
+    head = options.head or 1 + int(heads_HTS.amax(-1).mean(-1).argmax())
+    artefact.replace_file(options.output, _page(loaded, sentences, {"role": role, "layer": layer, "head": head}))
     say(f"page: {options.output}")
     if options.png:
-        _png(options.png, title, *pairs[0].sides(options.role), pairs[0].weights[options.role][layer - 1])
+        _png(options.png, f"{ROLES[role]}, layer {layer}", rows, columns, heads_HTS)
         say(f"picture: {options.png}")
     width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout.isatty()
-    for pair in pairs:
-        weights = pair.weights[options.role][layer - 1, head - 1]
-        lines = terminal_map(*pair.sides(options.role), weights, colour=colour, width=width)
-        print("\n".join([f"{title}, head {head}", *lines]))
+    for sentence in sentences:
+        (rows, columns), weights_TS = sentence["names"][role], sentence["weights"][role][layer - 1, head - 1]
+        print(f"{ROLES[role]}, layer {layer}, head {head}")
+        print("\n".join(terminal_map(rows, columns, weights_TS, colour=colour, width=width)))
     return 0
 
 
-def _pairs(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[Pair]:
-    """Translate the texts (unless told how) and compute all scores."""
+def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[dict[str, Any]]:
+    """Return each text, its translation (the model's unless given), and by role the names of the tokens that are rows
+    and columns, and the weights, layers x heads x rows x columns."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     answers = [translation or ""]
     if translation is None:
         translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
         answers = [answer.text for answer in translator.translate(texts, split=False)]
-    pairs, total = [], 0
+    sentences, total = [], 0
     for text, answer in zip(texts, answers, strict=True):
         src, tgt = encode(tokenizer, [text, answer])
         if not src or not tgt:
@@ -110,11 +95,12 @@ def _pairs(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
             sizes = f"{len(src)} and {len(tgt)} tokens"
             raise UsageError(f"{sizes} are too many for one page. Give fewer or shorter sentences")
-        src_names, tgt_names = ([*map(_name, tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt))
-        scores = attention_scores(model, src, tgt)
-        weights = {role: torch.softmax(scores[role], -1) for role in ROLES}
-        pairs.append(Pair(text, answer, src_names, tgt_names, weights))
-    return pairs
+        rows, says = ([*map(_name, tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt))
+        names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
+        weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
+        shown = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
+        sentences.append({**shown, "names": names, "weights": weights})
+    return sentences
 
 
 def _name(token: str) -> str:
@@ -124,21 +110,25 @@ def _name(token: str) -> str:
     return printable(f"·{token}" if token[0].isalnum() else token)
 
 
-def _page(loaded: LoadedModel, pairs: Sequence[Pair], shown: dict[str, Any]) -> bytes:
-    settings = loaded.recipe.model
-    sentences = [
-        {
-            "text": printable(pair.text, 2000),
-            "translation": printable(pair.translation, 2000),
-            "names": {role: pair.sides(role) for role in ROLES},
-            "weights": {role: _packed(pair.weights[role] * 65535, torch.uint16) for role in ROLES},
-        }
-        for pair in pairs
-    ]
-    sizes = {"layers": settings.num_layers, "heads": settings.num_heads, "d_k": settings.d_k}
-    data = {"sentences": sentences, "positions": list(_positions(loaded.model)), **sizes, **shown}
-    values = {"title": f"Attention: {printable(pairs[0].text, 60)}", "model": loaded.directory, "roles": ROLES}
-    return render("attend.html", {**values, "data": data}, "attend.js")
+def _page(loaded: LoadedModel, sentences: list[dict[str, Any]], shown: dict[str, Any]) -> bytes:
+    data = {
+        "sentences": [
+            {**sentence, "weights": {r: _packed(w * 65535, torch.uint16) for r, w in sentence["weights"].items()}}
+            for sentence in sentences
+        ],
+        "positions": list(_positions(loaded.model)),
+        "layers": loaded.recipe.model.num_layers,
+        "heads": loaded.recipe.model.num_heads,
+        "d_k": loaded.recipe.model.d_k,
+        **shown,
+    }
+    values = {
+        "title": f"Attention: {sentences[0]['text'][:60]}",
+        "model": loaded.directory,
+        "roles": ROLES,
+        "data": data,
+    }
+    return render("attend.html", values, "attend.js")
 
 
 def _packed(values: Tensor, dtype: torch.dtype) -> str:
@@ -152,9 +142,8 @@ def _positions(model: Transformer) -> Iterator[dict[str, Any]]:
     for side in ("src", "tgt") if kind == "learned" else ("src",):
         values = model.positions(side)[:POSITIONS].detach().float().cpu()
         largest = float(values.abs().max()) or 1.0
-        title = f"{kind} positions{f' of the {side} side' * (kind == 'learned')}"
-        size = {"rows": len(values), "columns": values.shape[1]}
-        yield {"title": title, **size, "largest": largest, "values": _packed(values / largest * 127, torch.int8)}
+        size = {"title": f"{kind} positions, {side}", "rows": len(values), "columns": values.shape[1]}
+        yield {**size, "largest": largest, "values": _packed(values / largest * 127, torch.int8)}
 
 
 def _width(text: str) -> int:
@@ -163,10 +152,8 @@ def _width(text: str) -> int:
 
 
 def _fit(text: str, width: int) -> str:
-    """Return text cut or filled to so many columns."""
-    while _width(text) > width:
-        text = text[:-1]
-    return text + " " * (width - _width(text))
+    fitting = next(text[:end] for end in range(len(text), -1, -1) if _width(text[:end]) <= width)
+    return fitting + " " * (width - _width(fitting))
 
 
 def terminal_map(
@@ -201,14 +188,11 @@ def _png(path: Path, title: str, rows: list[str], columns: list[str], weights_HT
     across = min(4, len(weights_HTS))
     down = -(-len(weights_HTS) // across)
     figure = Figure(figsize=(1 + 0.22 * len(columns) * across, 1 + 0.25 * len(rows) * down), layout="constrained")
-    for head, axes in enumerate(figure.subplots(down, across, squeeze=False).flat):
-        if head >= len(weights_HTS):
-            axes.set_axis_off()
-            continue
-        axes.imshow(weights_HTS[head].numpy(), cmap="Blues", vmin=0, vmax=1)
-        axes.set_title(f"head {head + 1}")
-        for axis, names in ((axes.xaxis, columns), (axes.yaxis, rows)):
-            axis.set_ticks(range(len(names)), [name.replace("$", r"\$") for name in names], fontsize=7)
-        axes.tick_params("x", rotation=90)
     figure.suptitle(title)
+    for head, weights_TS in enumerate(weights_HTS.numpy(), 1):
+        axes = figure.add_subplot(down, across, head, title=f"head {head}")
+        axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1)
+        for axis, names, turned in ((axes.xaxis, columns, 90), (axes.yaxis, rows, 0)):
+            shown = [name.replace("$", r"\$") for name in names]
+            axis.set_ticks(range(len(names)), shown, fontsize=7, rotation=turned)
     figure.savefig(path, format="png", dpi=120)

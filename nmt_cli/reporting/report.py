@@ -48,14 +48,9 @@ def report(
     data: Path | None = None,
     score_trees: Scorer | None = None,
 ) -> Path:
-    """Write a run's report, beside those of the runs in `compare`, as one HTML file, and return where it is.
+    """Write a run's report, with the runs in `compare` beside it, as one HTML file, and return where it is.
 
-    Args:
-        run: such as runs/base.
-        compare: more runs.
-        out: the file; default: report.html in the run.
-        data: the prepared corpus; default: data/<corpus>.
-        score_trees: scores the translations of a corpus of trees; without it they are not scored.
+    By default in the run, with the corpus in data/<corpus>. Trees are scored by `score_trees`, or not.
 
     Raises:
         MissingError: there is no such run.
