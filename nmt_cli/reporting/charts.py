@@ -50,11 +50,9 @@ def line_chart(
     """Lay out a chart; None where no line has a point.
 
     Args:
-        title: what the values are, with their unit.
-        lines: drawn in this order.
         band: a range of values to shade: lowest, highest and what it is.
         marks: x of lines from top to bottom.
-        log: whether the values' axis is logarithmic; values that are not positive are left at its lower end.
+        log: makes the values' axis logarithmic; values that are not positive are drawn at its lower end.
     """
     lines = [line for line in lines if line.points]
     if not lines:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from nmt_cli.console import duration
 from nmt_cli.errors import printable
@@ -18,40 +17,28 @@ LONGEST_TEXT = 2000  # characters
 
 def _visible(value: object) -> object:
     """Spell out control characters and bidirectional marks, which escaping for HTML leaves alone."""
-    return value if isinstance(value, Markup) else printable(value, LONGEST_TEXT)
+    return value if hasattr(value, "__html__") else printable(value, LONGEST_TEXT)
 
 
-def marked(text: str, reference: str) -> Markup:
-    """Return a translation with the words marked that differ from its reference."""
+def compared(text: str, reference: str) -> list[tuple[str, bool]]:
+    """Return a translation in stretches of words, and whether each is also in its reference."""
     words, other = text.split(), reference.split()
-    parts = []
-    for kind, start, end, *_ in difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes():
-        if start < end:
-            shown = escape(_visible(" ".join(words[start:end])))
-            parts.append(shown if kind == "equal" else Markup("<mark>{}</mark>").format(shown))
-    return Markup(" ").join(parts) or Markup("<em>(empty)</em>")
+    steps = difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes()
+    return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
 
 
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
-    """Return a page.
-
-    Its content security policy lets the browser load nothing and run nothing but `script`.
+    """Return a page whose content security policy lets the browser load nothing and run nothing but `script`.
 
     Args:
         template: a file of the templates, which extends page.html.
         values: what the template shows; all text is escaped.
         script: the JavaScript file of the templates that the page runs.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_visible,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"marked": marked, "thousands": "{:,}".format, "duration": duration}
+    loader = FileSystemLoader(TEMPLATES)
+    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
+    pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}
     code = (TEMPLATES / script).read_text() if script else ""
     policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
     page = {"style": (TEMPLATES / "style.css").read_text(), "script": code, "script_policy": policy}
-    return environment.get_template(template).render({**values, **page}).encode()
+    return pages.get_template(template).render({**values, **page}).encode()

@@ -111,10 +111,8 @@ def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
         return Line("expected", [(step, figure) for step, figure in points if step <= end], 5, True)
 
     stride = max(1, training.steps // 200)
-    rates = [
-        (i, noam_rate(i, first.settings.model.d_model, training))
-        for i in [1, *range(stride, training.steps + 1, stride)]
-    ]
+    steps, d_model = [1, *range(stride, training.steps + 1, stride)], first.settings.model.d_model
+    rates = [(step, noam_rate(step, d_model, training)) for step in steps]
     band = (expect.bleu[0], expect.bleu[1], "expected of the model on test") if expect.bleu else None
     if expect.paper_bleu and not band:
         band = (expect.paper_bleu, expect.paper_bleu, "the paper's figure on test, another metric")
