@@ -120,7 +120,6 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (["a"], {"role": "self"}, "--role must be one of encoder, decoder, cross"),
         (["a"], {"layer": 3}, "--layer 3 is not there: this model has 2 layers of 2 heads"),
         (["a"], {"head": 3}, "--head 3 is not there: this model has 2 layers of 2 heads"),
         ([" "], {"translation": "a"}, "empty"),

@@ -11,16 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nmt_cli.translation.scores import force_all
 from reference import batch_of, random_model, random_pairs, tiny
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DivergedError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
-from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.transformer.hardware import Int8Linear
+from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.scores import force_all
 from nmt_cli.translation.search import (
     Hypothesis,
     SearchSettings,

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import recipe
-from nmt_cli.corpus.readers import is_trees
 from nmt_cli.errors import UsageError, printable
 
 
@@ -53,9 +52,7 @@ def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides:
 
 
 def _language(file: str, default: str) -> str:
-    """Return the language a file name ends with (news.de, news.de.gz), else `default`; "trees" as target for trees."""
-    if is_trees(Path(file)):
-        return recipe.TREES if default == "tgt" else default
+    """Return the language a file name ends with (news.de, news.de.gz), else `default`."""
     ends = [part for part in Path(file).name.split(".")[1:] if part not in ("gz", "zst", "txt", "tsv", "jsonl")]
     return ends[-1] if ends and ends[-1].isalpha() and len(ends[-1]) in (2, 3) else default
 

@@ -22,7 +22,6 @@ from nmt_cli.errors import (
     NmtError,
     OutputError,
     StorageError,
-    free_megabytes,
     from_os_error,
     printable,
 )
@@ -283,7 +282,7 @@ def _show(report: dict[str, Any], out: Path) -> None:
 
 
 def _check_space(out: Path, text_bytes: int) -> None:
-    needed, free = int(DISK_PER_TEXT_BYTE * text_bytes / 1e6) + 1, free_megabytes(out)
+    needed, free = int(DISK_PER_TEXT_BYTE * text_bytes / 1e6) + 1, artefact.free_megabytes(out)
     if free < needed:
         raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
 
@@ -307,7 +306,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
             f"disk while preparing, in {out.parent}",
             unknown if text is None else f"{DISK_PER_TEXT_BYTE * text / 1e6:,.0f} MB",
         ),
-        ("free there", f"{free_megabytes(out):,} MB"),
+        ("free there", f"{artefact.free_megabytes(out):,} MB"),
         (f"memory, {workers} workers", f"{max(TRAINING_MEGABYTES, BASE_MEGABYTES + workers * WORKER_MEGABYTES):,} MB"),
         ("time beside the download, about", unknown if pairs is None else console.duration(seconds)),
     ]

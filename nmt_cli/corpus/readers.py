@@ -1,11 +1,10 @@
-"""Files of sentence pairs, read as a stream of bytes: plain, .gz or .zst text, .tsv, .jsonl, .parquet, and trees.
+"""Files of sentence pairs, read as a stream of bytes: plain, .gz or .zst text, .tsv, .jsonl and .parquet.
 
 Lines end at line feeds and nowhere else, and nothing here holds a corpus in memory or trusts a count it has not
 made. Owns pyarrow.
 """
 
 import gzip
-import itertools
 import json
 import zlib
 from collections.abc import Iterator
@@ -14,13 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nmt_cli.errors import DataError, MissingError, printable
-from nmt_cli.parsing import trees
 
 Chunk = tuple[list[bytes | None], list[bytes | None]]  # source and target lines; None: over the byte limit
-BLOCK, TREES_AT_ONCE = 1 << 20, 4096
+BLOCK = 1 << 20
 # Text packs 3 to 20 times; beyond this a small file is a trap for the disk.
 MAX_EXPANSION, ALWAYS_ALLOWED = 200, 1 << 28
-TREES = ("mrg", "trees")  # what files of bracketed trees are called; the first is the Penn Treebank's own
 _MAGIC = {
     b"\x1f\x8b": "gzip (name it .gz)",
     b"\x28\xb5\x2f\xfd": "zstd (name it .zst)",
@@ -64,8 +61,6 @@ class Reader:
         kind = _kind(part.src)
         if kind == "parquet":
             yield from _parquet_chunks(part.src, self.src, self.tgt, self.max_line_bytes)
-        elif kind == "trees":
-            yield from _tree_chunks(part.src, self.max_line_bytes)
         elif part.src != part.tgt:
             yield from _parallel(part, self.max_line_bytes)
         elif kind in ("tsv", "jsonl"):
@@ -74,7 +69,7 @@ class Reader:
                 yield self._split(part.src, kind, number, lines)
                 number += len(lines)
         else:
-            raise DataError(f"{part.src} cannot hold both sides: name it .tsv, .jsonl, .parquet or .mrg")
+            raise DataError(f"{part.src} cannot hold both sides: name it .tsv, .jsonl, or .parquet")
 
     def _split(self, path: Path, kind: str, number: int, lines: list[bytes | None]) -> Chunk:
         """Split lines with both sides; `number` is that of the first line."""
@@ -136,9 +131,7 @@ def scan(part: Part) -> list[dict[str, Any]]:
     for path in part.files:
         check_file(path)
         kind = _kind(path)
-        if kind == "trees" and part.src != part.tgt:
-            raise DataError(f"{path} holds trees, and with them both sides: give it as source and as target")
-        rows, text_bytes = {"parquet": _parquet_size, "trees": _count_trees}.get(kind, _count)(path)
+        rows, text_bytes = (_parquet_size if kind == "parquet" else _count)(path)
         if not rows:
             raise DataError(f"{path} is empty")
         facts.append({"name": path.name, "bytes": path.stat().st_size, "rows": rows, "text_bytes": text_bytes})
@@ -156,15 +149,10 @@ def check_file(path: Path) -> None:
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
 
 
-def is_trees(path: Path) -> bool:
-    """Return whether a file is one of trees, by its name."""
-    return _kind(path) == "trees"
-
-
 def _kind(path: Path) -> str:
     name = path.name.removesuffix(".gz").removesuffix(".zst")
     suffix = name.rpartition(".")[2]
-    return "trees" if suffix in TREES else suffix if suffix in ("tsv", "jsonl", "parquet") else "text"
+    return suffix if suffix in ("tsv", "jsonl", "parquet") else "text"
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
@@ -242,40 +230,6 @@ def _parallel(part: Part, max_line_bytes: int) -> Iterator[Chunk]:
         waiting = [side[count:] for side in waiting]
     if any(waiting):
         raise DataError(f"{part.src} and {part.tgt} changed while they were read. Run the same command again")
-
-
-def _trees(path: Path, max_line_bytes: int) -> Iterator[trees.Sentence]:
-    """Return the trees of a file.
-
-    Raises:
-        DataError: something in it is not a tree; names the line.
-    """
-
-    def lines() -> Iterator[str]:
-        for number, line in enumerate((line for some in _lines(path, max_line_bytes) for line in some), 1):
-            try:
-                if line is None:
-                    raise ValueError(f"longer than {max_line_bytes} bytes")
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except ValueError as error:
-                raise DataError(f"{path}, line {number:,} is not a tree: {printable(error, 80)}") from None
-
-    return trees.read(lines(), str(path), max_line_bytes)
-
-
-def _count_trees(path: Path) -> tuple[int, int]:
-    rows = size = 0
-    for sentence in _trees(path, 1 << 20):
-        rows += 1
-        size += sum(map(len, sentence.words)) + sum(map(len, sentence.labels)) + len(sentence.labels)
-    return rows, size
-
-
-def _tree_chunks(path: Path, max_line_bytes: int) -> Iterator[Chunk]:
-    """Yield the words of trees and their linear forms."""
-    sentences = _trees(path, max_line_bytes)
-    while some := list(itertools.islice(sentences, TREES_AT_ONCE)):
-        yield [" ".join(s.words).encode() for s in some], [" ".join(s.labels).encode() for s in some]
 
 
 def parquet_rows(path: Path) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
+from nmt_cli.corpus.choose import choose as choose
 from nmt_cli.corpus import download, readers
 from nmt_cli.corpus.readers import Part
 from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError, printable
@@ -71,10 +72,6 @@ def family(corpus: recipe.Corpus) -> str:
             raise UsageError(f"corpus.{split}_src and corpus.{split}_tgt go together: give both or neither")
     if own and named:
         raise UsageError(f"corpus {name} brings its own text: give your files another corpus.name")
-    if own and corpus.tgt != recipe.TREES and any(readers.is_trees(Path(file)) for file in corpus.train_src):
-        raise UsageError(
-            f"corpus.tgt must be {recipe.TREES} where the files are trees, not {printable(corpus.tgt, 20)!r}"
-        )
     if own:
         return "own"
     if name.startswith("hub:"):

@@ -48,11 +48,9 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
     """Write the page for one or more sentences, print a map of one head, and return the exit code.
 
     Raises:
-        UsageError: there is no such role, layer or head, or a text is empty or too long.
+        UsageError: there is no such layer or head, or a text is empty or too long.
         MissingError: there is no model, or no matplotlib for a PNG.
     """
-    if options.role not in ROLES:
-        raise UsageError(f"--role must be one of {', '.join(ROLES)}, not {options.role!r}")
     if options.translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
     loaded = load_model(choose_models((options.model,) if options.model else ())[0])

@@ -2,7 +2,7 @@
 
 A checkpoint holds everything of its step: `model.safetensors`, `optimizer.safetensors` and `state.json`. There is no
 pickle, no pointer to the latest one (it is the highest step that verifies), and no random state: dropout and data
-order are functions of the seed and the update.
+order are functions of the seed and the step.
 """
 
 import dataclasses
@@ -14,60 +14,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli import artefact
+from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
-from nmt_cli.errors import DataError, DivergedError, NmtError
-from nmt_cli.transformer.weights import load_tensors, save_tensors
+from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
+from nmt_cli.transformer.model import parameter_count
+from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
 
 KIND = "checkpoint"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _NAME = re.compile(r"step-(\d{7,})")
+# Settings that may change between the parts of a run: they say when, where and how much at once, not what is learnt.
+# Where the text lies may change too: its content is compared by hash.
+FREE_SETTINGS = re.compile(
+    r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
+    r"|patience|memory_tokens)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
+    r"|name|(averaging|decoding|expect)\.\w+): "
+)
 
 
 @dataclass
 class State:
-    """Where a run is, beside its weights and Adam's moments.
-
-    Attributes:
-        step: updates done.
-        seconds: of training, all parts of the run together.
-        skipped: updates whose gradient was not finite.
-        skipped_in_a_row: the last of them.
-        dev_nll: of the last validation; None before the first.
-        dev_bleu: likewise; None where the recipe asks for none.
-        best_step: with the best validation; 0 before the first.
-        best_nll: there.
-        best_bleu: there.
-        not_better: validations since then.
-        metrics_bytes: of metrics.jsonl that belong to the run so far.
-    """
+    """Where a run is, beside its weights and Adam's moments. Before the first validation there is no best step."""
 
     step: int = 0
-    seconds: float = 0.0
-    skipped: int = 0
+    seconds: float = 0.0  # of training, interruptions left out
+    skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
-    dev_nll: float | None = None
+    dev_nll: float | None = None  # of the last validation
     dev_bleu: float | None = None
     best_step: int = 0
     best_nll: float | None = None
     best_bleu: float | None = None
-    not_better: int = 0
-    metrics_bytes: int = 0
-
-
-def read_state(run: Path, step: int) -> State:
-    """Return the state of a checkpoint.
-
-    Raises:
-        DataError: it is not the state of this step.
-    """
-    path = directory_of(run, step) / STATE
-    values = artefact.read_json(path)
-    known = {f.name for f in dataclasses.fields(State)}
-    numbers = all(isinstance(v, int | float | None) and not isinstance(v, bool) for v in values.values())
-    if set(values) != known or not numbers or values["step"] != step:
-        raise DataError(f"{path} is not the state of step {step}")
-    return State(**values)
+    not_better: int = 0  # validations since the best one
+    metrics_bytes: int = 0  # of metrics.jsonl at this step
 
 
 def directory_of(run: Path, step: int) -> Path:
@@ -82,11 +62,72 @@ def steps_in(run: Path) -> list[int]:
 
 
 def regular(steps: list[int], every: int) -> list[int]:
-    """Return the steps that averaging takes from: every `every` updates, and the newest one.
-
-    What an interruption or a best validation left between them is not the recipe's, and would change the average.
-    """
+    """Return the steps averaging chooses from: the multiples of `every` and the newest, not those of interruptions."""
     return [step for step in steps if step % every == 0 or step == steps[-1]]
+
+
+def save(
+    run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], manifest: dict[str, Any]
+) -> None:
+    """Commit the checkpoint of a step, replacing a damaged one. Weights that are not finite are never written."""
+    for name, tensor in model.items():
+        if not torch.isfinite(tensor).all():
+            raise DivergedError(f"weight {name} is not finite at step {state.step}; the last good checkpoint is kept")
+    manifest = {"step": state.step, **manifest}
+    with artefact.staged(directory_of(run, state.step), KIND, manifest, overwrite=True) as stage:
+        save_tensors(stage / MODEL, model)
+        save_tensors(stage / OPTIMIZER, moments)
+        artefact.write_file(stage / STATE, artefact.json_bytes(dataclasses.asdict(state)))
+
+
+def prune(run: Path, state: State, every: int, keep: int) -> None:
+    """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
+    steps = steps_in(run)
+    wanted = {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}
+    for directory in (directory_of(run, step) for step in steps if step not in wanted):
+        try:
+            artefact.remove_tree(directory)
+        except OSError as error:
+            warn(f"cannot remove old checkpoint {directory}: {error.strerror}")
+
+
+def check(run: Path, step: int) -> dict[str, Any]:
+    """Return the manifest of a checkpoint after comparing every byte of it with its hashes."""
+    path = directory_of(run, step)
+    manifest = artefact.verify(path, KIND)
+    if set(manifest["files"]) != {MODEL, OPTIMIZER, STATE} or manifest.get("step") != step:
+        raise DataError(f"{path / artefact.MANIFEST} is not that of step {step}")
+    return manifest
+
+
+def newest(run: Path, corpus: str) -> int:
+    """Return the step of the newest checkpoint that verifies and is of this corpus; 0 where there is none at all."""
+    steps = steps_in(run)
+    for step in reversed(steps):
+        try:
+            if check(run, step).get("corpus") != corpus:
+                raise DataError("it was trained on another corpus")
+            read_state(run, step)
+            return step
+        except (NmtError, OSError) as error:
+            warn(f"checkpoint {directory_of(run, step).name} is not usable ({error}); trying the one before it")
+    if steps:  # never start afresh over them
+        raise DataError(f"all {len(steps)} checkpoints of {run} are damaged. Move the directory away to start afresh")
+    return 0
+
+
+def read_state(run: Path, step: int) -> State:
+    """Return the state of a checkpoint."""
+    path = directory_of(run, step) / STATE
+    try:
+        return State(**artefact.read_json(path))
+    except TypeError:
+        raise DataError(f"{path} was written by another version of nmt") from None
+
+
+def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of a verified checkpoint: the weights, and Adam's moments."""
+    return load_tensors(directory_of(run, step) / MODEL), load_tensors(directory_of(run, step) / OPTIMIZER)
 
 
 def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -98,88 +139,47 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
     }
 
 
-def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give Adam back its state.
-
-    Raises:
-        DataError: a tensor is missing or does not fit.
-    """
-    for name, parameter in model.named_parameters() if tensors else ():
-        state = {key: tensors.get(f"{name}.{key}") for key in ("step", "exp_avg", "exp_avg_sq")}
-        if any(t is None or (key != "step" and t.shape != parameter.shape) for key, t in state.items()):
-            raise DataError(f"the optimiser's state of {name} is missing from the checkpoint or does not fit")
-        optimizer.state[parameter] = {key: t.to(parameter.device) for key, t in state.items() if t is not None}
+def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+    """Give Adam back its state; {} is that before its first step."""
+    for name, parameter in model.named_parameters() if moments else ():
+        state = {key: moments[f"{name}.{key}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = state
 
 
-def save(
-    run: Path, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], about: dict[str, Any]
-) -> None:
-    """Commit the checkpoint of a step. One that is there already was found damaged, or training would be past it.
-
-    Raises:
-        DivergedError: a weight is not finite; such a state is never written.
-        OSError: it cannot be written; older checkpoints are untouched.
-    """
-    for name, tensor in model.items():
-        if not torch.isfinite(tensor).all():
-            raise DivergedError(f"weight {name} is not finite at step {state.step}; the last good checkpoint is kept")
-    target = directory_of(run, state.step)
-    with artefact.staged(target, KIND, {"step": state.step, **about}, overwrite=True) as stage:
-        save_tensors(stage / MODEL, model)
-        save_tensors(stage / OPTIMIZER, optimizer)
-        artefact.write_file(stage / STATE, artefact.json_bytes(dataclasses.asdict(state)))
+def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:
+    """Return the disk space a run still needs when `present` checkpoints are there already."""
+    # Those kept, the best, the newest, and the one being written; a third of one is the model at the end.
+    return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 
-def prune(run: Path, state: State, every: int, keep: int) -> None:
-    """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
-    steps = steps_in(run)
-    kept = {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}
-    for step in steps:
-        try:
-            if step not in kept:
-                artefact.remove_tree(directory_of(run, step))
-        except OSError as error:
-            warn(f"cannot remove old checkpoint {directory_of(run, step)}: {error.strerror}")
+def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
+    """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
+    corpus = open_corpus(data, content=True)
+    if (run / "recipe.yaml").exists():
+        _check_same(settings, corpus, run)
+    elif steps_in(run):
+        raise DataError(f"{run}/recipe.yaml is missing, but there are checkpoints. Put it back, or use another --run")
+    else:
+        artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
+        artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
+        artefact.replace_file(run / "recipe.yaml", recipe.to_yaml(settings))  # last: it makes the directory a run
+    parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
+    need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), artefact.free_megabytes(run)
+    if free < need:
+        raise StorageError(f"{run} needs {need} MB for checkpoints and has {free} MB free. Free some space")
+    return newest(run, corpus.identity)
 
 
-def check(run: Path, step: int) -> dict[str, Any]:
-    """Return the manifest of a checkpoint after comparing every byte of it with its hashes.
-
-    Raises:
-        NmtError: it is damaged, or another step's.
-    """
-    path = directory_of(run, step)
-    manifest = artefact.verify(path, KIND)
-    if set(manifest["files"]) != {MODEL, OPTIMIZER, STATE} or manifest.get("step") != step:
-        raise DataError(f"{path / artefact.MANIFEST} is not that of step {step}")
-    return manifest
-
-
-def newest(run: Path, corpus: str) -> int:
-    """Return the step of the newest checkpoint that verifies; 0 where there is none at all.
-
-    Args:
-        run: the run's directory.
-        corpus: the identity of the corpus it must have been trained on.
-
-    Raises:
-        DataError: there are checkpoints and all are damaged. Training never starts afresh over them.
-    """
-    steps = steps_in(run)
-    for step in reversed(steps):
-        try:
-            if check(run, step).get("corpus") != corpus:
-                raise DataError("it was trained on another corpus")
-            read_state(run, step)
-            return step
-        except (NmtError, OSError) as error:
-            warn(f"checkpoint {directory_of(run, step).name} is not usable ({error}); trying the one before it")
-    if steps:
-        raise DataError(f"all {len(steps)} checkpoints of {run} are damaged. Move the directory away to start afresh")
-    return 0
-
-
-def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the model's and the optimiser's tensors of a verified checkpoint."""
-    path = directory_of(run, step)
-    return load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
+def _check_same(settings: recipe.Recipe, corpus: Corpus, run: Path) -> None:
+    stored = recipe.load_stored(run / "recipe.yaml")
+    changed = recipe.differences(recipe.to_plain(stored), recipe.to_plain(settings))
+    fixed = [line for line in changed if not FREE_SETTINGS.match(line)]
+    if fixed:
+        raise DataError(f"{run} was trained with another recipe: {'; '.join(fixed)}. Put it back, or use another --run")
+    if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
+        raise DataError(
+            f"{run} was trained on other data or with another tokenizer than {corpus.directory} holds. "
+            "Prepare it as before, or use another --run"
+        )
+    if changed:
+        artefact.replace_file(run / "recipe.yaml", recipe.to_yaml(settings))
