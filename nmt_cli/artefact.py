@@ -206,12 +206,7 @@ def present(directory: Path) -> bool:
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files.
-
-    Raises:
-        MissingError: there is no artefact.
-        DataError: a file is missing or altered, or the artefact is of another kind or a newer format.
-    """
+    """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files."""
     if not present(directory) and not directory.is_dir():
         raise MissingError(f"{directory} is not there")
     manifest = read_json(directory / MANIFEST)

@@ -191,7 +191,7 @@ def translate(
     beam: Annotated[int | None, _search("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, _search("Length penalty", min=0)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
-    split: Annotated[Switch | None, _search("Cut long lines at sentence ends and rejoin", metavar=None)] = None,
+    split: Annotated[Switch, _option("Cutting long lines at sentence ends", panel="Search")] = "auto",
     prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
     score_pairs: Annotated[Path | None, _file("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", metavar=None)] = False,
@@ -209,13 +209,14 @@ def translate(
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
     console.set_quiet(quiet)
-    parameters = {**locals(), "input": input or file, "split": None if split is None else split == "auto"}
+    parameters = {**locals(), "input": input or file, "split": None if split == "auto" else False}
     unused = [name for name in ("temperature", "top_k", "top_p", "seed") if parameters[name] is not None]
     if unused and not sample:
         raise UsageError(f"--{unused[0].replace('_', '-')} requires --sample")
     from nmt_cli.translation import translate as command
+    from nmt_cli.translation.candidates import Sampling
 
-    parameters["sampling"] = _build(command.Sampling, parameters) if sample else None
+    parameters["sampling"] = _build(Sampling, parameters) if sample else None
     return command.translate(_build(command.TranslateOptions, parameters))
 
 

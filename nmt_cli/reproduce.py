@@ -12,6 +12,7 @@ from nmt_cli.console import duration, say, table, warn
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.corpus.toy import pronoun_accuracy
+from nmt_cli.errors import MissingError
 from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
 from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_id
@@ -56,7 +57,7 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
         return code
     _average(settings, options.run)
     run = read_run(options.run, options.data)
-    _score(settings, run, _translate(settings, run), rows or _bleu_rows)
+    _score(run, _translate(run), rows or _bleu_rows)
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
 
@@ -84,33 +85,34 @@ def _average(settings: recipe.Recipe, run: Path) -> None:
         say(f"3/5 average: {model} is the mean of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}")
 
 
-def _translate(settings: recipe.Recipe, run: RunFiles) -> dict[str, list[str]]:
+def _translate(run: RunFiles) -> dict[str, list[str]]:
     """Return the translations of dev and test; those of this very model on disk are not made again."""
-    assert run.corpus
-    assert run.model
-    hypotheses = {split: run.translations(split) for split in ("dev", "test")}
-    if None not in hypotheses.values():
-        return {split: lines or [] for split, lines in hypotheses.items()}
     from nmt_cli.translation.translator import Translator
 
-    made = {}
-    precision = "fp32" if settings.training.precision == "fp32" else "auto"
+    if run.model is None or run.corpus is None:
+        raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")
+    hypotheses = {split: lines for split in ("dev", "test") if (lines := run.translations(split)) is not None}
+    if len(hypotheses) == 2:
+        return hypotheses
+    decoding = run.settings.decoding
+    precision = "fp32" if run.settings.training.precision == "fp32" else "auto"
     with Translator(run.directory / "model", precision=precision) as translator:
-        for split in hypotheses:
+        for split in ("dev", "test"):
             sources = run.corpus.lines(split)[0]
-            say(f"4/5 translate {split}: {len(sources):,} lines, beam {settings.decoding.beam}")
-            made[split] = [translation.text for translation in translator.translate(sources)]
-            lines = "".join(f"{line}\n" for line in made[split])
-            artefact.replace_file(run.directory / f"{split}.hyp", lines.encode())
-    stamp = {"made_by": translations_id(run.model, run.settings.decoding)}
+            say(f"4/5 translate {split}: {len(sources):,} lines, beam {decoding.beam}, alpha {decoding.alpha}")
+            translations = translator.translate(sources, **recipe.to_plain(decoding))
+            hypotheses[split] = [translation.text for translation in translations]
+            text = "".join(f"{line}\n" for line in hypotheses[split])
+            artefact.replace_file(run.directory / f"{split}.hyp", text.encode())
+    stamp = {"made_by": translations_id(run.model, decoding)}
     artefact.replace_file(run.directory / TRANSLATIONS, artefact.json_bytes(stamp))
-    return made
+    return hypotheses
 
 
-def _score(settings: recipe.Recipe, run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows) -> None:
+def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows) -> None:
     """Print what was expected beside what came out, and five samples."""
-    assert run.corpus
-    expect, corpus = settings.expect, run.corpus
+    settings, corpus, expect = run.settings, run.corpus, run.settings.expect
+    assert corpus
     source, references = corpus.lines("test")
     lines, signature = rows(settings, corpus, hypotheses)
     if run.validations:
