@@ -8,12 +8,13 @@ Differs from evalb: a hypothesis that is no tree, or one of another number of wo
 and none found; evalb leaves such sentences out. Words are not in the linear form, so they are not compared.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from nmt_cli.errors import DataError
-from nmt_cli.parsing.trees import Spans, spans
+from nmt_cli.parsing.trees import Phrase, spans
 
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))
 NOT_COUNTED = frozenset(("TOP", "-NONE-", *PUNCTUATION))
@@ -45,11 +46,11 @@ class Brackets(NamedTuple):
         return 200 * self.matched / (self.gold + self.found) if self.gold + self.found else 0.0
 
 
-def _brackets(tree: Spans, counted: Sequence[int]) -> Counter[tuple[str, int, int]]:
+def _brackets(phrases: list[Phrase], counted: Sequence[int]) -> Counter[Phrase]:
     """Return the brackets that count; `counted[i]` is how many of the first i words do."""
     return Counter(
         (SAME.get(label, label), counted[first], counted[end])
-        for label, first, end in tree.phrases
+        for label, first, end in phrases
         if label not in NOT_COUNTED and counted[first] < counted[end]
     )
 
@@ -60,19 +61,17 @@ def compare(hypothesis: str, gold: str) -> Brackets:
     Raises:
         ValueError: the gold line is no tree.
     """
-    reference = spans(gold.split())
-    counted = [0]
-    for tag in reference.tags:
-        counted.append(counted[-1] + (tag not in PUNCTUATION))
-    wanted = _brackets(reference, counted)
+    phrases, gold_tags = spans(gold.split())
+    counted = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
+    wanted = _brackets(phrases, counted)
     total = wanted.total()
     try:
-        tree = spans(hypothesis.split())
+        phrases, tags = spans(hypothesis.split())
     except ValueError:
         return Brackets(total, sentences=1, unparsable=1)
-    if len(tree.tags) != len(reference.tags):
+    if len(tags) != len(gold_tags):
         return Brackets(total, sentences=1, wrong_length=1)
-    obtained = _brackets(tree, counted)
+    obtained = _brackets(phrases, counted)
     matched = (obtained & wanted).total()
     return Brackets(total, obtained.total(), matched, 1, int(matched == total == obtained.total()))
 
@@ -81,18 +80,15 @@ def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
     """Return the sums over all sentences.
 
     Raises:
-        DataError: no lines, unequal numbers of them, a gold line is no tree, or all of them have no bracket.
+        DataError: a gold line is no tree, or none of them has a bracket.
     """
-    if not gold or len(hypotheses) != len(gold):
-        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {len(gold):,} gold trees")
-    counts = []
+    total = Brackets()
     for number, (line, tree) in enumerate(zip(hypotheses, gold, strict=True), 1):
         try:
-            counts.append(compare(line, tree))
+            total = Brackets(*map(sum, zip(total, compare(line, tree), strict=True)))
         except ValueError as error:
             message = f"line {number:,} of the gold trees is not a linearised tree: {error}"
             raise DataError(f"{message}. Give bracketed trees, or what nmt prepare made of them") from None
-    total = Brackets(*map(sum, zip(*counts, strict=True)))
     if not total.gold:
         raise DataError("the gold trees have no brackets: they may be sentences. Give trees, bracketed or linearised")
     return total

@@ -1,4 +1,4 @@
-"""Scores of parsing: what `nmt score --metric brackets` reports, and the rows of `nmt reproduce recipes/parsing.yaml`."""
+"""Scores of parsing: the report of `nmt score --metric brackets`, and the table of `nmt reproduce`."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from nmt_cli.parsing.brackets import SIGNATURE, Brackets, compare, corpus_bracke
 from nmt_cli.parsing.trees import bracketed, read
 from nmt_cli.scoring.metrics import Score
 from nmt_cli.scoring.report import Report
-from nmt_cli.scoring.score import ScoreOptions, check_lines, finish, print_report, read_inputs
+from nmt_cli.scoring.score import ScoreOptions, finish, print_report, read_inputs
 
 LABELS = "labels"  # the target language of recipes/parsing.yaml
 COMPARE_WITH = (
@@ -40,22 +40,27 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
     """
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
         raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")
-    report = read_inputs(options, hypotheses)
-    report.language = "trees"
-    written = [line.lstrip() for line in report.hypotheses.lines if line.strip()]
-    if written and all(line.startswith("(") for line in written):
-        raise DataError(f"{report.hypotheses.name} holds trees in brackets. Give lines of labels, as the model does")
-    (gold,) = report.references
-    if next((line for line in gold.lines if line.strip()), "").lstrip().startswith("("):
-        sentences = list(read(gold.lines, gold.name))
-        report.references = [replace(gold, lines=[" ".join(sentence.labels) for sentence in sentences])]
-        report.source = report.source or replace(gold, lines=[" ".join(sentence.words) for sentence in sentences])
-    check_lines(report)
-    gold_lines = report.references[0].lines
-    report.scores.append(_score(corpus_brackets(report.hypotheses.lines, gold_lines)))
-    words = report.source.lines if report.source else [""] * len(gold_lines)
-    finish(report, options, lambda i: _segment(report.hypotheses.lines[i], gold_lines[i], words[i]))
+    report = read_inputs(options, hypotheses, _linearise)
+    lines, gold = report.hypotheses.lines, report.references[0].lines
+    words = report.source.lines if report.source else [""] * len(gold)
+    report.scores.append(_score(corpus_brackets(lines, gold)))
+    finish(report, options, lambda i: _segment(lines[i], gold[i], words[i]))
     return report
+
+
+def _linearise(report: Report) -> None:
+    """Turn a reference in brackets into what `prepare` makes of it, with its words as the source."""
+    report.language = "trees"
+    hypotheses, gold = report.hypotheses, report.references[0]
+    written = [line.lstrip() for line in hypotheses.lines if line.strip()]
+    if written and all(line.startswith("(") for line in written):
+        raise DataError(
+            f"{hypotheses.name} holds trees in brackets. Give lines of labels, as nmt translate writes them"
+        )
+    if next((line for line in gold.lines if line.strip()), "").lstrip().startswith("("):
+        sentences = list(read((line.encode() for line in gold.lines), gold.name))
+        report.references = [replace(gold, lines=[" ".join(labels) for _, labels in sentences])]
+        report.source = report.source or replace(gold, lines=[" ".join(words) for words, _ in sentences])
 
 
 def _score(counts: Brackets) -> Score:
@@ -66,7 +71,7 @@ def _score(counts: Brackets) -> Score:
         f"found={counts.found}, complete match={complete:.2f} %, not a tree={counts.unparsable}, "
         f"wrong number of words={counts.wrong_length}"
     )
-    return Score("brackets", "bracket F1", counts.f1, SIGNATURE, COMPARE_WITH, details, verbose)
+    return Score("brackets", "bracket F1", counts.f1, SIGNATURE, details, COMPARE_WITH, verbose)
 
 
 def _segment(hypothesis: str, gold: str, words: str) -> dict[str, Any]:

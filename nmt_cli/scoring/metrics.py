@@ -5,7 +5,7 @@ Lists of lines go in and unequal counts are refused: sacreBLEU's library silentl
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from nmt_cli.errors import DataError
@@ -34,35 +34,20 @@ COMPARABLE = {
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a corpus by one metric.
+    """The score of a corpus by one metric, with all that is needed to compare it."""
 
-    Attributes:
-        metric: the option's name for it, such as "chrf"; `name` is "chrF2".
-        score: 0 to 100; TER may exceed 100.
-        signature: everything that has an influence on the score, as sacreBLEU writes it.
-        compare_with: the published figures that it may be compared with.
-        details: the counts behind the score; `verbose` says the same to people.
-    """
-
-    metric: str
-    name: str
-    score: float
-    signature: str
-    compare_with: str
-    details: dict[str, Any] = field(default_factory=dict)
-    verbose: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        first = {"metric": self.metric, "name": self.name, "score": self.score, "signature": self.signature}
-        return {**first, **self.details, "compare_with": self.compare_with}
+    metric: str  # the option's name, such as "chrf"
+    name: str  # such as "chrF2"
+    score: float  # 0 to 100; TER may exceed 100
+    signature: str  # everything that has an influence on the score, as sacreBLEU writes it
+    details: dict[str, Any]  # the counts behind the score
+    compare_with: str  # the published figures that it may be compared with
+    verbose: str = ""  # the details for people to read
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A score beside the baseline's: p-values and 95 % intervals (`ci` is half of their width).
-
-    Source: sacreBLEU's paired bootstrap (bs) and approximate randomisation (ar).
-    """
+    """A score beside the baseline's, by sacreBLEU's paired bootstrap (bs) and approximate randomisation (ar)."""
 
     metric: str
     name: str
@@ -71,7 +56,7 @@ class Comparison:
     baseline: float
     score: float
     difference: float
-    baseline_ci: float
+    baseline_ci: float  # half of the 95 % interval
     score_ci: float
     p_ar: float
     signature_ar: str
@@ -92,9 +77,7 @@ def comparable(metric: str, signature: str, reference_length: int, language: str
 
 def _sacrebleu(metric: str, references: Sequence[list[str]], tokenize: str = "13a", lowercase: bool = False) -> Any:
     """Return sacreBLEU's metric with its references prepared; for the paper's BLEU, one that takes its tokens."""
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-    from sacrebleu.metrics.ter import TER
+    from sacrebleu import BLEU, CHRF, TER
 
     if metric == "chrf":
         return CHRF(lowercase=lowercase, references=references)
@@ -135,26 +118,24 @@ def score_lines(
         bleu = paper.MultiBleu(result.score, tuple(result.precisions), result.bp, result.sys_len, result.ref_len)
         details, verbose = bleu.details(), bleu.verbose
     compare_with = comparable(metric, signature, details.get("ref_len", 0), language)
-    score = Score(metric, METRICS[metric], float(result.score), signature, compare_with, details, verbose)
+    score = Score(metric, METRICS[metric], float(result.score), signature, details, compare_with, verbose)
     return score, _compare(metric, scorer, baseline, hypotheses) if baseline else None
 
 
 def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> Comparison:
     from sacrebleu.significance import PairedTest
 
-    numbers: dict[str, Any] = {}
-    for test in ("bs", "ar"):
-        systems = [("baseline", baseline), ("this", hypotheses)]
-        signatures, results = PairedTest(systems, {metric: scorer}, None, test)()  # type: ignore[arg-type]
+    values: dict[str, Any] = {"metric": metric, "name": METRICS[metric]}
+    for test in ("ar", "bs"):
+        paired: Any = PairedTest([("baseline", baseline), ("this", hypotheses)], {metric: scorer}, None, test)
+        signatures, results = paired()
         ((key, signature),) = signatures.items()
         old, new = results[key]
-        numbers |= {f"p_{test}": float(new.p_value), f"signature_{test}": str(signature)}
-        if test == "bs":
-            numbers |= {"baseline": float(old.score), "score": float(new.score)}
-            numbers |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci)}
-    difference = numbers["score"] - numbers["baseline"]
-    worse = (difference > 0 if metric == "ter" else difference < 0) and numbers["p_bs"] < SIGNIFICANT
-    return Comparison(metric, METRICS[metric], difference=difference, significantly_worse=worse, **numbers)
+        values |= {f"p_{test}": float(new.p_value), f"signature_{test}": str(signature)}
+    values |= {"baseline": float(old.score), "score": float(new.score)}  # intervals are the bootstrap's
+    values |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci), "difference": float(new.score - old.score)}
+    worse = values["difference"] > 0 if metric == "ter" else values["difference"] < 0
+    return Comparison(**values, significantly_worse=worse and values["p_bs"] < SIGNIFICANT)
 
 
 def corpus_bleu(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:

@@ -99,11 +99,7 @@ def _prefixes(language: str) -> frozenset[str]:
 
 
 def moses_tokenize(line: str, language: str) -> str:
-    """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped.
-
-    Raises:
-        UsageError: there are no rules for this language.
-    """
+    """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped."""
     if language not in LANGUAGES:
         raise UsageError(f"paper-bleu has no tokenizer for {language!r}: it is defined for {', '.join(LANGUAGES)}")
     patterns = _patterns()
@@ -190,11 +186,7 @@ def _ngrams(words: list[bytes]) -> Counter[tuple[bytes, ...]]:
 
 
 def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> MultiBleu:
-    """Compute BLEU over white-space separated tokens as multi-bleu.perl: ASCII white space, no smoothing.
-
-    Raises:
-        DataError: the numbers of lines differ.
-    """
+    """Compute BLEU over tokens as multi-bleu.perl: separated by ASCII white space, no smoothing."""
     if any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
         raise DataError(f"{len(hypotheses):,} hypotheses but {counts} references. Every line needs its own")

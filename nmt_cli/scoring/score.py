@@ -5,7 +5,7 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +16,7 @@ from nmt_cli.corpus.readers import split_lines
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, UsageError
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, score_lines
 from nmt_cli.scoring.paper_bleu import LANGUAGES
-from nmt_cli.scoring.report import Report, Segment, Text
+from nmt_cli.scoring.report import Report, Segment, Text, plain
 
 DOWNLOAD_SECONDS = 60.0
 
@@ -44,11 +44,7 @@ class ScoreOptions:
     format: str = "text"
 
     def check(self) -> None:
-        """Refuse options that do not go together, before anything is read.
-
-        Raises:
-            UsageError: naming the option.
-        """
+        """Refuse options that do not go together, before anything is read."""
         if sum((bool(self.references), self.test_set is not None, self.corpus is not None)) != 1:
             raise UsageError("give the references in one way: --reference FILE, --test-set NAME or --corpus DIRECTORY")
         if self.fail_under is not None and not 0 <= self.fail_under <= 100:
@@ -115,6 +111,7 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
 
 def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | None]:
     """Return references, source where there is one, and the language of the references where it is known."""
+    options.check()
     if options.corpus is not None:
         source, target, language = _read_corpus(options.corpus, options.split)
         return [target], source, language
@@ -126,141 +123,99 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
 
 
 def source_lines(options: ScoreOptions) -> list[str]:
-    """Return the lines to translate first, where `score` is given a model instead of hypotheses.
-
-    Raises:
-        UsageError: nothing names a source.
-    """
-    options.check()
+    """Return the lines to translate first, where `score` is given a model instead of hypotheses."""
     source = _references(options)[1]
     if source is None:
         raise UsageError("--model needs something to translate: --corpus, --test-set or --source FILE")
     return source.lines
 
 
-def read_inputs(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
-    """Return a report that has its inputs but no scores yet; `hypotheses` are scored instead of the file's."""
-    options.check()
+def read_inputs(
+    options: ScoreOptions, hypotheses: list[str] | None, convert: Callable[[Report], None] | None = None
+) -> Report:
+    """Return a report that has its inputs, after `convert` changed them, but no scores yet.
+
+    Raises:
+        UsageError, MissingError, DownloadError: there is no such input.
+        DataError: the inputs are empty, or their numbers of lines differ.
+    """
     references, source, language = _references(options)
     if hypotheses is None:
         scored = read(options.hypothesis)
     else:
         scored = _text("".join(f"{line}\n" for line in hypotheses).encode(), "the model's output")
     baseline = read(options.baseline) if options.baseline else None
-    language = options.language or language
-    return Report(scored, references, source, baseline, language, options.test_set, details=options.details)
-
-
-def check_lines(report: Report) -> None:
-    """Refuse inputs that cannot be scored.
-
-    Raises:
-        DataError: all of them are empty, or their numbers of lines differ.
-    """
-    texts = [report.hypotheses, *report.references, *(text for text in (report.source, report.baseline) if text)]
-    if not any(any(text.lines) for text in (report.hypotheses, *report.references)):
-        raise DataError(f"nothing to score: {texts[0].name} and {texts[1].name} are empty")
-    if len({len(text.lines) for text in texts}) > 1:
+    report = Report(scored, references, source, baseline, options.language or language, options.test_set)
+    if convert:
+        convert(report)
+    texts = [scored, *report.references, *(text for text in (report.source, baseline) if text)]
+    if not any(scored.lines) and not any(any(text.lines) for text in references):
+        raise DataError(f"nothing to score: {scored.name} and {references[0].name} are empty")
+    if any(len(text.lines) != len(scored.lines) for text in texts):
         counts = ", ".join(f"{text.name}: {len(text.lines):,}" for text in texts)
         raise DataError(f"line counts differ ({counts}). Line n of every file must be the same sentence")
-
-
-def add_scores(report: Report, options: ScoreOptions, metrics: tuple[str, ...]) -> None:
-    """Add scores by these metrics, and comparisons with the baseline where there is one."""
-    if any(name.startswith("paper") for name in metrics) and report.language not in LANGUAGES:
-        raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
-    references = [text.lines for text in report.references]
-    baseline = report.baseline.lines if report.baseline else None
-    choices: dict[str, Any] = {"tokenize": options.tokenize, "lowercase": options.lowercase}
-    for metric in dict.fromkeys(metrics):
-        language = report.language or ""
-        score, comparison = score_lines(
-            metric, report.hypotheses.lines, references, baseline, language=language, **choices
-        )
-        report.scores.append(score)
-        report.comparisons += [comparison] if comparison else []
+    return report
 
 
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
-    """Score what the options name, or these hypotheses instead of a file's.
-
-    Raises:
-        UsageError, MissingError, DataError, DownloadError: as their docstrings say.
-    """
+    """Score what the options name, or these hypotheses instead of a file's; raises what `read_inputs` does."""
     report = read_inputs(options, hypotheses)
-    check_lines(report)
-    paper = ("paper-bleu",) if report.language in ("de", "fr") else ()
-    add_scores(report, options, options.metrics or ("bleu", "chrf", *paper))
+    language = report.language or ""
+    metrics = options.metrics or ("bleu", "chrf", *(["paper-bleu"] if language in ("de", "fr") else []))
+    if any(name.startswith("paper") for name in metrics) and language not in LANGUAGES:
+        raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
+    references = [text.lines for text in report.references]
+    baseline = report.baseline.lines if report.baseline else None
+    how: dict[str, Any] = {"language": language, "tokenize": options.tokenize, "lowercase": options.lowercase}
+    for metric in dict.fromkeys(metrics):
+        score, comparison = score_lines(metric, report.hypotheses.lines, references, baseline, **how)
+        report.scores.append(score)
+        report.comparisons += [comparison] if comparison else []
     finish(report, options)
     return report
 
 
-def finish(report: Report, options: ScoreOptions, more: Callable[[int], dict[str, Any]] | None = None) -> None:
-    """Add what follows from the scores: warnings, the gate, and the segments where something asks for them."""
-    report.warnings += _warnings(report)
-    report.gated = options.fail_under is not None or options.fail_if_worse
-    report.failures += _gate(report, options)
-    if options.details or options.segments or report.baseline:
-        report.segments += _segments(report, more)
-    if options.segments:
-        rows = "".join(json.dumps(segment.to_json(), ensure_ascii=False) + "\n" for segment in report.segments)
-        artefact.replace_file(options.segments, rows.encode())
-
-
-def _segments(report: Report, more: Callable[[int], dict[str, Any]] | None) -> list[Segment]:
-    """Return every segment; `more` says what else the segment at an index is."""
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-
-    bleu, chrf = BLEU(effective_order=True), CHRF()
-    segments = []
-    for i, line in enumerate(report.hypotheses.lines):
-        references = [text.lines[i] for text in report.references]
-        segments.append(
-            Segment(
-                i + 1,
-                line,
-                references,
-                bleu.sentence_score(line, references).score,
-                chrf.sentence_score(line, references).score,
-                more=more(i) if more else {},
-                source=report.source.lines[i] if report.source else None,
-                baseline=report.baseline.lines[i] if report.baseline else None,
-                baseline_chrf=chrf.sentence_score(report.baseline.lines[i], references).score
-                if report.baseline
-                else None,
-            )
-        )
-    return segments
-
-
-def _warnings(report: Report) -> list[str]:
-    lines, warnings = report.hypotheses.lines, []
+def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
+    """Add what follows from the scores: warnings, the gate, and segments (with details) where something needs them."""
+    lines, first = report.hypotheses.lines, report.scores[0]
     marked = sum(bool(TOKENISED.search(line)) for line in lines)
-    if marked * 10 > len(lines) and any(score.metric in METRICS for score in report.scores):
-        warnings.append(
+    if marked * 10 > len(lines) and first.metric in METRICS:
+        report.warnings.append(
             f"{marked:,} of {len(lines):,} hypotheses look tokenised (a stop cut off, &quot;, @@ or ▁). "
             "Scores of text that is not detokenised cannot be compared with anyone's"
         )
     if report.test_set == "wmt14" or (report.test_set is None and len(lines) == 2737):
         what = "wmt14 is" if report.test_set else "2,737 lines look like"
-        warnings.append(
+        report.warnings.append(
             f"{what} the filtered newstest2014. The paper and most others score all 3,003 lines: --test-set wmt14/full"
         )
-    return warnings
-
-
-def _gate(report: Report, options: ScoreOptions) -> list[str]:
-    """Return why the gate fails, each reason on one line; the first metric decides."""
-    failures, first = [], report.scores[0]
+    report.gated = options.fail_under is not None or options.fail_if_worse
     if options.fail_under is not None and not first.score >= options.fail_under:
-        failures.append(f"{first.name} {first.score:.4f} is below --fail-under {options.fail_under:g}")
+        report.failures.append(f"{first.name} {first.score:.4f} is below --fail-under {options.fail_under:g}")
     if options.fail_if_worse and (row := report.comparisons[0]).significantly_worse:
-        failures.append(
+        report.failures.append(
             f"{row.name} {row.score:.2f} is significantly worse than the baseline's {row.baseline:.2f} "
             f"(p = {row.p_bs:.4f}, paired bootstrap)"
         )
-    return failures
+    report.details = options.details
+    if options.details or options.segments or report.baseline:
+        report.segments = list(_segments(report, details))
+    if options.segments:
+        rows = "".join(json.dumps(plain(segment), ensure_ascii=False) + "\n" for segment in report.segments)
+        artefact.replace_file(options.segments, rows.encode())
+
+
+def _segments(report: Report, details: Callable[[int], dict[str, Any]]) -> Iterator[Segment]:
+    from sacrebleu import BLEU, CHRF
+
+    bleu, chrf = BLEU(effective_order=True), CHRF()
+    for i, line in enumerate(report.hypotheses.lines):
+        references = [text.lines[i] for text in report.references]
+        scores = [float(metric.sentence_score(line, references).score) for metric in (bleu, chrf)]
+        source = report.source.lines[i] if report.source else None
+        baseline = report.baseline.lines[i] if report.baseline else None
+        baseline_chrf = None if baseline is None else float(chrf.sentence_score(baseline, references).score)
+        yield Segment(i + 1, line, references, scores[0], scores[1], source, baseline, baseline_chrf, details(i))
 
 
 def score_command(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
@@ -269,11 +224,8 @@ def score_command(options: ScoreOptions, hypotheses: list[str] | None = None) ->
 
 
 def print_report(report: Report, format: str) -> int:
-    """Print the report on stdout as text, json or markdown, warnings on stderr, and return the exit code."""
-    if format == "json":
-        output = json.dumps(report.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-    else:
-        output = report.markdown() if format == "markdown" else report.text()
+    """Print the report on stdout, warnings and failures on stderr, and return the exit code."""
+    output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     if sys.stdout is None:
         raise OutputError("standard output is closed: there is nowhere to print the score")
     sys.stdout.buffer.write(f"{output}\n".encode(errors="backslashreplace"))
