@@ -15,13 +15,13 @@ from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import say
-from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.corpus.cleaning import normalise
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import MissingError, UsageError, printable
 from nmt_cli.reporting.page import render
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import LoadedModel, load_model
-from nmt_cli.translation.segments import encode
 from nmt_cli.translation.translate import choose_models
 from nmt_cli.translation.translator import Translator
 
@@ -86,8 +86,8 @@ def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | Non
         answers = [answer.text for answer in translator.translate(texts, split=False)]
     sentences, total = [], 0
     for text, answer in zip(texts, answers, strict=True):
-        src, tgt = encode(tokenizer, [text, answer])
-        if not src or not tgt:
+        src, tgt = ([*ids, EOS] for ids in tokenizer.encode([normalise(text), normalise(answer)]))
+        if min(len(src), len(tgt)) < 2:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
