@@ -1,5 +1,6 @@
 """The report: everything is on the page, nothing of it runs, nothing is asked for, and what is missing is said."""
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -17,6 +18,7 @@ from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
 from nmt_cli.reporting.page import compared, render
 from nmt_cli.reporting.report import report
+from nmt_cli.scoring.score import evaluate
 
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 TAGS = (
@@ -146,6 +148,21 @@ def test_translations_of_another_model_are_not_scored(tmp_path):
     run, data = make_run(tmp_path)
     artefact.replace_file(run / "translations.json", artefact.json_bytes({"made_by": "another"}))
     assert "No scored translations yet" in read(report(run, data=data)).text
+
+
+def test_trees_are_scored_by_the_function_for_trees_only(tmp_path):
+    run, data = make_run(tmp_path)
+    plain = (run / "recipe.yaml").read_text()
+    assert "format: text" in plain
+    (run / "recipe.yaml").write_text(plain.replace("format: text", "format: trees"))
+    assert "No scored translations yet" in read(report(run, data=data)).text
+
+    def score(options, hypotheses):
+        scores = evaluate(options, hypotheses)
+        scores.scores[0] = dataclasses.replace(scores.scores[0], name="F1 of brackets")
+        return scores
+
+    assert "F1 of brackets on test" in read(report(run, data=data, score_trees=score)).text
 
 
 def test_a_run_that_has_only_begun(tmp_path):

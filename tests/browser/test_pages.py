@@ -97,10 +97,12 @@ def test_what_the_scale_does_and_where_attention_comes_from(browser, pages):
     named = "[...document.querySelectorAll('#{} text[text-anchor=end]')].map(e => e.textContent)"
     assert browser.evaluate(named.format("every")) == ["1.1", "1.2", "2.1", "2.2"]
     assert browser.evaluate(named.format("rollout")) == ["layer 2", "layer 1", "embeddings"]
-    shades = "[...document.querySelectorAll('#rollout .heat')].map(e => [e.getAttribute('y'), +e.getAttribute('fill-opacity')])"
+    shades = (
+        "[...document.querySelectorAll('#rollout .heat')].map(e => ['y', 'fill-opacity'].map(a => e.getAttribute(a)))"
+    )
     sums: dict[str, float] = {}
     for y, share in browser.evaluate(shades):
-        sums[y] = sums.get(y, 0) + share
+        sums[y] = sums.get(y, 0) + float(share)
     assert list(sums.values()) == pytest.approx([1, 1, 1], abs=0.05)  # nothing is lost on the way down
     pixel = "[...document.querySelector('canvas').getContext('2d').getImageData(0, {}, 1, 1).data]"
     assert browser.evaluate(pixel.format(0)) == [255, 255, 255, 255]  # sin 0 is 0, and sin 1 is positive: red
