@@ -6,6 +6,7 @@ What each cause usually costs in BLEU, and according to whom, is told in recipes
 import json
 import shutil
 import statistics
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import MissingError, printable
+from nmt_cli.errors import MissingError, OutputError, printable
 from nmt_cli.scoring.metrics import TOKENISED, corpus_bleu
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.translation.segments import looping
@@ -193,16 +194,22 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
     if as_json:
         head = {"run": str(run), "steps": record.step, "bleu": record.bleu}
         values = {**head, "findings": [asdict(finding) for finding in findings], "unchecked": unchecked}
-        print(json.dumps(values, indent=1, ensure_ascii=False))
-        return
-    score = "" if record.bleu is None else f"; {record.bleu:.2f} BLEU on test by sacreBLEU"
-    print(f"{run}: {record.step:,} of {files.settings.training.steps:,} steps{score}")
+        lines = [json.dumps(values, indent=1, ensure_ascii=False)]
+    else:
+        score = "" if record.bleu is None else f"; {record.bleu:.2f} BLEU on test by sacreBLEU"
+        lines = [f"{run}: {record.step:,} of {files.settings.training.steps:,} steps{score}", *_rows(findings)]
+        lines += ["", USUAL_COSTS if findings else "Nothing was found that is known to cost BLEU."]
+        lines += [f"Not checked, for there is nothing yet: {', '.join(unchecked)}."] if unchecked else []
+    if sys.stdout is None:
+        raise OutputError("standard output is closed: there is nowhere to print the findings")
+    sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+    sys.stdout.flush()
+
+
+def _rows(findings: list[Finding]) -> Iterator[str]:
     width = max(40, min(shutil.get_terminal_size((100, 24)).columns, 110))
     for number, finding in enumerate(findings, 1):
-        print()
+        yield ""
         rows = {f"{number:>2}. {finding.severity}": finding.what, "    in": finding.where, "    do": finding.do}
         for label, words in rows.items():
-            print(textwrap.fill(f"{label:<12}{printable(words, 1000)}", width, subsequent_indent=" " * 12))
-    print(f"\n{USUAL_COSTS if findings else 'Nothing was found that is known to cost BLEU.'}")
-    if unchecked:
-        print(f"Not checked, for there is nothing yet: {', '.join(unchecked)}.")
+            yield textwrap.fill(f"{label:<12}{printable(words, 1000)}", width, subsequent_indent=" " * 12)
