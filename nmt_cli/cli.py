@@ -250,9 +250,10 @@ def reproduce(
         rows = parsing.rows
     code = command.reproduce(settings, _build(command.ReproduceOptions, locals()), rows)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
+        from nmt_cli.parsing.score import evaluate as score_trees
         from nmt_cli.reporting.report import report as write
 
-        console.say(f"{write(run, data=data)} shows all of it")
+        console.say(f"{write(run, data=data, score_trees=score_trees)} shows all of it")
     return code
 
 
@@ -305,9 +306,10 @@ def report(
 
     Data, model, curves, samples and scores, in one file that asks for nothing from anywhere.
     """
+    from nmt_cli.parsing.score import evaluate as score_trees
     from nmt_cli.reporting.report import report as go
 
-    console.say(f"report: {go(run, compare or (), out, data)}")
+    console.say(f"report: {go(run, compare or (), out, data, score_trees)}")
 
 
 @app.command()
@@ -320,8 +322,8 @@ def doctor(
 ) -> None:
     """Say why a run's BLEU is low.
 
-    Lists what departs from the paper or is broken, the most costly first. The exit code is 0 whatever is listed, and
-    another only if the run cannot be read.
+    Lists what does not belong together or went wrong, the most serious first, and what to do. The exit code is 0
+    whatever is listed, and another only if the run cannot be read.
     """
     from nmt_cli.reporting.doctor import doctor as go
 

@@ -12,6 +12,7 @@ from nmt_cli import artefact, recipe
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training.metrics import Metrics
+from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import save_model
 
@@ -75,6 +76,8 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
     model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
     about = {"steps": [100, 200], "checkpoints": ["a" * 64, "b" * 64], "corpus": corpus.identity}
     save_model(run / "model", model.state_dict(), settings, corpus.tokenizer_file, about)
+    made_by = translations_id(artefact.read_json(run / "model" / "manifest.json"), settings.decoding)
+    (run / "translations.json").write_bytes(artefact.json_bytes({"made_by": made_by}))
     (run / "test.hyp").write_text("".join(f"{line}\n" for line in [*HOSTILE, "same"]))
     return run, data
 

@@ -42,12 +42,12 @@ def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
         assert settings.corpus == recipe.load(ROOT / "recipes" / "base.yaml").corpus
         row = paper.table_3(settings)
         assert row, path
-        perplexity, bleu, millions = row[1]
+        perplexity, bleu, millions = row.figures
         expect = settings.expect
         assert (expect.dev_perplexity, expect.paper_dev_bleu) == ([float(perplexity)], float(bleu)), path
         assert (expect.dev_steps, expect.bleu, expect.paper_bleu) == ([settings.training.steps], [], None), path
-        rows[row[0]] = settings, millions
-    assert len(rows) == len(TABLE_3) == len(paper.TABLE_3.splitlines()) == 20
+        rows[row.name] = settings, millions
+    assert len(rows) == len(TABLE_3) == len(paper.rows()) == 20
     for name, (settings, millions) in rows.items():
         if millions == "-":
             continue
@@ -69,7 +69,7 @@ def test_table_3_differs_from_base_in_its_row_only() -> None:
         knobs = [change for change in changed if not change.startswith(("name", "expect", "averaging.last: 5 -> 1"))]
         row = paper.table_3(recipe.load(ROOT / path))
         assert row
-        allowed = {change.split("=")[0] for change in row[0].split()[1:]} | {"max_length"}
+        allowed = {change.partition("=")[0].rpartition(".")[2] for change in row.name.split()[1:]} | {"max_length"}
         assert {knob.partition(":")[0].rpartition(".")[2] for knob in knobs} <= allowed
 
 

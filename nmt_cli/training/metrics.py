@@ -53,8 +53,7 @@ class Window:
     def __init__(self) -> None:
         self.start, self.steps, self.src_tokens, self.tgt_tokens = time.monotonic(), 0, 0, 0
         self.nll: torch.Tensor | float = 0.0
-        self.norm = 0.0
-        self.places = self.padded = 0
+        self.norm, self.places, self.padded = 0.0, 0, 0
 
     def add(self, nll: "torch.Tensor", norm: "torch.Tensor", batch: "StepBatch") -> None:
         """Count one step: its loss and gradient norm, its tokens, and the padding of what was computed here."""
@@ -93,15 +92,8 @@ def peak_memory_mb() -> int:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return all whole records; a last line cut short by a kill is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if line.strip():
-                records.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
-            if number < len(lines) - 1:
-                raise DataError(f"{path}, line {number} is damaged") from None
-    return records
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    try:
+        return [dict(json.loads(line)) for line in whole.split(b"\n") if line.strip()]
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} is damaged: {error}") from None

@@ -47,13 +47,16 @@ def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = Fa
     """
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
-    settings = recipe.load_stored(directory / "recipe.yaml")
-    corpus = _open_corpus(directory, settings, data)
+    settings, model = recipe.load_stored(directory / "recipe.yaml"), directory / "model"
+    default = settings.corpus.directory
+    places = [data] if data else [p for p in (default, directory.resolve().parents[1] / default) if artefact.present(p)]
+    corpus = open_corpus(places[0]) if places else None
+    if not corpus:
+        warn(f"no prepared corpus in {default}: nothing can be said of texts and scores. Name it: --data DIR")
     trained_on = artefact.read_json(directory / "corpus.json").get("corpus")
     if corpus and corpus.identity != trained_on and not any_corpus:
         raise DataError(f"{directory} was trained on another corpus than {corpus.directory}. Name its own: --data DIR")
     records = metrics.read(directory / "metrics.jsonl")
-    model = directory / "model"
     return RunFiles(
         directory,
         settings,
@@ -62,14 +65,3 @@ def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = Fa
         validations=[record for record in records if "dev_nll" in record],
         model=artefact.verify(model, "model", content=False) if artefact.present(model) else None,
     )
-
-
-def _open_corpus(directory: Path, settings: recipe.Recipe, data: Path | None) -> Corpus | None:
-    if data is not None:
-        return open_corpus(data)
-    default = settings.corpus.directory
-    for place in (default, directory.resolve().parent.parent / default):
-        if artefact.present(place):
-            return open_corpus(place)
-    warn(f"no prepared corpus in {default}: nothing can be said of texts and scores. Name it: --data DIR")
-    return None

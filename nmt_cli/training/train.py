@@ -17,7 +17,7 @@ from nmt_cli.console import Progress, duration, say, warn
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.training import batches, checkpoints
-from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main
+from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import Metrics, Window
 from nmt_cli.training.optim import adam, noam_rate
@@ -252,28 +252,11 @@ def open_run(settings: recipe.Recipe, corpus: Corpus, accelerator: Any, director
     return run
 
 
-def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
-    """Map a torch error to an NmtError; return the error itself where it is not a known one."""
-    text = str(error)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
-        return StorageError(
-            "out of memory. Have fewer tokens computed at once: --set training.memory_tokens=N, now "
-            f"{settings.training.memory_tokens or 'derived from the memory'}; the run goes on where it was. A "
-            "micro-batch is the least: a new run may have more and smaller ones (training.micro_batches)"
-        )
-    if isinstance(error, torch.distributed.DistError) or "gloo" in text:
-        return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
-    return error
-
-
 def _flat(settings: recipe.Recipe) -> dict[str, str | float]:
     """Return the recipe as trackers want it: one level, numbers and text only."""
-    return {
-        f"{section}.{key}": value if isinstance(value, int | float) else str(value)
-        for section, values in recipe.to_plain(settings).items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-    }
+    sections = {name: values for name, values in recipe.to_plain(settings).items() if isinstance(values, dict)}
+    flat = {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
+    return {key: value if isinstance(value, int | float) else str(value) for key, value in flat.items()}
 
 
 def _announce(run: Run) -> None:
@@ -290,11 +273,8 @@ def _announce(run: Run) -> None:
     if expect.parameters and expect.parameters != parameters:
         warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
     if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
-        low, high = expect.pairs
-        warn(
-            f"the recipe expects {low:,} to {high:,} training pairs, {run.corpus.directory} has {pairs:,}: "
-            "it is an excerpt, or was cleaned otherwise, and results will differ"
-        )
+        span = "{:,} to {:,} training pairs".format(*expect.pairs)
+        warn(f"the recipe expects {span}, {run.corpus.directory} has {pairs:,}: results will differ")
     if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from nmt_cli import recipe
@@ -66,25 +65,22 @@ def dev_set(corpus: Corpus, settings: recipe.Recipe) -> DevSet | None:
 
 def dev_nll(model: Transformer, dtype: torch.dtype, dev: DevSet) -> float:
     """Return the negative log-likelihood per target token in nats."""
-    pairs = dev.pairs
     total, tokens, start = 0.0, 0, 0
-    device = model.embedding.weight.device
     with torch.inference_mode():
-        while start < len(pairs):
+        while start < len(dev.pairs):
             end = start + 1
-            while end < len(pairs) and (end + 1 - start) * max(map(len, pairs[end])) <= TOKENS_AT_ONCE:
+            while end < len(dev.pairs) and (end + 1 - start) * max(map(len, dev.pairs[end])) <= TOKENS_AT_ONCE:
                 end += 1
-            src, tgt = ([pair[side] for pair in pairs[start:end]] for side in (0, 1))
-            batch = pack(*_flat(src), *_flat(tgt), device)
+            flat, lengths = [], []
+            for side in zip(*dev.pairs[start:end], strict=True):
+                flat.append(np.concatenate(side))
+                lengths.append(np.array([len(ids) for ids in side]))
+            batch = pack(flat[0], lengths[0], flat[1], lengths[1], model.embedding.weight.device)
             _, nll = smoothed_loss(*model.output_terms(model(batch, None, dtype)), batch.tgt_out_N, 0.0)
             total += float(nll)
             tokens += len(batch.tgt_out_N)
             start = end
     return total / tokens
-
-
-def _flat(sentences: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    return np.concatenate([np.asarray(s) for s in sentences]), np.array([len(s) for s in sentences])
 
 
 def validate(model: Transformer, dtype: torch.dtype, dev: DevSet, settings: recipe.Recipe) -> Validation:
