@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus.choose import choose as choose
 from nmt_cli.corpus import download, readers
+from nmt_cli.corpus.choose import choose as choose
 from nmt_cli.corpus.readers import Part
 from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError, printable
 
