@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,24 +159,3 @@ def test_the_documented_launch_trains_on_two_processes(
     assert done.returncode == 0, done.stderr
     assert "2 process(es) on cpu" in done.stderr
     assert curve(tmp_path / "runs" / "tiny") == pytest.approx(curve(reference_run)[:2], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_launcher_s_job_is_down_when_a_process_is_killed(
-    tmp_path: Path, tiny_recipe_file: Path, numbers_corpus: Path
-) -> None:
-    command = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "nmt_cli", "train"]
-    arguments = [sys.executable, "-m", *command, str(tiny_recipe_file), "--data", str(numbers_corpus)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
-    with (tmp_path / "log").open("wb") as log:
-        sets = ["--set", "training.steps=100000", "--set", "training.log_every=1"]
-        parent = subprocess.Popen([*arguments, *sets], cwd=tmp_path, env=environment, stderr=log)
-        while b"step 3/" not in (tmp_path / "log").read_bytes():
-            time.sleep(0.1)
-        children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
-        assert len(children) == 2
-        os.kill(children[1], 9)
-        begin = time.monotonic()
-        assert parent.wait(60) != 0
-    assert time.monotonic() - begin < 30
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)

@@ -117,7 +117,7 @@ def test_unseen_sequences_are_copied_or_reversed(task: str) -> None:
 
     pairs = [pair() for _ in range(6000)]
     train, test = pairs[:-200], pairs[-200:]
-    # Without the cooldown the last updates still shake a model this small: 142 to 200 right, with it always all.
+    # Without the cooldown the last steps still shake a model this small: 142 to 200 right, with it always all.
     training = recipe.Training(steps=400, tokens_per_step=500, warmup_steps=100, cooldown_steps=250, seed=seed)
     model = trained(train, 13, small(num_layers=1, dropout=0.0), training)
     outputs = greedy(model, [src for src, _ in test])

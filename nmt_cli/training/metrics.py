@@ -93,7 +93,10 @@ def peak_memory_mb() -> int:
 def read(path: Path) -> list[dict[str, Any]]:
     """Return all whole records; a last line cut short by a kill is left out."""
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    records: list[dict[str, Any]] = []
     try:
-        return [dict(json.loads(line)) for line in whole.split(b"\n") if line.strip()]
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path} is damaged: {error}") from None
+        for line in whole.split(b"\n") if whole else ():
+            records.append(dict(json.loads(line)))
+    except (ValueError, TypeError):
+        raise DataError(f"{path}, line {len(records) + 1} is damaged") from None
+    return records
