@@ -5,26 +5,25 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import recipe
-from nmt_cli.corpus.readers import is_trees
-from nmt_cli.errors import UsageError, printable
+from nmt_cli.errors import UsageError
 
 
-def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
+def choose(name: str | None, options: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
     """Return the corpus section for what was typed.
 
     Args:
         name: a named corpus, hub:OWNER/NAME, a recipe file, or None.
-        given: options by knob, None where not given; "src" and "tgt" are files, or languages of a hub data set,
-            "tokenizer" a file.
+        options: settings of the corpus by name, None where not typed; src and tgt are files, or languages of a hub data
+            set, tokenizer is a file.
         out: the directory asked for; it names the user's own corpus.
-        overrides: `key.key=value` changes to a recipe's knobs.
+        overrides: `key.key=value` changes to a recipe's settings.
 
     Raises:
         UsageError: what was typed does not fit together.
     """
-    values: dict[str, Any] = {key: value for key, value in given.items() if value is not None and key != "tokenizer"}
-    if given.get("tokenizer"):
-        values["tokenizer"] = {"file": str(given["tokenizer"])}
+    values: dict[str, Any] = {key: value for key, value in options.items() if value is not None and key != "tokenizer"}
+    if options.get("tokenizer"):
+        values["tokenizer"] = {"file": str(options["tokenizer"])}
     sides = [values.pop("src", None), values.pop("tgt", None)]
     if name is not None and (name.endswith((".yaml", ".yml")) or Path(name).is_file()):
         if any(sides):
@@ -33,10 +32,8 @@ def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides:
         return _build({**plain, **values}, ())
     hub = name is not None and name.startswith("hub:")
     if name is not None and not hub and name not in recipe.NAMED_CORPORA:
-        known = ", ".join(recipe.NAMED_CORPORA)
-        raise UsageError(
-            f"no corpus is called {printable(name, 60)!r}. Known: {known}; or hub:OWNER/NAME, or a recipe file"
-        )
+        names = ", ".join(recipe.NAMED_CORPORA)
+        raise UsageError(f"no corpus is called {name[:60]!r}. Known: {names}; or hub:OWNER/NAME, or a recipe file")
     if not any(sides):
         if hub:
             raise UsageError("a hub data set needs its languages: --src en --tgt de")
@@ -53,10 +50,8 @@ def choose(name: str | None, given: dict[str, Any], out: Path | None, overrides:
 
 
 def _language(file: str, default: str) -> str:
-    """Return the language a file name ends with (news.de, news.de.gz), else `default`; "trees" as target for trees."""
-    if is_trees(Path(file)):
-        return recipe.TREES if default == "tgt" else default
-    ends = [part for part in Path(file).name.split(".")[1:] if part not in ("gz", "zst", "txt", "tsv", "jsonl")]
+    """Return the language a file name ends with (news.de, news.de.gz), else `default`."""
+    ends = [part for part in Path(file).name.split(".")[1:] if part not in ("gz", "txt")]
     return ends[-1] if ends and ends[-1].isalpha() and len(ends[-1]) in (2, 3) else default
 
 

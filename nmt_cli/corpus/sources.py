@@ -1,60 +1,94 @@
-"""Where the text of a corpus comes from: named corpora, data sets of the hub, or the user's files.
+"""Where the text of a corpus comes from: generated, Multi30k's files, data sets of the hub, or the user's files."""
 
-Everything ends as files on this machine, found here and read by `readers`. Owns huggingface_hub.
-"""
-
+import contextlib
 import difflib
-import errno
+import functools
+import hashlib
+import http.client
+import itertools
 import os
-import random
 import re
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus import download, readers
-from nmt_cli.corpus.readers import Part
-from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError, printable
+from nmt_cli import artefact, recipe
+from nmt_cli.corpus.readers import MAX_LINE_BYTES, Chunk, read_pairs
+from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
-SPLITS = {"train": ("train",), "dev": ("validation", "valid", "dev", "val"), "test": ("test",)}
-HELD_OUT_ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
+SPLITS = {"train": ("train",), "dev": ("validation", "valid", "dev", "val"), "test": ("test",)}  # ours: on the hub
 MULTI30K_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 MULTI30K_STEMS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
-# Bytes and SHA-256 of the raw files. None are known for French and Czech: their lines are counted, their hashes kept.
+# SHA-256 of the raw files. None are known for French and Czech: their lines are counted, their hashes recorded.
 MULTI30K_PINS = {
-    "train.en.gz": (568929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
-    "train.de.gz": (637044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
-    "val.en.gz": (21650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
-    "val.de.gz": (24681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
-    "test_2016_flickr.en.gz": (21077, "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
-    "test_2016_flickr.de.gz": (22890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
 }
-HUB_PINS = {
-    "wmt/wmt14/fr-en/train-00000-of-00030.parquet": "09ba03062833aeaf53092cc6519d73250418c5508c0697243cb5d5b064ff1dc4"
-}
+WMT14, WMT14_REVISION = "wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696"
+HELD_OUT_ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
 BYTES_PER_PAIR = 250  # of news text, both sides
-TOY_PAIRS, BYTES_PER_TOY_PAIR = 20_000, 110
-# Bytes that a first run downloads and bytes of the text, for --dry-run (the data set's card).
-KNOWN_BYTES: dict[str, tuple[int | None, int | None]] = {
-    "de-en": (818_467_512, 1_358_406_800),
-    "fr-en": (7_777_527_744, 14_752_522_252),
-}
-_SHARD = re.compile(r"-(\d{5})-of-(\d{5})")
+TOY_PAIRS, TOY_BYTES = 20_000, 2_200_000
+# Bytes to download and bytes of text of WMT14 by configuration (the data set's card).
+WMT14_BYTES = {"de-en": (818_467_512, 1_358_406_800), "fr-en": (7_777_527_744, 14_752_522_252)}
+PAUSES = (1, 4)  # seconds between the three tries of a download
 
 
 @dataclass(frozen=True)
-class Sources:
-    """The files of a corpus, and what is known about them beforehand."""
+class Split:
+    """The text of one split: its name in messages, how to read it, and how many pairs it must have, if known."""
 
-    parts: dict[str, list[Part]]
-    rows: dict[str, int] = field(default_factory=dict)  # expected, by split
-    digests: dict[Path, str] = field(default_factory=dict)  # expected SHA-256
-    downloaded: bool = False  # then other counts are an error; a mirror may hold an excerpt
-    origin: str = "local files"
+    name: str
+    chunks: Callable[[], Iterator[Chunk]]
+    rows: int | None
+
+
+@dataclass
+class Text:
+    """The text of a corpus.
+
+    Attributes:
+        advice: what to do where a split has another number of rows; None: that is only worth a warning.
+        bytes: roughly those of the text.
+        files: those on this machine that hold the text: the user's, or a mirror's.
+        sources: name, bytes, rows and SHA-256 of what was read, filled while it is read.
+    """
+
+    origin: str
+    advice: str | None
+    bytes: int = 0
+    files: list[Path] = field(default_factory=list)
+    splits: dict[str, Split] = field(default_factory=dict)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+
+    def add_files(self, split: str, pairs: Sequence[tuple[Path, Path]], rows: int | None) -> None:
+        """Add a split that is in parallel text files."""
+        files = [file for pair in pairs for file in pair]
+        self.files += files
+        self.bytes += _text_bytes(files)
+        name = ", ".join(map(str, files))
+        readers = [functools.partial(read_pairs, *pair, self.sources) for pair in pairs]
+        self.splits[split] = Split(name, lambda: itertools.chain.from_iterable(read() for read in readers), rows)
+
+
+def _text_bytes(files: Iterable[Path]) -> int:
+    """Return roughly the bytes of text in plain or packed files."""
+    return sum(
+        file.stat().st_size * (3 if file.suffix in (".gz", ".parquet") else 1) for file in files if file.is_file()
+    )
+
+
+def describe(file: Path) -> dict[str, Any]:
+    """Return what a manifest says of a source file."""
+    return {"name": file.name, "bytes": file.stat().st_size, "sha256": artefact.sha256(file)}
 
 
 def family(corpus: recipe.Corpus) -> str:
@@ -63,39 +97,34 @@ def family(corpus: recipe.Corpus) -> str:
     Raises:
         UsageError: the corpus is unknown, or says two things at once.
     """
-    name, own = corpus.name or "", bool(corpus.train_src)
+    name = corpus.name or ""
     named = name in recipe.NAMED_CORPORA or name.startswith("hub:")
     for split in ("dev", "test"):
-        sides = [getattr(corpus, f"{split}_{side}") is None for side in ("src", "tgt")]
-        if sides[0] != sides[1]:
+        if (getattr(corpus, f"{split}_src") is None) != (getattr(corpus, f"{split}_tgt") is None):
             raise UsageError(f"corpus.{split}_src and corpus.{split}_tgt go together: give both or neither")
-    if own and named:
-        raise UsageError(f"corpus {name} brings its own text: give your files another corpus.name")
-    if own and corpus.tgt != recipe.TREES and any(readers.is_trees(Path(file)) for file in corpus.train_src):
-        raise UsageError(
-            f"corpus.tgt must be {recipe.TREES} where the files are trees, not {printable(corpus.tgt, 20)!r}"
-        )
-    if own:
+    if corpus.train_src:
+        if named:
+            raise UsageError(f"corpus {name} brings its own text: give your files another corpus.name")
         return "own"
     if name.startswith("hub:"):
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", name[4:]):
-            raise UsageError(f"corpus {printable(name, 60)}: write it as hub:owner/name")
+        if not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
+            raise UsageError(f"corpus {name[:60]}: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
         return "hub"
     if not named:
         near = difflib.get_close_matches(name, recipe.NAMED_CORPORA, 1, 0.5)
         advice = f"Did you mean {near[0]}?" if near else f"Named corpora: {', '.join(recipe.NAMED_CORPORA)}."
-        raise UsageError(f"unknown corpus {printable(name, 60)!r}. {advice} For your own text give its files")
+        raise UsageError(f"unknown corpus {name[:60]!r}. {advice} For your own text give its files")
     return "hub" if name.startswith("wmt14-") else name.split("-")[0]
 
 
-def find(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Sources:
-    """Return the files of a corpus, downloading or generating what is not there.
+def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
+    """Return the text of a corpus, downloading or generating what is not there.
 
     Args:
-        corpus: what to find.
+        corpus: what to open.
         mirror: directory that holds the files of a named corpus or hub data set in their original layout.
         downloads: directory for downloaded files (the hub's client has a cache of its own).
-        work: directory for generated files.
+        work: directory for generated and temporary files.
 
     Raises:
         UsageError, MissingError, DownloadError, DataError: there is no such text.
@@ -103,275 +132,279 @@ def find(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path
     kind = family(corpus)
     if mirror is not None and not mirror.is_dir():
         raise MissingError(f"no directory {mirror} (--mirror)")
-    if kind == "toy":
-        return _toy(corpus, work)
     if kind == "hub":
-        return _hub(corpus, mirror)
+        return _hub(corpus, mirror, work)
     if kind == "multi30k":
         return _multi30k(corpus, mirror, downloads / "multi30k")
-    parts = {"train": [Part(Path(s), Path(t)) for s, t in zip(corpus.train_src, corpus.train_tgt, strict=True)]}
+    if kind == "toy":
+        return _toy(corpus, work)
+    text = Text("local files", "Correct the files or corpus.rows")
+    text.add_files(
+        "train", [(Path(s), Path(t)) for s, t in zip(corpus.train_src, corpus.train_tgt, strict=True)], corpus.rows
+    )
     for split in ("dev", "test"):
         src, tgt = getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")
-        parts[split] = [Part(Path(src), Path(tgt))] if src else []
-    return Sources(parts, _train_rows(corpus), downloaded=True)
+        if src:
+            text.add_files(split, [(Path(src), Path(tgt))], None)
+    return text
 
 
-def _toy(corpus: recipe.Corpus, work: Path) -> Sources:
+def _toy(corpus: recipe.Corpus, work: Path) -> Text:
     from nmt_cli.corpus import toy
 
-    made = toy.generate(corpus.seed)
-    parts = {}
-    for split, pairs in (("train", made.train), ("dev", made.dev), ("test", made.test)):
+    generated, text = toy.generate(corpus.seed), Text("generated", None)
+    for split in SPLITS:
         for i, language in enumerate(("en", "de")):
-            (work / f"{split}.{language}").write_bytes("".join(pair[i] + "\n" for pair in pairs).encode())
-        parts[split] = [Part(work / f"{split}.{corpus.src}", work / f"{split}.{corpus.tgt}")]
-    return Sources(parts, origin="generated")
+            lines = "".join(pair[i] + "\n" for pair in getattr(generated, split))
+            (work / f"{split}.{language}").write_bytes(lines.encode())
+        text.add_files(split, [(work / f"{split}.{corpus.src}", work / f"{split}.{corpus.tgt}")], None)
+    return text
 
 
-def _multi30k(corpus: recipe.Corpus, mirror: Path | None, downloads: Path) -> Sources:
-    parts, digests = {}, {}
+def _multi30k(corpus: recipe.Corpus, mirror: Path | None, downloads: Path) -> Text:
+    text = Text(MULTI30K_URL, None if mirror else f"Remove {downloads} and run again")
+    rows = {"train": corpus.rows, **HELD_OUT_ROWS["multi30k"]}
     for split, stem in MULTI30K_STEMS.items():
-        files = []
-        for language in (corpus.src, corpus.tgt):
-            name = f"{stem}.{language}.gz"
-            size, digest = MULTI30K_PINS.get(name, (None, None))
-            path = (mirror or downloads) / name
-            if mirror is None:
-                download.fetch(f"{MULTI30K_URL}/{name}", path, size, digest, download.Patience())
-            elif not path.is_file():
-                raise MissingError(f"{mirror} has no {name}. Fetch {MULTI30K_URL}/{name} and put it there")
-            if digest is not None:
-                digests[path] = digest
-            files.append(path)
-        parts[split] = [Part(*files)]
-    rows = {**_train_rows(corpus), **HELD_OUT_ROWS["multi30k"]}
-    return Sources(parts, rows, digests, downloaded=mirror is None, origin=MULTI30K_URL)
+        src, tgt = ((mirror or downloads) / f"{stem}.{language}.gz" for language in (corpus.src, corpus.tgt))
+        for path in (src, tgt):
+            url, pin = f"{MULTI30K_URL}/{path.name}", MULTI30K_PINS.get(path.name)
+            if not path.is_file():
+                if mirror:
+                    raise MissingError(f"{mirror} has no {path.name}. Fetch {url} and put it there")
+                fetch(url, path, pin)
+            elif pin not in (None, artefact.sha256(path)):
+                raise DataError(f"{path} is not the file of {MULTI30K_URL}. Remove it and run again, or fetch it there")
+        text.add_files(split, [(src, tgt)], rows[split])
+    return text
 
 
-def _train_rows(corpus: recipe.Corpus) -> dict[str, int]:
-    return {} if corpus.rows is None else {"train": corpus.rows}
+def fetch(url: str, target: Path, sha256: str | None) -> None:
+    """Download a small file to `target`; it has that name only when it is complete and its SHA-256 right.
 
-
-def _hub(corpus: recipe.Corpus, mirror: Path | None) -> Sources:
-    """Find the parquet files of a hub data set: in the mirror, else whole in the hub's cache, else downloaded."""
-    wmt = (corpus.name or "").startswith("wmt14-")
-    repo = "wmt/wmt14" if wmt else (corpus.name or "")[4:]
-    where, files = _mirrored(corpus, mirror) if mirror else _cached(corpus, repo) or _downloaded(corpus, repo)
-    missing = [split for split in (SPLITS if wmt else ["train"]) if not files[split]]
-    if missing:
-        layout = f"{corpus.config or 'data'}/{SPLITS[missing[0]][0]}-*.parquet"
-        raise MissingError(f"{where} has no {layout}. Fetch it from {_address(repo)} into that place")
-    rows = {**_train_rows(corpus), **(HELD_OUT_ROWS["wmt14"] if wmt else {})}
-    if not _complete(files["train"]) and corpus.limit:
-        rows.pop("train", None)
-    digests = {}
-    for path in (path for split in files.values() for path in split):
-        blob = path.resolve().name  # the hub's cache names large files by their SHA-256
-        pin = HUB_PINS.get(f"{repo}/{corpus.config}/{path.name}")
-        if mirror is None and (pin or re.fullmatch("[0-9a-f]{64}", blob)):
-            digests[path] = pin or blob
-    parts = {split: [Part(path, path) for path in paths] for split, paths in files.items()}
-    return Sources(parts, rows, digests, downloaded=mirror is None, origin=where)
-
-
-def _pick(names: Sequence[str], config: str | None) -> dict[str, list[str]]:
-    """Sort the parquet files of a data set into splits by the usual layouts: `CONFIG/train-*`, `data/train/*`."""
-    picked: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for name in sorted(names):
-        *folders, file = name.split("/")
-        if not file.endswith(".parquet") or (config and config not in folders):
-            continue
-        for split, words in SPLITS.items():
-            if file.split(".")[0].split("-")[0] in words or (folders and folders[-1] in words):
-                picked[split].append(name)
-    return picked
-
-
-def _complete(files: Sequence[Path | str]) -> bool:
-    shards = [match for match in (_SHARD.search(str(file)) for file in files) if match]
-    return bool(files) and (not shards or len(shards) == int(shards[0][2]))
-
-
-def _enough(corpus: recipe.Corpus, files: dict[str, list[Path]]) -> bool:
-    """Return whether no file has to be fetched: all shards are there, or the first ones hold `limit` pairs."""
-    train = files["train"]
-    first = [match[1] for match in map(_SHARD.search, map(str, train)) if match] == [
-        f"{i:05}" for i in range(len(train))
-    ]
-    limited = corpus.limit and first and sum(readers.parquet_rows(path) for path in train) >= corpus.limit
-    return bool(limited or _complete(train)) and all(not files[s] or _complete(files[s]) for s in ("dev", "test"))
-
-
-def _listed(root: Path, config: str | None) -> dict[str, list[Path]]:
-    names = [path.relative_to(root).as_posix() for path in root.rglob("*.parquet")]
-    return {split: [root / name for name in picked] for split, picked in _pick(names, config).items()}
-
-
-def _mirrored(corpus: recipe.Corpus, mirror: Path) -> tuple[str, dict[str, list[Path]]]:
-    files = _listed(mirror, corpus.config)
-    for split, paths in files.items():
-        if paths and not _complete(paths) and not (split == "train" and _enough(corpus, files)):
-            raise MissingError(f"{mirror} has only {len(paths)} {split} files of those that {paths[0].name} counts")
-    return str(mirror), files
-
-
-def _cached(corpus: recipe.Corpus, repo: str) -> tuple[str, dict[str, list[Path]]] | None:
-    """Return what the hub's cache holds if it is enough: no request is made then, so it works without a network."""
-    from huggingface_hub import constants
-
-    snapshots = Path(constants.HF_HUB_CACHE) / f"datasets--{repo.replace('/', '--')}" / "snapshots"
-    for folder in sorted(snapshots.glob("*")):
-        files = _listed(folder, corpus.config)
-        if files["train"] and files["test"] and _enough(corpus, files):
-            return f"{_address(repo)} at {folder.name}", files
-    return None
-
-
-def _downloaded(corpus: recipe.Corpus, repo: str) -> tuple[str, dict[str, list[Path]]]:
-    """Download the files of one configuration; those of train only as far as `limit` needs them."""
-    import huggingface_hub
-    from huggingface_hub.errors import HTTPError, RevisionNotFoundError  # type: ignore[attr-defined]
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    if not sys.stderr.isatty():
-        disable_progress_bars()
-    for revision in ("main", "refs/convert/parquet"):
+    Raises:
+        DownloadError: the server cannot be reached, or refuses.
+        DataError: what came is another file.
+    """
+    for pause in (*PAUSES, None):
         try:
-            info = huggingface_hub.HfApi().dataset_info(repo, revision=revision, timeout=10)
-        except RevisionNotFoundError:
-            continue
-        except (HTTPError, OSError) as error:
-            raise _unreachable(repo, corpus.config, error) from None
-        picked = _pick([sibling.rfilename for sibling in info.siblings or []], corpus.config)
-        if picked["train"]:
+            with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - our own constant, https
+                data, size = response.read(), response.headers["Content-Length"]
+            if size is not None and len(data) != int(size):
+                raise OSError(f"cut at {len(data):,} of {size} bytes")
             break
-    else:
-        raise DataError(f"{_address(repo)} has no parquet files for train, configuration {corpus.config}. Check both")
-    console.say(f"downloading {sum(map(len, picked.values()))} files of {repo} at {info.sha}")
-    files: dict[str, list[Path]] = {split: [] for split in SPLITS}
-    for split in ("test", "dev", "train"):
-        rows = 0
-        for name in picked[split]:
-            if split == "train" and corpus.limit and rows >= corpus.limit:
-                break
-            files[split].append(_fetch(repo, name, str(info.sha), corpus.config))
-            rows += readers.parquet_rows(files[split][-1]) if corpus.limit else 0
-    return f"{_address(repo)} at {info.sha}", files
+        except (OSError, http.client.HTTPException) as error:
+            if pause is None or getattr(error, "code", 500) in (401, 403, 404, 410):
+                raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
+            time.sleep(pause)
+    if sha256 not in (None, hashlib.sha256(data).hexdigest()):
+        raise DataError(f"{url} is not the expected file: its SHA-256 differs. Get it elsewhere and pass --mirror DIR")
+    artefact.make_directory(target.parent)
+    artefact.replace_file(target, data)
 
 
-def _fetch(repo: str, name: str, revision: str, config: str | None) -> Path:
-    """Download one file with the hub's client, which resumes; here only a busy server is asked again."""
-    import huggingface_hub
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
-
-    tries = 5
-    for attempt in range(1, tries + 1):
-        try:
-            return Path(huggingface_hub.hf_hub_download(repo, name, repo_type="dataset", revision=revision))
-        except (HTTPError, OSError) as error:
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
-                raise
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            if status not in (408, 429, 500, 502, 503, 504) or attempt == tries:
-                raise _unreachable(repo, config, error) from None
-            time.sleep(2 ** (attempt - 1) * random.uniform(0.5, 1))  # noqa: S311 - jitter
-    raise AssertionError
+def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
+    """Return the repository on the hub and the revision of it: a commit, a branch, or None for the newest."""
+    name = corpus.name or ""
+    if name.startswith("wmt14-"):
+        return WMT14, WMT14_REVISION
+    repo, _, revision = name.removeprefix("hub:").partition("@")
+    return repo, revision or None
 
 
 def _address(repo: str) -> str:
     return f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/datasets/{repo}"
 
 
-def _unreachable(repo: str, config: str | None, error: Exception) -> DownloadError:
-    folder = config or "data"
-    return DownloadError(
-        f"cannot download {repo}: {printable(error, 70)}. Try later, or fetch {_address(repo)}/tree/main/{folder} "
-        f"into DIR/{folder} and pass --mirror DIR"
-    )
+@contextlib.contextmanager
+def _hub_errors(corpus: recipe.Corpus) -> Iterator[None]:
+    """Turn what `datasets` and the libraries below it raise into errors that say what to do."""
+    import datasets
+
+    repo, folder = _hub_name(corpus)[0], corpus.config or "data"
+    try:
+        yield
+    except NmtError:
+        raise
+    except Exception as error:  # of any of the six packages that take part
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
+                raise cause from None  # a full disk and the like
+            cause = cause.__cause__
+        what = " ".join(str(error.__cause__ or error).split())[:150]
+        if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
+            advice = f"Check its name, --config and languages at {_address(repo)}"
+            raise DataError(f"{repo} cannot be used: {what}. {advice}") from None
+        raise DownloadError(
+            f"cannot download {repo}: {what}. Try later, or fetch {_address(repo)}/tree/main/{folder} into DIR/{folder}"
+            " and pass --mirror DIR"
+        ) from None
 
 
-def inspect(sources: Sources) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
-    """Return the facts of every file and the number of pairs, both by split, after checking hashes, sides and counts.
+def _builder(corpus: recipe.Corpus) -> Any:
+    """Return the `datasets` builder of a data set at one commit: the pinned one, or else the newest.
 
-    Raises:
-        DataError: a file is not what it should be. A downloaded one is set aside, so that the next run fetches it.
+    All splits are read through it, so they are of the same commit.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
-    counts = {}
-    for split, parts in sources.parts.items():
-        found[split], rows = [], 0
-        for part in parts:
-            hashes = [_checked_hash(path, sources.digests.get(path)) for path in part.files]
-            facts = readers.scan(part)
-            found[split] += [{**fact, "sha256": digest} for fact, digest in zip(facts, hashes, strict=True)]
-            rows += facts[0]["rows"]
-        counts[split] = rows
-        expected = sources.rows.get(split, rows) if parts else rows
-        if rows != expected:
-            text = f"{split} has {rows:,} pairs, {expected:,} are expected ({sources.origin})"
-            if sources.downloaded:
-                fix = f", or accept it with corpus.rows={rows}" if split == "train" else ""
-                raise DataError(f"{text}. Fetch it again{fix}")
-            console.warn(f"{text}: this is an excerpt or another edition, and results will differ")
-    return found, counts
+    import datasets
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    repo, revision = _hub_name(corpus)
+    builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
+    if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # what is cached, offline
+        raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
+    return builder
 
 
-def check_unchanged(sources: Sources, facts: dict[str, list[dict[str, Any]]]) -> None:
-    """Refuse files that changed since `inspect` described them."""
-    for split, parts in sources.parts.items():
-        paths = (path for part in parts for path in part.files)
-        for path, fact in zip(paths, facts[split], strict=True):
-            if artefact.sha256(path) != fact["sha256"]:
-                raise DataError(f"{path} changed while it was read. Run the same command again when it is complete")
+def _mirror_builder(corpus: recipe.Corpus, mirror: Path, work: Path) -> Any:
+    """Return the builder of the parquet files in a mirror, `CONFIG/train-*` or in another layout of the hub."""
+    import datasets
+
+    folder = mirror / (corpus.config or "")
+    files: dict[str, list[str]] = {}
+    if folder.is_dir() and any(folder.rglob("*.parquet")):
+        inferred = datasets.load_dataset_builder("parquet", data_dir=str(folder), cache_dir=str(work))
+        files = {
+            str(split): [f for f in files if f.endswith(".parquet")]
+            for split, files in inferred.config.data_files.items()
+        }
+        files = {split: paths for split, paths in files.items() if paths}
+    wanted = SPLITS.values() if (corpus.name or "").startswith("wmt14-") else [SPLITS["train"]]
+    for words in wanted:
+        if not set(words) & set(files):
+            where = f"{corpus.config or 'data'}/{words[0]}-*.parquet"
+            raise MissingError(
+                f"{mirror} has no {where}. Fetch it from {_address(_hub_name(corpus)[0])} into that place"
+            )
+    for split, paths in files.items():
+        shards = [match for match in (re.search(r"-(\d{5})-of-(\d{5})", path) for path in paths) if match]
+        first = all(int(match[1]) == i for i, match in enumerate(shards))
+        if shards and len(shards) < int(shards[0][2]) and not (split == "train" and corpus.limit and first):
+            raise MissingError(
+                f"{mirror} has only {len(shards)} {split} files of the {int(shards[0][2])} that there are"
+            )
+    return datasets.load_dataset_builder("parquet", data_files=files, cache_dir=str(work))
+
+
+def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
+    try:
+        import datasets
+    except ImportError:
+        raise MissingError("this corpus needs the package datasets. Run: pip install datasets") from None
+    repo, _ = _hub_name(corpus)
+    with _hub_errors(corpus):
+        builder = _mirror_builder(corpus, mirror, work) if mirror else _builder(corpus)
+        card = builder.info.splits or {}
+        prepared = mirror is None and Path(builder.cache_dir).exists()
+        streamed = not prepared and (mirror is not None or corpus.limit is not None)
+        if not prepared and not streamed:
+            try:
+                builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
+            except datasets.exceptions.DatasetGenerationError:
+                _check_downloads(builder, repo)
+                raise
+            _check_downloads(builder, repo)
+    if mirror:
+        text = Text(str(mirror), None)
+        text.files = [Path(path) for paths in builder.config.data_files.values() for path in paths]
+        text.bytes = _text_bytes(text.files)
+    else:
+        text = Text(f"{_address(repo)} at {builder.hash}", f"Remove {builder.cache_dir} and run again")
+        text.bytes = builder.info.dataset_size or WMT14_BYTES.get(str(corpus.config), (0, 0))[1]
+    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}
+    names = set(builder.info.splits or builder.config.data_files)
+    for split, words in SPLITS.items():
+        for name in [word for word in words if word in names][:1]:
+            expected = rows.get(split) or (card[name].num_examples if name in card else None)
+            data = functools.partial(builder.as_streaming_dataset if streamed else builder.as_dataset, split=name)
+            if split == "train" and corpus.limit:
+                expected = min(expected or corpus.limit, corpus.limit)
+            limit = corpus.limit if split == "train" else None
+            label = f"{corpus.config or repo}/{name}"
+            chunks = functools.partial(_hub_chunks, corpus, data, label, limit, text.sources)
+            text.splits[split] = Split(label, chunks, expected)
+    if "train" not in text.splits:
+        raise DataError(f"{_address(repo)} has no split train, only {', '.join(map(str, names))}")
+    return text
+
+
+def _check_downloads(builder: Any, repo: str) -> None:
+    """Compare downloads with the SHA-256 they are named by; remove a damaged one and what was made of it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    urls = [url for files in builder.config.data_files.values() for url in files]
+    for name in (url.partition(f"@{builder.hash}/")[2] for url in urls):
+        file = try_to_load_from_cache(repo, name, repo_type="dataset", revision=builder.hash)
+        blob = Path(file).resolve() if isinstance(file, str) else Path()
+        if re.fullmatch("[0-9a-f]{64}", blob.name) and artefact.sha256(blob) != blob.name:
+            blob.unlink()
+            shutil.rmtree(builder.cache_dir, ignore_errors=True)
+            raise DataError(f"{repo}: {name} was damaged on its way and is removed. Run the same command again")
+
+
+def _hub_chunks(
+    corpus: recipe.Corpus, open_data: Callable[[], Any], name: str, limit: int | None, sources: list[dict[str, Any]]
+) -> Iterator[Chunk]:
+    """Yield the pairs of one split: a column `translation` that holds both languages, or two columns of text."""
+    rows = size = 0
+    digest = hashlib.sha256()
+    with _hub_errors(corpus), contextlib.closing(open_data().with_format("arrow").iter(batch_size=4096)) as tables:
+        for table in tables:
+            flat = table.flatten() if limit is None else table.slice(0, limit - rows).flatten()
+            sides = []
+            for language in (corpus.src, corpus.tgt):
+                column = next((c for c in (f"translation.{language}", language) if c in flat.column_names), None)
+                if column is None:
+                    columns = ", ".join(flat.column_names)
+                    raise DataError(f"{name} has no text in {language!r}; it has the columns {columns[:150]}")
+                lines = [line or b"" for line in flat.column(column).cast("binary").to_pylist()]
+                digest.update(b"\n".join(lines) + b"\n")
+                size += sum(map(len, lines))
+                sides.append([None if len(line) > MAX_LINE_BYTES else line for line in lines])
+            rows += len(flat)
+            yield sides[0], sides[1]
+            if rows == limit:
+                break
+    sources.append({"name": name, "bytes": size, "rows": rows, "sha256": digest.hexdigest()})
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What preparing a corpus needs, roughly: bytes to download and from where, bytes of text, training pairs.
-
-    None is what only a request to the hub, or a file that is missing, would tell.
-    """
+    """Roughly what a corpus takes: bytes to download and from where, bytes of text, training pairs; None: unknown."""
 
     download: int | None
     origin: str
     text: int | None
     pairs: int | None
+    arrow: int = 0  # bytes that `datasets` writes into its cache beside the download
 
 
 def estimate(corpus: recipe.Corpus, mirror: Path | None) -> Estimate:
-    """Return roughly what preparing a corpus takes, without any request."""
+    """Return roughly what preparing a corpus takes. Only a data set that is not a named corpus costs a request."""
     kind = family(corpus)
     if kind == "toy":
-        return Estimate(0, "generated", TOY_PAIRS * BYTES_PER_TOY_PAIR, TOY_PAIRS)
+        return Estimate(0, "generated", TOY_BYTES, TOY_PAIRS)
     if kind == "own" or mirror is not None:
-        pairs = zip(corpus.train_src, corpus.train_tgt, strict=True)
-        files = {Path(file) for pair in pairs for file in pair} if mirror is None else set(mirror.rglob("*"))
-        packed = sum(path.stat().st_size for path in files if path.is_file())
-        size = packed * (3 if any(path.suffix in (".gz", ".zst", ".parquet") for path in files) else 1)
-        missing = [str(path) for path in sorted(files) if not path.exists()]
+        files = [*map(Path, corpus.train_src + corpus.train_tgt)] if mirror is None else [*mirror.rglob("*.*")]
+        missing = [str(path) for path in files if not path.exists()]
         if missing:
             return Estimate(0, f"your files; {missing[0]} is missing", None, corpus.rows)
+        size = _text_bytes(files)
         return Estimate(0, str(mirror or "your files"), size, corpus.rows or size // BYTES_PER_PAIR)
     if kind == "multi30k":
         return Estimate(1_300_000, MULTI30K_URL, 4_000_000, corpus.rows or 29_000)
-    wmt = (corpus.name or "").startswith("wmt14-")
-    repo = "wmt/wmt14" if wmt else (corpus.name or "")[4:]
-    cached = _cached(corpus, repo) is not None
-    download, text = KNOWN_BYTES.get(str(corpus.config), (None, None)) if wmt else (None, None)
-    origin = f"{_address(repo)}, in the hub's cache" if cached else _address(repo)
-    return Estimate(0 if cached else download, origin, text, corpus.rows or corpus.limit)
-
-
-def _checked_hash(path: Path, expected: str | None) -> str:
-    """Return the SHA-256 of a file; a wrong one in the hub's cache is set aside, so that the next run fetches it."""
-    readers.check_file(path)
-    digest = artefact.sha256(path)
-    if expected in (None, digest):
-        return digest
-    kept = f" See {path.parent}"
-    if path.is_symlink():
-        blob = path.resolve()
-        path.unlink()
-        blob.rename(blob.with_name(blob.name + ".bad"))
-        kept = " It is set aside as .bad: run again to fetch it anew"
-    raise DataError(f"{path.name} has SHA-256 {digest[:16]}..., expected {str(expected)[:16]}...: it is damaged.{kept}")
+    repo, revision = _hub_name(corpus)
+    if repo == WMT14:
+        download, size, rows = *WMT14_BYTES.get(str(corpus.config), (None, None)), corpus.rows
+    else:
+        download = size = rows = None
+        with contextlib.suppress(NmtError, ImportError), _hub_errors(corpus):
+            info = _builder(corpus).info
+            download, size = info.download_size, info.dataset_size
+            rows = corpus.rows or (info.splits["train"].num_examples if info.splits else None)
+    arrow = 0 if corpus.limit else size or 0
+    return Estimate(
+        download, f"{_address(repo)} at {revision or 'its newest commit'}", size, rows or corpus.limit, arrow
+    )
