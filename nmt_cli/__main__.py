@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 from nmt_cli.errors import BROKEN_PIPE, INTERRUPTED, TERMINATED, NmtError, from_os_error, printable
@@ -16,56 +17,51 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise _Terminated
 
 
-def _fail(error: Exception, code: int) -> int:
-    if os.environ.get("NMT_DEBUG"):
-        import traceback
+def _command() -> None:
+    from nmt_cli.cli import run
 
-        traceback.print_exc()
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if sys.stderr is not None:
-        print(f"nmt {command}".rstrip() + f": error: {printable(error, 600)}", file=sys.stderr)
-    return code
+    raise SystemExit(run())
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _exit_code(work: Callable[[], None]) -> int:
+    """Do `work`, print what failed on one line, and return the exit code."""
+    try:
+        work()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except _Terminated:
+        return TERMINATED
+    except (NmtError, OSError) as error:
+        if os.environ.get("NMT_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        failure = from_os_error(error) if isinstance(error, OSError) else error
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        if sys.stderr is not None:
+            print(f"nmt {command}".rstrip() + f": error: {printable(failure, 600)}", file=sys.stderr)
+        return failure.exit_code
+    return 0
 
 
 def main() -> None:
     """Run `nmt` and exit with its code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, _terminate)
-    code = 0
-    try:
-        from nmt_cli.cli import app
-
-        app(prog_name="nmt")
-    except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else 0
-    except NmtError as error:
-        code = _fail(error, error.exit_code)
-    except BrokenPipeError:
-        code = BROKEN_PIPE
-    except OSError as error:
-        known = from_os_error(error)
-        code = _fail(known, known.exit_code)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except _Terminated:
-        code = TERMINATED
-    code = _flush(code)
+    code = _exit_code(_command)
+    code = _exit_code(_flush) or code  # while a failure can still be reported
     if code == BROKEN_PIPE:  # the interpreter would flush again and complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
-
-
-def _flush(code: int) -> int:
-    """Flush stdout while a failure can still be reported; afterwards the interpreter has nothing left to write."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        code = BROKEN_PIPE
-    except OSError as error:
-        known = from_os_error(error)
-        code = _fail(known, known.exit_code)
-    return code
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """Directories that describe themselves: staged, fsynced, hashed, committed by one rename, verified on load.
 
-All changes the package makes to files it will trust later go through this module, so that a test can stop
-the program at each of them in turn. A reader finds either the old artefact or the new one, never a mixture.
+All changes the package makes to files it will trust later go through this module, so that a test can stop the program
+at each of them in turn. Wherever it stops, a reader finds either the old artefact or the new one, never a mixture.
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import hashlib
@@ -21,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import __version__
-from nmt_cli.errors import BusyError, DataError, MissingError, OutputError, printable
+from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-MAX_JSON_BYTES = 16 << 20
-EXCHANGE_TRIES = 100
+HOST = re.sub(r"\W", "_", socket.gethostname())  # a directory may be shared by several hosts
 
 
 def sha256(path: Path) -> str:
@@ -40,36 +38,17 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return dict(pairs)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object strictly: bounded size, no duplicate keys, no NaN.
-
-    Raises:
-        MissingError: the file is not there.
-        DataError: it is not such an object.
-    """
+    """Read a JSON object; a missing file is a MissingError, anything else that is no object a DataError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_JSON_BYTES + 1)
-        if len(data) > MAX_JSON_BYTES:
-            raise ValueError("it is too large")
-        value = json.loads(data, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
-        if not isinstance(value, dict):
-            raise ValueError("it is not a JSON object")
-        return value
+        value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingError(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is damaged: {printable(error, 100)}") from None
+        raise DataError(f"{path} is damaged: {str(error)[:100]}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is damaged: it is not a JSON object")
+    return value
 
 
 def json_bytes(value: Any) -> bytes:
@@ -86,19 +65,23 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def make_directory(path: Path) -> None:
-    """Create a directory and its parents, each entry forced to the disk.
+def free_megabytes(path: Path) -> int:
+    """Return the free megabytes of the file system that holds `path` or its nearest existing parent."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free // 1_000_000
 
-    Raises:
-        OutputError: a parent is no directory, or one in which nothing can be created.
-    """
-    if not path.is_dir():
-        make_directory(path.parent)
-        try:
-            path.mkdir(exist_ok=True)
-        except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
-            raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
-        sync(path.parent)
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, each entry forced to the disk; OutputError where that is impossible."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    try:
+        path.mkdir(exist_ok=True)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
+    sync(path.parent)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -109,8 +92,11 @@ def write_file(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _host() -> str:
-    return re.sub(r"\W", "_", socket.gethostname())
+def open_to_others(path: Path) -> None:
+    """Give a file the mode that a new one has: safetensors writes 0600 whatever the umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def beside(path: Path, before: str, after: str = "") -> Path:
@@ -120,25 +106,30 @@ def beside(path: Path, before: str, after: str = "") -> Path:
 
 
 def _temporary(path: Path) -> Path:
-    """Return a new name beside `path` that tells whose it is: a directory may be shared by several hosts."""
-    return beside(path, ".tmp-", f"-{_host()}-{os.getpid()}-{secrets.token_hex(4)}")
+    return beside(path, ".tmp-", f"-{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _clear_temporaries(parent: Path) -> None:
+    """Remove what processes of this host that are gone left half-written in `parent`."""
+    for entry in parent.glob(f".tmp-*-{HOST}-*-*"):
+        try:
+            os.kill(int(entry.name.split("-")[-2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        except (ValueError, PermissionError):
+            continue  # not a name of ours, or a live process of another user
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Give `path` new content in one step: a reader sees the old bytes or the new ones.
-
-    Raises:
-        OutputError: `path` is a directory.
-    """
+    """Give `path` new content in one step: a reader sees the old bytes or the new ones."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory. Name a file in it")
     temporary = _temporary(path)
     try:
         write_file(temporary, data)
         temporary.replace(path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     sync(path.parent)
 
 
@@ -149,141 +140,73 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def _aside(path: Path) -> Path:
-    return beside(path, ".old-")
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """Put `new` in the place of `old` in one step, so that the name is never without a directory.
-
-    Where the file system cannot (NFS), the old one steps aside for a moment; `restore` mends what is cut short there.
-    """
-    here, atomic = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    with contextlib.suppress(AttributeError):  # only Linux has it, and not on every file system
-        if not ctypes.CDLL(None).renameat2(here, os.fsencode(new), here, os.fsencode(old), atomic):
-            return
-    for tries_left in reversed(range(EXCHANGE_TRIES)):
-        try:
-            restore(old)
-            with contextlib.suppress(FileNotFoundError):
-                old.rename(_aside(old))
-            new.rename(old)
-            return
-        except OSError as error:  # the name is taken when a reader has put the old one back meanwhile
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not tries_left:
-                raise
-        finally:
-            restore(old)
-
-
 def restore(target: Path) -> None:
-    """Put an artefact back that stepped aside for a new one which never came; remove it where the new one is there.
+    """Put an artefact back that stepped aside for a new one which never came."""
+    aside = beside(target, ".old-")
+    if not target.exists() and aside.is_dir():
+        with contextlib.suppress(OSError):  # another process was faster
+            aside.rename(target)
 
-    Harmless while another process replaces the artefact: who comes late finds the name gone or taken.
-    """
-    aside = _aside(target)
-    if not aside.is_dir():
-        return
-    if target.exists():
-        with contextlib.suppress(FileNotFoundError):
-            remove_tree(aside)
-        return
-    try:
-        aside.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-            raise
+
+def _commit(stage: Path, target: Path, overwrite: bool) -> None:
+    """Give `stage` the name `target`; an old artefact of this name steps aside until the new one is there."""
+    aside = beside(target, ".old-")
+    while stage.exists():
+        if target.exists() and not overwrite:
+            raise OutputError(f"{target} was created by another process meanwhile")
+        try:
+            if target.exists():
+                with contextlib.suppress(FileNotFoundError):
+                    remove_tree(aside)
+                target.rename(aside)
+            stage.rename(target)
+        except OSError as error:
+            restore(target)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a reader has put the old one back: again
+                raise
     sync(target.parent)
-
-
-def present(directory: Path) -> bool:
-    """Return whether there is an artefact, after putting back one whose replacement was cut short."""
-    if not directory.exists():
-        restore(directory)
-    return (directory / MANIFEST).is_file()
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def clear_temporaries(parent: Path) -> None:
-    """Remove what processes of this host that are gone left half-written in `parent`."""
-    for entry in parent.glob(f".tmp-*-{_host()}-*-*"):
-        pid = entry.name.split("-")[-2]
-        if pid.isdigit() and not _alive(int(pid)):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            else:
-                entry.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        remove_tree(aside)
 
 
 @contextlib.contextmanager
-def staged(target: Path, kind: str, about: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
+def staged(target: Path, kind: str, facts: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty directory to fill; on leaving, describe it and commit it as `target` by one rename.
 
     Args:
-        target: the artefact's final directory.
         kind: what it is ("corpus", "checkpoint", "model"); a loader asks for it by this name.
-        about: JSON-like facts to keep in the manifest. May be filled until the block ends.
-        overwrite: whether an existing artefact is replaced.
-
-    Raises:
-        OutputError: `target` exists and `overwrite` is false.
+        facts: JSON-like values to keep in the manifest. May be filled until the block ends.
     """
     restore(target)
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
     make_directory(target.parent)
-    clear_temporaries(target.parent)
+    _clear_temporaries(target.parent)
     stage = _temporary(target)
     stage.mkdir()
     try:
         yield stage
-        _describe(stage, kind, about)
-        if not target.exists():
-            stage.rename(target)
-        elif overwrite:
-            _exchange(stage, target)
-        else:
-            raise OutputError(f"{target} was created by another process meanwhile")
-        sync(target.parent)
+        files = {}
+        for path in sorted(p for p in stage.rglob("*") if p.is_file()):
+            open_to_others(path)
+            sync(path)
+            files[path.relative_to(stage).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        manifest = {"format": FORMAT_VERSION, "kind": kind, "nmt": __version__, "files": files, **facts}
+        write_file(stage / MANIFEST, json_bytes(manifest))
+        sync(stage)
+        _commit(stage, target, overwrite)
     finally:
-        shutil.rmtree(stage, ignore_errors=True)  # half-written, or what was replaced
+        shutil.rmtree(stage, ignore_errors=True)
 
 
-def open_to_others(path: Path) -> None:
-    """Give a file the mode that a new one has: safetensors writes 0600 whatever the umask."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
-
-
-def _describe(stage: Path, kind: str, about: dict[str, Any]) -> None:
-    """Force every file to the disk and write the manifest that lists them."""
-    files = {}
-    for path in sorted(p for p in stage.rglob("*") if p.is_file()):
-        open_to_others(path)
-        sync(path)
-        files[path.relative_to(stage).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    manifest = {"format": FORMAT_VERSION, "kind": kind, "nmt": __version__, "files": files, **about}
-    write_file(stage / MANIFEST, json_bytes(manifest))
-    sync(stage)
+def present(directory: Path) -> bool:
+    """Return whether there is an artefact, after putting back one whose replacement was cut short."""
+    restore(directory)
+    return (directory / MANIFEST).is_file()
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking that it is whole.
-
-    Args:
-        directory: the artefact.
-        kind: what it must be.
-        content: also compare SHA-256 hashes, not only sizes.
+    """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files.
 
     Raises:
         MissingError: there is no artefact.
@@ -293,32 +216,21 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
         raise MissingError(f"{directory} is not there")
     manifest = read_json(directory / MANIFEST)
     if manifest.get("format") != FORMAT_VERSION:
-        version = printable(manifest.get("format"), 20)
-        raise DataError(f"{directory} has format {version}, this is nmt {__version__} (format {FORMAT_VERSION})")
+        raise DataError(f"{directory} has format {manifest.get('format')}; nmt {__version__} reads {FORMAT_VERSION}")
     if manifest.get("kind") != kind:
-        raise DataError(f"{directory} holds a {printable(manifest.get('kind'), 30)}, not a {kind}")
-    files = manifest.get("files")
-    if not isinstance(files, dict) or not all(isinstance(facts, dict) for facts in files.values()):
-        raise DataError(f"{directory / MANIFEST} is damaged: it lists no files")
-    for name, facts in files.items():
+        raise DataError(f"{directory} holds a {manifest.get('kind')}, not a {kind}")
+    for name, expected in manifest["files"].items():
         path = directory / name
-        inside = [path, *path.parents][: len(Path(name).parts)]  # a folder may be a link, too
-        if ".." in Path(name).parts or Path(name).is_absolute() or any(p.is_symlink() for p in inside):
-            raise DataError(f"{directory} names a file outside itself: {printable(name, 80)}")
         if not path.is_file():
             raise DataError(f"{path} is missing: the {kind} is damaged")
-        if path.stat().st_size != facts.get("bytes") or (content and sha256(path) != facts.get("sha256")):
+        if path.stat().st_size != expected["bytes"] or (content and sha256(path) != expected["sha256"]):
             raise DataError(f"{path} is damaged: it is not the file that was written")
     return manifest
 
 
 @contextlib.contextmanager
 def locked(directory: Path, what: str) -> Iterator[None]:
-    """Hold `directory` for this process alone; the lock dies with the process.
-
-    Raises:
-        BusyError: another process holds it.
-    """
+    """Hold `directory` for this process alone, else raise BusyError; the lock dies with the process."""
     make_directory(directory)
     with (directory / ".lock").open("a+") as file:
         try:
@@ -327,7 +239,7 @@ def locked(directory: Path, what: str) -> Iterator[None]:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise  # a file system without locks is not a busy one
             file.seek(0)
-            holder = printable(file.read(200).strip()) or "another process"
+            holder = file.read(200).strip() or "another process"
             raise BusyError(f"{what} {directory} is in use by {holder}. Wait for it or choose another place") from None
         file.truncate(0)
         file.write(f"host {socket.gethostname()}, process {os.getpid()}, since {time.strftime('%F %T')}")

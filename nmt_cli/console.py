@@ -6,7 +6,6 @@ stdout belongs to results. On a terminal progress is one live line; elsewhere it
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from nmt_cli.errors import printable
@@ -18,12 +17,6 @@ def set_quiet(quiet: bool) -> None:
     """Silence progress and log lines (warnings and errors stay)."""
     global _quiet
     _quiet = quiet
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(text: str) -> None:
@@ -38,19 +31,25 @@ def warn(text: str) -> None:
         print(f"nmt: warning: {printable(text, 400)}", file=sys.stderr, flush=True)
 
 
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: the first column is text, the others are aligned right."""
     if _quiet or sys.stderr is None:
         return
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
-    from rich.text import Text
 
     grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(columns):
-        grid.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        grid.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(printable(cell, 1000)) for cell in row))
+        grid.add_row(*(escape(printable(cell, 1000)) for cell in row))
     _console().print(grid)
 
 
@@ -67,66 +66,48 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """A live progress line on a terminal, a plain line every `every` seconds elsewhere.
-
-    Args:
-        what: the stage, such as "encoding".
-        total: units in all, or None where that is unknown.
-        unit: what is counted, in the plural.
-        every: seconds between plain lines; None prints none (the caller says what is worth a line).
-    """
+    """A live progress line on a terminal, a plain line every `every` seconds elsewhere (None: the caller prints)."""
 
     def __init__(self, what: str, total: int | None, unit: str, *, every: float | None = 10, done: int = 0) -> None:
         self.what, self.total, self.unit, self.every = what, total, unit, every
         self.done = self.first = done
         self.start = self.last = time.monotonic()
         self._live: Any = None
-        self._task: Any = None
 
     def __enter__(self) -> "Progress":
         if not _quiet and sys.stderr is not None and sys.stderr.isatty():
             from rich import progress
 
-            columns = [
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(bar_width=24),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[facts]}"),
-                progress.TimeElapsedColumn(),
-                *([progress.TextColumn("left"), progress.TimeRemainingColumn()] if self.total else []),
-            ]
+            columns = [*progress.Progress.get_default_columns(), progress.TextColumn("{task.fields[text]}")]
             # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
             self._live = progress.Progress(
                 *columns, console=_console(), redirect_stdout=False, redirect_stderr=False, transient=True
             )
-            self._task = self._live.add_task(self.what, total=self.total, completed=self.done, facts="")
+            self._live.add_task(self.what, total=self.total, completed=self.done, text="")
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 
     @property
     def plain(self) -> bool:
-        """Whether there is no live line, so that progress is worth lines of its own."""
+        """True when stderr is not a terminal, so that progress is worth lines of its own."""
         return self._live is None
 
-    def advance(self, count: int = 1, facts: str = "") -> None:
-        """Count `count` more units done; `facts` is shown beside the bar."""
+    def advance(self, count: int = 1, text: str = "") -> None:
+        """Count `count` more units done; `text` is shown beside the bar."""
         self.done += count
-        if self._live is not None:
-            self._live.update(self._task, completed=self.done, facts=facts)
-            return
         now = time.monotonic()
-        if self.every is not None and now - self.last >= self.every:
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], completed=self.done, text=f"{self.done:,} {self.unit} {text}")
+        elif self.every is not None and now - self.last >= self.every:
             self.last = now
             rate = (self.done - self.first) / (now - self.start)
             left = f", {duration((self.total - self.done) / rate)} left" if self.total and rate else ""
             of = f" of {self.total:,}" if self.total else ""
-            say(f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f}/s{left}{', ' + facts if facts else ''}")
+            say(f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f}/s{left}{', ' + text if text else ''}")
 
     def line(self, text: str) -> None:
         """Print a log line above the live line."""

@@ -4,8 +4,6 @@ Exit codes follow sysexits.h where one fits. Only 69, 74, 75 and 143 are worth a
 """
 
 import errno
-import os
-from pathlib import Path
 
 INTERRUPTED = 130  # SIGINT
 BROKEN_PIPE = 141  # SIGPIPE
@@ -18,51 +16,35 @@ class NmtError(Exception):
     exit_code = 1
 
 
-class UsageError(NmtError):
-    """A wrong option, recipe key or value."""
-
+class UsageError(NmtError):  # a wrong option, recipe key or value
     exit_code = 2
 
 
-class DataError(NmtError):
-    """Data or an artefact that is damaged, empty, or does not fit the rest."""
-
+class DataError(NmtError):  # data or an artefact that is damaged, empty, or does not fit the rest
     exit_code = 65
 
 
-class MissingError(NmtError):
-    """An input that is not there."""
-
+class MissingError(NmtError):  # an input that is not there
     exit_code = 66
 
 
-class DownloadError(NmtError):
-    """A download that failed; the same command again may succeed."""
-
+class DownloadError(NmtError):  # a download that failed; the same command again may succeed
     exit_code = 69
 
 
-class DivergedError(NmtError):
-    """Training or decoding met numbers that are not finite."""
-
+class DivergedError(NmtError):  # training or decoding met numbers that are not finite
     exit_code = 70
 
 
-class OutputError(NmtError):
-    """An output that cannot be created: it exists, or the place is read-only."""
-
+class OutputError(NmtError):  # an output that cannot be created: it exists, or the place is read-only
     exit_code = 73
 
 
-class StorageError(NmtError):
-    """Reading or writing failed: the disk is full, a quota is reached, a device broke."""
-
+class StorageError(NmtError):  # reading or writing failed: the disk is full, a quota is reached, a device broke
     exit_code = 74
 
 
-class BusyError(NmtError):
-    """Another process holds the directory; retry later."""
-
+class BusyError(NmtError):  # another process holds the directory; retry later
     exit_code = 75
 
 
@@ -70,14 +52,6 @@ def printable(text: object, limit: int = 300) -> str:
     """Return `text` on one line, control characters escaped, at most `limit` characters long."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def free_megabytes(path: Path) -> int:
-    """Return the free megabytes of the file system that holds `path` or its nearest existing parent."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    stat = os.statvfs(path)
-    return stat.f_bavail * stat.f_frsize // 1_000_000
 
 
 def from_os_error(error: OSError) -> NmtError:
@@ -89,6 +63,5 @@ def from_os_error(error: OSError) -> NmtError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST):
         return OutputError(f"cannot create or open{where}: {cause}. Choose another place or change its permissions")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        free = f"{free_megabytes(Path(error.filename))} MB free" if error.filename else "too little space"
-        return StorageError(f"cannot write{where}: {cause}, {free}. Free some space and run the same command again")
+        return StorageError(f"cannot write{where}: {cause}. Free some space and run the same command again")
     return StorageError(f"input or output failed{where}: {cause}. Run the same command again")

@@ -37,7 +37,7 @@ OWNERS = {
     "sentencepiece": {"corpus.tokenizer"},
     "safetensors": {"transformer.weights", "interop"},
     "sacrebleu": {"scoring"},
-    "accelerate": {"training.train"},
+    "accelerate": {"training.distributed"},
     "datasets": {"corpus.sources"},
     "huggingface_hub": {"corpus.sources"},
     "pyarrow": {"corpus.sources", "corpus.readers"},

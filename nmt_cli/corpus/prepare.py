@@ -18,7 +18,7 @@ from nmt_cli.corpus import cleaning, sources, stages, store
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import Tokenizer, normalise
-from nmt_cli.errors import DataError, OutputError, StorageError, free_megabytes, from_os_error
+from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 
 # For --dry-run, measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text.
 PAIRS_PER_SECOND_PER_CORE = 6_000
@@ -281,7 +281,7 @@ def _show(report: dict[str, Any], out: Path) -> None:
 
 def _check_space(out: Path, text_bytes: int, limit: int | None) -> None:
     text_bytes = min(text_bytes, (limit or text_bytes) * sources.BYTES_PER_PAIR)
-    needed, free = int(DISK_PER_TEXT_BYTE * text_bytes / 1e6) + 1, free_megabytes(out)
+    needed, free = int(DISK_PER_TEXT_BYTE * text_bytes / 1e6) + 1, artefact.free_megabytes(out)
     if free < needed:
         raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
 
@@ -306,7 +306,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
         *([("Arrow files beside the download", megabytes(expected.arrow))] if expected.arrow else []),
         ("training pairs, about", "unknown" if pairs is None else f"{pairs:,}"),
         (f"disk while preparing, in {out.parent}", megabytes(size and DISK_PER_TEXT_BYTE * size)),
-        ("free there", f"{free_megabytes(out):,} MB"),
+        ("free there", f"{artefact.free_megabytes(out):,} MB"),
         (f"memory, {options.processes} workers", f"{memory:,} MB"),
         ("time beside the download, about", "unknown" if pairs is None else console.duration(seconds)),
     ]

@@ -12,29 +12,14 @@ from nmt_cli.transformer.weights import TOKENIZER, read_tensors, save_model
 
 
 def mean_of(paths: list[Path]) -> dict[str, Tensor]:
-    """Return the mean of several weight files. The float64 sums, as large as two models, are all that is in memory.
-
-    Raises:
-        DataError: they do not have the same tensors, or one is not finite.
-    """
+    """Return the mean of weight files of one run. Of each file one tensor is in memory at a time."""
     sums: dict[str, Tensor] = {}
-    kinds: dict[str, torch.dtype] = {}
+    dtypes: dict[str, torch.dtype] = {}
     for path in sorted(paths):  # so that the order they are named in does not matter
-        names = set()
         for name, tensor in read_tensors(path):
-            if not torch.isfinite(tensor).all():
-                raise DataError(f"{path}: tensor {name} is not finite")
-            total = sums.get(name)
-            if total is None and path == min(paths):
-                sums[name], kinds[name] = tensor.double(), tensor.dtype
-            elif total is None or (total.shape, kinds[name]) != (tensor.shape, tensor.dtype):
-                raise DataError(f"{path}: tensor {name} is not like that of {min(paths)}. They are of different runs")
-            else:
-                total += tensor
-            names.add(name)
-        if names != set(sums):
-            raise DataError(f"{path}: tensor {min(set(sums) - names)} is missing. They are of different runs")
-    return {name: (sums.pop(name) / len(paths)).to(kind) for name, kind in kinds.items()}
+            sums[name] = sums[name].add_(tensor) if name in sums else tensor.double()
+            dtypes[name] = tensor.dtype
+    return {name: (sums.pop(name) / len(paths)).to(dtype) for name, dtype in dtypes.items()}
 
 
 def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[int]]:
@@ -52,7 +37,6 @@ def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[i
     """
     if not (run / "recipe.yaml").exists():
         raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")
-    target = out or run / "model"
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
     settings = recipe.load_stored(run / "recipe.yaml")
@@ -60,9 +44,10 @@ def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[i
     steps = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
     if len(steps) < last:
         raise DataError(f"{run} has {len(steps)} checkpoints ({', '.join(map(str, steps)) or 'none'}), not {last}")
-    chosen = steps[-last:]
-    hashes = [checkpoints.check(run, step)["files"][checkpoints.MODEL]["sha256"] for step in chosen]
-    tensors = mean_of([checkpoints.directory_of(run, step) / checkpoints.MODEL for step in chosen])
-    about = {"steps": chosen, "checkpoints": hashes, "corpus": artefact.read_json(run / "corpus.json").get("corpus")}
-    save_model(target, tensors, settings, run / TOKENIZER, about)
-    return target, chosen
+    steps = steps[-last:]
+    hashes = [checkpoints.check(run, step)["files"][checkpoints.MODEL]["sha256"] for step in steps]
+    tensors = mean_of([checkpoints.directory_of(run, step) / checkpoints.MODEL for step in steps])
+    corpus = artefact.read_json(run / "corpus.json").get("corpus")
+    manifest = {"steps": steps, "checkpoints": hashes, "corpus": corpus}
+    save_model(out or run / "model", tensors, settings, run / TOKENIZER, manifest)
+    return out or run / "model", steps

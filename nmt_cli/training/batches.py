@@ -1,19 +1,21 @@
-"""Which sentences make update k: a pure function of (corpus, seed, k), whatever machine computes it.
+"""Which sentences make step k: a pure function of (corpus, seed, k), whatever machine computes it.
 
-An epoch is a random permutation of the corpus cut into updates of equal cost. An update's pairs are sorted by their
-longer side and cut into the recipe's logical micro-batches of equal cost. Processes and memory only decide who computes
-which micro-batches and how many at once; dropout masks belong to the micro-batch. So the same recipe trains the same
-model on one process or many.
+An epoch is a random permutation of the corpus cut into steps of equal cost. The pairs of a step are sorted by their
+longer side and cut into the recipe's micro-batches of equal cost. Processes and memory only decide who computes which
+micro-batches and how many at once; dropout masks belong to the micro-batch. So the same recipe trains the same model
+on one process or many.
 """
 
 import itertools
+import os
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, Masks, pack
 
@@ -26,6 +28,24 @@ ONES: dict[torch.dtype, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class MicroBatchGroup:
+    """Micro-batches computed in one pass. One of weight 0 only takes part: DDP waits for every process."""
+
+    batch: Batch
+    masks: Masks | None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """One process' share of a step, and the tokens of the whole step."""
+
+    groups: list[MicroBatchGroup]
+    src_tokens: int
+    tgt_tokens: int
+
+
 def _cut(costs: Lengths, parts: int) -> list[int]:
     """Return parts + 1 bounds that cut a row of costs into parts of nearly equal sums."""
     sums = np.cumsum(costs)
@@ -33,59 +53,81 @@ def _cut(costs: Lengths, parts: int) -> list[int]:
     return [0, *(np.searchsorted(sums, targets) + 1).clip(max=len(costs)).tolist(), len(costs)]
 
 
-class Updates:
-    """The updates of a run.
+class BatchPlan:
+    """Which sentences each step of a run takes.
 
     Args:
-        corpus: whose training pairs are dealt.
-        tokens_per_step: source tokens and target tokens per update, of each, on average (EOS counted).
-        micro_batches: parts of an update.
+        corpus: whose training pairs are dealt out.
+        tokens_per_step: source tokens and target tokens per step, of each, on average (EOS counted).
+        micro_batches: per step.
         seed: of the permutations.
-
-    Attributes:
-        per_epoch: updates per epoch, the same in each.
     """
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
+        self.src_lengths, self.tgt_lengths = corpus.src.lengths(), corpus.tgt.lengths()
+        self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         tokens = len(corpus.src.ids) + len(corpus.tgt.ids)
-        self.per_epoch = max(1, min(len(corpus.src), round(tokens / (2 * tokens_per_step))))
+        self.steps_per_epoch = max(1, min(len(corpus.src), round(tokens / (2 * tokens_per_step))))
         self._epoch, self._order, self._bounds = -1, np.empty(0, np.int64), [0]
-
-    @cached_property
-    def src_lengths(self) -> Lengths:
-        """Length of every source sentence, EOS counted."""
-        return self.corpus.src.lengths()
-
-    @cached_property
-    def tgt_lengths(self) -> Lengths:
-        """Length of every target sentence, EOS counted."""
-        return self.corpus.tgt.lengths()
 
     def _costs(self, sentences: Lengths) -> Lengths:
         costs: Lengths = self.src_lengths[sentences] + self.tgt_lengths[sentences]
         return costs
 
-    def micro_batches_of(self, step: int) -> list[Lengths]:
-        """Return the sentences of each micro-batch of update `step` (from 0); late ones may be empty."""
-        epoch, place = divmod(step, self.per_epoch)
+    def micro_batches_of(self, index: int) -> list[Lengths]:
+        """Return the sentences of each micro-batch of a step (from 0); late ones may be empty."""
+        epoch, place = divmod(index, self.steps_per_epoch)
         if epoch != self._epoch:
             self._order = np.random.Generator(np.random.Philox([self.seed, epoch])).permutation(len(self.corpus.src))
-            self._bounds = _cut(self._costs(self._order), self.per_epoch)
+            self._bounds = _cut(self._costs(self._order), self.steps_per_epoch)
             self._epoch = epoch
-        mine = self._order[self._bounds[place] : self._bounds[place + 1]]
-        longer = np.maximum(self.src_lengths[mine], self.tgt_lengths[mine])
-        mine = mine[np.lexsort((mine, self._costs(mine), longer))]
-        if not len(mine):
-            return [mine] * self.micro_batches
-        bounds = _cut(self._costs(mine), self.micro_batches)
-        return [mine[a:b] for a, b in itertools.pairwise(bounds)]
+        chosen = self._order[self._bounds[place] : self._bounds[place + 1]]
+        chosen = chosen[np.lexsort((chosen, self._costs(chosen), self.longer_lengths[chosen]))]
+        if not len(chosen):
+            return [chosen] * self.micro_batches
+        bounds = _cut(self._costs(chosen), self.micro_batches)
+        return [chosen[a:b] for a, b in itertools.pairwise(bounds)]
+
+    def tokens(self, sentences: Lengths) -> tuple[int, int]:
+        """Return the source and target tokens of these pairs."""
+        return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
 
     def batch(self, sentences: Lengths, device: torch.device | str = "cpu") -> Batch:
         """Return these pairs, packed."""
-        src_N, src_lengths = self.corpus.src.gather(sentences)
-        tgt_N, tgt_lengths = self.corpus.tgt.gather(sentences)
-        return pack(src_N, src_lengths, tgt_N, tgt_lengths, device)
+        return pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
+
+
+def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
+    """Return the micro-batches of process `rank` of `world`, as many together as `memory_tokens` allows."""
+    groups: list[list[int]] = []
+    for index in range(rank, len(costs), world):
+        if not costs[index]:
+            continue
+        if groups and sum(costs[i] for i in groups[-1]) + costs[index] <= memory_tokens:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def activation_bytes(model: recipe.Model) -> int:
+    """Return about how much memory one source and one target token take between forward and backward pass."""
+    width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
+    return 4 * width * 2 * model.num_layers + 16 * model.d_model
+
+
+def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
+    """Return how many tokens of one side are computed at once where the recipe leaves it open.
+
+    Of all memory, not of what is free now: it decides what is summed first, and a resumed run must sum as before.
+    """
+    per_token = activation_bytes(model)
+    if device.type == "cuda":
+        return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / per_token))
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # More than this makes the CPU slower, not faster: activations no longer stay in its caches.
+    return max(256, min(8192, int(0.4 * memory / per_token)))
 
 
 def _mask(
@@ -113,23 +155,26 @@ def dropout_masks(
 ) -> Masks | None:
     """Return the dropout masks of several micro-batches that are computed as one.
 
+    Each has a random stream of its own, named by its key: (seed, step from 0, micro-batch). The CPU and CUDA draw
+    different ones.
+
     Args:
-        keys: what names each micro-batch's stream: (seed, update, micro-batch).
-        tokens: source and target tokens of each micro-batch.
+        keys: of the micro-batches.
+        tokens: source and target tokens of each.
         places: how many masks the encoder and the decoder need.
         d_model: width of a mask.
         probability: P_drop.
         dtype: of the masks.
-        device: where they are drawn; the CPU and CUDA draw different ones.
+        device: where they are drawn.
     """
     if not probability:
         return None
     keep = round((1 - probability) * MASK_LEVELS)
     sides = []
     for side in (0, 1):
-        parts = [
+        masks = [
             _mask([*key, side], (places[side], count[side], d_model), keep, dtype, torch.device(device))
             for key, count in zip(keys, tokens, strict=True)
         ]
-        sides.append(torch.cat(parts, 1) if len(parts) > 1 else parts[0])
+        sides.append(torch.cat(masks, 1) if len(masks) > 1 else masks[0])
     return Masks(*sides)

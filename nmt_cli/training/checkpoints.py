@@ -2,7 +2,7 @@
 
 A checkpoint holds everything of its step: `model.safetensors`, `optimizer.safetensors` and `state.json`. There is no
 pickle, no pointer to the latest one (it is the highest step that verifies), and no random state: dropout and data
-order are functions of the seed and the update.
+order are functions of the seed and the step.
 """
 
 import dataclasses
@@ -14,14 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli import artefact
+from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
-from nmt_cli.errors import DataError, DivergedError, NmtError
-from nmt_cli.transformer.weights import load_tensors, save_tensors
+from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
+from nmt_cli.transformer.model import parameter_count
+from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
 
 KIND = "checkpoint"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 _NAME = re.compile(r"step-(\d{7,})")
+# Settings that may change between the parts of a run: they say when, where and how much at once, not what is learnt.
+# Where the text lies may change too: its content is compared by hash.
+FREE_SETTINGS = re.compile(
+    r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
+    r"|patience|memory_tokens)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
+    r"|name|(averaging|decoding|expect)\.\w+): "
+)
 
 
 @dataclass
@@ -29,17 +38,13 @@ class State:
     """Where a run is, beside its weights and Adam's moments.
 
     Attributes:
-        step: updates done.
-        seconds: of training, all parts of the run together.
-        skipped: updates whose gradient was not finite.
-        skipped_in_a_row: the last of them.
-        dev_nll: of the last validation; None before the first.
-        dev_bleu: likewise; None where the recipe asks for none.
-        best_step: with the best validation; 0 before the first.
-        best_nll: there.
-        best_bleu: there.
+        step: steps done.
+        seconds: of training, interruptions left out.
+        skipped: steps whose gradient was not finite; `skipped_in_a_row`: those since the last good one.
+        dev_nll, dev_bleu: of the last validation; None before the first.
+        best_step: of the best validation, which had `best_nll` and `best_bleu`; 0 before the first.
         not_better: validations since then.
-        metrics_bytes: of metrics.jsonl that belong to the run so far.
+        metrics_bytes: size of metrics.jsonl at this step.
     """
 
     step: int = 0
@@ -55,21 +60,6 @@ class State:
     metrics_bytes: int = 0
 
 
-def read_state(run: Path, step: int) -> State:
-    """Return the state of a checkpoint.
-
-    Raises:
-        DataError: it is not the state of this step.
-    """
-    path = directory_of(run, step) / STATE
-    values = artefact.read_json(path)
-    known = {f.name for f in dataclasses.fields(State)}
-    numbers = all(isinstance(v, int | float | None) and not isinstance(v, bool) for v in values.values())
-    if set(values) != known or not numbers or values["step"] != step:
-        raise DataError(f"{path} is not the state of step {step}")
-    return State(**values)
-
-
 def directory_of(run: Path, step: int) -> Path:
     """Return where the checkpoint of a step lies."""
     return run / "checkpoints" / f"step-{step:07}"
@@ -82,39 +72,17 @@ def steps_in(run: Path) -> list[int]:
 
 
 def regular(steps: list[int], every: int) -> list[int]:
-    """Return the steps that averaging takes from: every `every` updates, and the newest one.
+    """Return the steps that averaging chooses from: the multiples of `every`, and the newest one.
 
-    What an interruption or a best validation left between them is not the recipe's, and would change the average.
+    Not those of interruptions and best validations: the average must not depend on them.
     """
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
-def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return Adam's state as tensors named after the parameters; {} before its first step."""
-    return {
-        f"{name}.{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
-    }
-
-
-def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give Adam back its state.
-
-    Raises:
-        DataError: a tensor is missing or does not fit.
-    """
-    for name, parameter in model.named_parameters() if tensors else ():
-        state = {key: tensors.get(f"{name}.{key}") for key in ("step", "exp_avg", "exp_avg_sq")}
-        if any(t is None or (key != "step" and t.shape != parameter.shape) for key, t in state.items()):
-            raise DataError(f"the optimiser's state of {name} is missing from the checkpoint or does not fit")
-        optimizer.state[parameter] = {key: t.to(parameter.device) for key, t in state.items() if t is not None}
-
-
 def save(
-    run: Path, state: State, model: dict[str, Tensor], optimizer: dict[str, Tensor], about: dict[str, Any]
+    run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], manifest: dict[str, Any]
 ) -> None:
-    """Commit the checkpoint of a step. One that is there already was found damaged, or training would be past it.
+    """Commit the checkpoint of a step, replacing a damaged one.
 
     Raises:
         DivergedError: a weight is not finite; such a state is never written.
@@ -123,31 +91,26 @@ def save(
     for name, tensor in model.items():
         if not torch.isfinite(tensor).all():
             raise DivergedError(f"weight {name} is not finite at step {state.step}; the last good checkpoint is kept")
-    target = directory_of(run, state.step)
-    with artefact.staged(target, KIND, {"step": state.step, **about}, overwrite=True) as stage:
+    manifest = {"step": state.step, **manifest}
+    with artefact.staged(directory_of(run, state.step), KIND, manifest, overwrite=True) as stage:
         save_tensors(stage / MODEL, model)
-        save_tensors(stage / OPTIMIZER, optimizer)
+        save_tensors(stage / OPTIMIZER, moments)
         artefact.write_file(stage / STATE, artefact.json_bytes(dataclasses.asdict(state)))
 
 
 def prune(run: Path, state: State, every: int, keep: int) -> None:
     """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
     steps = steps_in(run)
-    kept = {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}
-    for step in steps:
+    wanted = {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}
+    for directory in (directory_of(run, step) for step in steps if step not in wanted):
         try:
-            if step not in kept:
-                artefact.remove_tree(directory_of(run, step))
+            artefact.remove_tree(directory)
         except OSError as error:
-            warn(f"cannot remove old checkpoint {directory_of(run, step)}: {error.strerror}")
+            warn(f"cannot remove old checkpoint {directory}: {error.strerror}")
 
 
 def check(run: Path, step: int) -> dict[str, Any]:
-    """Return the manifest of a checkpoint after comparing every byte of it with its hashes.
-
-    Raises:
-        NmtError: it is damaged, or another step's.
-    """
+    """Return the manifest of a checkpoint after comparing every byte of it with its hashes."""
     path = directory_of(run, step)
     manifest = artefact.verify(path, KIND)
     if set(manifest["files"]) != {MODEL, OPTIMIZER, STATE} or manifest.get("step") != step:
@@ -156,11 +119,7 @@ def check(run: Path, step: int) -> dict[str, Any]:
 
 
 def newest(run: Path, corpus: str) -> int:
-    """Return the step of the newest checkpoint that verifies; 0 where there is none at all.
-
-    Args:
-        run: the run's directory.
-        corpus: the identity of the corpus it must have been trained on.
+    """Return the step of the newest checkpoint that verifies and is of this corpus; 0 where there is none at all.
 
     Raises:
         DataError: there are checkpoints and all are damaged. Training never starts afresh over them.
@@ -179,7 +138,74 @@ def newest(run: Path, corpus: str) -> int:
     return 0
 
 
+def read_state(run: Path, step: int) -> State:
+    """Return the state of a checkpoint."""
+    path = directory_of(run, step) / STATE
+    try:
+        return State(**artefact.read_json(path))
+    except TypeError:
+        raise DataError(f"{path} is not the state of step {step}: another version of nmt wrote it") from None
+
+
 def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the model's and the optimiser's tensors of a verified checkpoint."""
-    path = directory_of(run, step)
-    return load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
+    """Return the tensors of a verified checkpoint: the weights, and Adam's moments."""
+    return load_tensors(directory_of(run, step) / MODEL), load_tensors(directory_of(run, step) / OPTIMIZER)
+
+
+def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return Adam's state as tensors named after the parameters; {} before its first step."""
+    return {
+        f"{name}.{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+    """Give Adam back its state; {} is that before its first step."""
+    for name, parameter in model.named_parameters() if moments else ():
+        state = {key: moments[f"{name}.{key}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = state
+
+
+def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:
+    """Return the disk space a run still needs when `present` checkpoints are there already."""
+    # Those kept, the best, the newest, and the one being written; a third of one is the model at the end.
+    return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
+
+
+def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
+    """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0.
+
+    Raises:
+        NmtError: it does not fit, is damaged, or the disk is too small.
+    """
+    corpus = open_corpus(data, content=True)
+    if (run / "recipe.yaml").exists():
+        _check_same(settings, corpus, run)
+    elif steps_in(run):
+        raise DataError(f"{run}/recipe.yaml is missing, but there are checkpoints. Put it back, or use another --run")
+    else:
+        artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
+        artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
+        artefact.replace_file(run / "recipe.yaml", recipe.to_yaml(settings))  # last: it makes the directory a run
+    parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
+    need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), artefact.free_megabytes(run)
+    if free < need:
+        raise StorageError(f"{run} needs {need} MB for checkpoints and has {free} MB free. Free some space")
+    return newest(run, corpus.identity)
+
+
+def _check_same(settings: recipe.Recipe, corpus: Corpus, run: Path) -> None:
+    stored = recipe.load_stored(run / "recipe.yaml")
+    changed = recipe.differences(recipe.to_plain(stored), recipe.to_plain(settings))
+    fixed = [line for line in changed if not FREE_SETTINGS.match(line)]
+    if fixed:
+        raise DataError(f"{run} was trained with another recipe: {'; '.join(fixed)}. Put it back, or use another --run")
+    if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
+        raise DataError(
+            f"{run} was trained on other data or with another tokenizer than {corpus.directory} holds. "
+            "Prepare it as before, or use another --run"
+        )
+    if changed:
+        artefact.replace_file(run / "recipe.yaml", recipe.to_yaml(settings))

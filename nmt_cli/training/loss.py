@@ -6,7 +6,9 @@ Shapes: N tokens, D d_model, V vocabulary.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from nmt_cli.transformer.model import Batch, Masks, Transformer
 
 BLOCK_BYTES = 64 << 20  # logits held at once on the CPU
 CUDA_BLOCK_BYTES = 2 << 30
@@ -16,9 +18,9 @@ ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its c
 class _SmoothedLoss(torch.autograd.Function):
     """The loss and its gradient, computed together, a block of rows at a time.
 
-    Only one block of logits exists at any time: at 25,000 tokens and 37,000 pieces all of them would be 3.7 GB. The
-    gradient is known up to the factor that comes from above, which is a number, so it is computed at once. The even
-    part of the smoothing is the same for every row or column, so it never touches the logits.
+    Only one block of logits exists at any time: 25,000 tokens x a vocabulary of 37,000 would be 3.7 GB. The gradient is
+    known up to the factor that comes from above, which is a number, so it is computed at once. The even part of the
+    smoothing is the same for every row or column, so it never touches the logits.
     """
 
     @staticmethod
@@ -27,7 +29,7 @@ class _SmoothedLoss(torch.autograd.Function):
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         even = smoothing / (len(weight) - 1)
         block = (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // (weight.element_size() * len(weight))
-        sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all pieces' vectors; PAD is none
+        sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all vectors but that of PAD
         grad_ND = torch.empty_like(hidden_ND)
         grad_VD = torch.zeros_like(weight_VD, dtype=wide)
         loss, nll = hidden_ND.new_zeros((), dtype=torch.float64), hidden_ND.new_zeros((), dtype=torch.float64)
@@ -74,9 +76,9 @@ def _softmax_(logits_CV: Tensor, wide: torch.dtype) -> Tensor:
 def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
-    The target distribution is (1 - smoothing) on the label plus smoothing spread evenly over all pieces but PAD,
+    The target distribution is (1 - smoothing) on the label plus smoothing spread evenly over the vocabulary but PAD,
     the label included: Szegedy et al. 2015, which the paper cites, and torch's cross_entropy over those V - 1 classes.
-    (The released code gave the label none of the even part: smoothing / (V - 2) on each other piece.)
+    (The released code gave the label none of the even part: smoothing / (V - 2) on each other token.)
 
     Args:
         hidden_ND: the decoder's output.
@@ -86,3 +88,16 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll
+
+
+class LossModel(nn.Module):
+    """The Transformer with its loss on top, so that DDP sees one forward pass from ids to a number."""
+
+    def __init__(self, transformer: Transformer, smoothing: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.transformer, self.smoothing, self.dtype = transformer, smoothing, dtype
+
+    def forward(self, batch: Batch, masks: Masks | None) -> tuple[Tensor, Tensor]:
+        """Return the label-smoothed loss and the plain nll, summed over target tokens."""
+        hidden_ND = self.transformer(batch, masks, self.dtype)
+        return smoothed_loss(*self.transformer.output_terms(hidden_ND), batch.tgt_out_N, self.smoothing)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError
 
-if TYPE_CHECKING:  # who only reads the file does not wait for torch
+if TYPE_CHECKING:  # reading the file needs no torch
     import torch
 
-    from nmt_cli.training.update import Part
+    from nmt_cli.training.batches import StepBatch
 
 
 class Metrics:
@@ -32,7 +32,7 @@ class Metrics:
         self.file.truncate(self.size)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record; where that fails, warn and go on without it."""
+        """Append one record, null for numbers that are not finite; where that fails, warn and go on without it."""
         finite = {k: v if not isinstance(v, float) or v - v == 0 else None for k, v in record.items()}
         line = json.dumps(finite, ensure_ascii=False).encode() + b"\n"
         try:
@@ -44,33 +44,32 @@ class Metrics:
             self.file.truncate(self.size)
 
     def commit(self) -> int:
-        """Force the lines to the disk and return the bytes written so far."""
+        """Force the lines to the disk and return the size of the file."""
         os.fsync(self.file.fileno())
         return self.size
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
 
 class Window:
-    """Sums since the last line of metrics."""
+    """Sums over the steps since the last line of metrics."""
 
     def __init__(self) -> None:
-        self.start, self.updates, self.src_tokens, self.tgt_tokens = time.monotonic(), 0, 0, 0
+        self.start, self.steps, self.src_tokens, self.tgt_tokens = time.monotonic(), 0, 0, 0
         self.nll: torch.Tensor | float = 0.0
         self.norm = 0.0
         self.places = self.padded = 0
 
-    def add(self, nll: "torch.Tensor", norm: "torch.Tensor", tokens: tuple[int, int], parts: "list[Part]") -> None:
-        """Count one update: its loss and gradient norm, its source and target tokens, and what was computed here."""
-        self.updates += 1
+    def add(self, nll: "torch.Tensor", norm: "torch.Tensor", batch: "StepBatch") -> None:
+        """Count one step: its loss and gradient norm, its tokens, and the padding of what was computed here."""
+        self.steps += 1
         self.nll = self.nll + nll
         self.norm = float(norm)
-        self.src_tokens += tokens[0]
-        self.tgt_tokens += tokens[1]
-        for part in parts:
-            for ids_N, layout in ((part.batch.src_N, part.batch.src), (part.batch.tgt_out_N, part.batch.tgt)):
+        self.src_tokens += batch.src_tokens
+        self.tgt_tokens += batch.tgt_tokens
+        for pairs in (group.batch for group in batch.groups):
+            for ids_N, layout in ((pairs.src_N, pairs.src), (pairs.tgt_out_N, pairs.tgt)):
                 places = sum(len(block.lengths_B) * block.max_length for block in layout.blocks)
                 self.places, self.padded = self.places + places, self.padded + places - len(ids_N)
 
@@ -79,8 +78,8 @@ class Window:
         return {
             "nll": nll / max(1, self.tgt_tokens),
             "gradient_norm": self.norm,
-            "src_tokens_per_step": self.src_tokens / self.updates,
-            "tgt_tokens_per_step": self.tgt_tokens / self.updates,
+            "src_tokens_per_step": self.src_tokens / self.steps,
+            "tgt_tokens_per_step": self.tgt_tokens / self.steps,
             "tgt_tokens_per_second": self.tgt_tokens / (time.monotonic() - self.start),
             "padded_share": self.padded / self.places,
             "peak_memory_mb": peak_memory_mb(),
@@ -88,7 +87,7 @@ class Window:
 
 
 def peak_memory_mb() -> int:
-    """Return the most memory this process has held: of its GPU where it has one, else of the machine."""
+    """Return the most memory this process has held so far, of its GPU where it has one."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -110,8 +109,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
-                records.append(json.loads(line))
-        except ValueError:
+                records.append(dict(json.loads(line)))
+        except (ValueError, TypeError):
             if number < len(lines) - 1:
                 raise DataError(f"{path}, line {number} is damaged") from None
     return records

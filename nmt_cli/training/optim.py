@@ -7,7 +7,7 @@ from nmt_cli.recipe import Training
 
 
 def noam_rate(step: int, d_model: int, training: Training) -> float:
-    """Return the learning rate of update `step` (the first is 1), equation 3.
+    """Return the learning rate of `step` (the first is 1), equation 3.
 
     d_model^-0.5 x min(step^-0.5, step x warmup^-1.5), times the recipe's factor, and over the recipe's last
     `cooldown_steps` (0 in the paper) times a line that ends at zero.
@@ -18,6 +18,6 @@ def noam_rate(step: int, d_model: int, training: Training) -> float:
 
 
 def adam(model: nn.Module, training: Training) -> torch.optim.Adam:
-    """Return Adam with the recipe's betas and epsilon; the rate is set before each update."""
+    """Return Adam with the recipe's betas and epsilon; the rate is set before each step."""
     betas = (training.adam_beta1, training.adam_beta2)
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=betas, eps=training.adam_epsilon, fused=True)

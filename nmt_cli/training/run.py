@@ -1,0 +1,87 @@
+"""A run directory, opened for reading: what report, doctor, export and reproduce know of a run. Torch is not needed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt_cli import artefact, recipe
+from nmt_cli.console import warn
+from nmt_cli.corpus.store import Corpus, open_corpus, read_lines
+from nmt_cli.errors import DataError, MissingError
+from nmt_cli.training import metrics
+
+TRANSLATIONS = "translations.json"
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run directory and its corpus hold. What is not there yet is None or empty.
+
+    Attributes:
+        corpus: the prepared corpus the run was trained on.
+        steps: the records of metrics.jsonl that describe training steps.
+        validations: those that describe validations.
+        model: the manifest of `directory/model`.
+    """
+
+    directory: Path
+    settings: recipe.Recipe
+    corpus: Corpus | None
+    steps: list[dict[str, Any]]
+    validations: list[dict[str, Any]]
+    model: dict[str, Any] | None
+
+    def translations(self, split: str) -> list[str] | None:
+        """Return what reproduce translated of "dev" or "test" with this very model and decoding, else None."""
+        stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
+        if self.model is None or not stamp.is_file() or not hypotheses.is_file():
+            return None
+        same = artefact.read_json(stamp).get("made_by") == translations_id(self.model, self.settings.decoding)
+        return read_lines(hypotheses) if same else None
+
+
+def translations_id(model: dict[str, Any], decoding: recipe.Decoding) -> str:
+    """Return the digest of a model's weights, by its manifest, and of the decoding settings."""
+    return artefact.digest([model["files"]["model.safetensors"]["sha256"], recipe.to_plain(decoding)])
+
+
+def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
+    """Open a run, and its corpus where there is one: `data`, else data/<corpus> here or beside runs/.
+
+    Args:
+        directory: such as runs/base.
+        data: the prepared corpus.
+        any_corpus: accept a corpus that is not the one the run was trained on.
+
+    Raises:
+        MissingError: there is no such run, or no corpus in `data`.
+        DataError: a file is damaged, or the run was trained on another corpus.
+    """
+    if not (directory / "recipe.yaml").is_file():
+        raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
+    settings = recipe.load_stored(directory / "recipe.yaml")
+    corpus = _open_corpus(directory, settings, data)
+    trained_on = artefact.read_json(directory / "corpus.json").get("corpus")
+    if corpus and corpus.identity != trained_on and not any_corpus:
+        raise DataError(f"{directory} was trained on another corpus than {corpus.directory}. Name its own: --data DIR")
+    records = metrics.read(directory / "metrics.jsonl")
+    model = directory / "model"
+    return RunFiles(
+        directory,
+        settings,
+        corpus,
+        steps=[record for record in records if "rate" in record],
+        validations=[record for record in records if "dev_nll" in record],
+        model=artefact.verify(model, "model", content=False) if artefact.present(model) else None,
+    )
+
+
+def _open_corpus(directory: Path, settings: recipe.Recipe, data: Path | None) -> Corpus | None:
+    if data is not None:
+        return open_corpus(data)
+    default = Path("data") / str(settings.corpus.name).removeprefix("hub:").replace("/", "-")
+    for place in (default, directory.resolve().parent.parent / default):
+        if artefact.present(place):
+            return open_corpus(place)
+    warn(f"no prepared corpus in {default}: nothing can be said of texts and scores. Name it: --data DIR")
+    return None
