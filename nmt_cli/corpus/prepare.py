@@ -117,12 +117,12 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     if corpus.tokenizer.file is not None:
         text.files.append(Path(corpus.tokenizer.file))
         Tokenizer(Path(corpus.tokenizer.file))
-    held_out = {split: _held_out(text, split) for split in ("dev", "test") if split in text.splits}
+    held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     seen = cleaning.held_out(list(held_out.values()), corpus.cleaning)
 
     start = time.monotonic()
     cleaner = cleaning.Cleaner(corpus.src, corpus.tgt, corpus.cleaning, seen)
-    total = corpus.limit or text.splits["train"].rows
+    total = corpus.limit or text.rows.get("train")
     train = _pairs(text, "train", corpus.limit)
     cleaned, stats = stages.clean(work / "cleaned", train, cleaner, options.processes, total)
     _say_speed("cleaned", stats.read, start)
@@ -151,7 +151,10 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
     report = _report(Tokenizer(model), held_out, stats, pairs, warnings)
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
-    hashed = {source["name"] for source in text.sources}
+    for file in text.files:  # what was not read here: a tokenizer, a mirror's parquet files
+        if file.name not in {source["name"] for source in text.sources}:
+            size, digest = file.stat().st_size, artefact.sha256(file)
+            text.sources.append({"name": file.name, "bytes": size, "sha256": digest})
     manifest = {
         "name": corpus.name,
         "src": corpus.src,
@@ -159,7 +162,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         "generated": sources.family(corpus) == "toy",
         "recipe": recipe.to_plain(corpus),
         "origin": text.origin,
-        "sources": text.sources + [sources.describe(file) for file in text.files if file.name not in hashed],
+        "sources": text.sources,
         "pairs": pairs,
         "vocabulary_size": Tokenizer(model).vocabulary_size,
         "tokens": dict(zip(("src", "tgt"), tokens, strict=True)),
@@ -179,7 +182,7 @@ def _pairs(text: sources.Text, split: str, limit: int | None = None) -> Iterator
         if left:
             yield src[:left], tgt[:left]
         rows += len(src)
-    expected = text.splits[split].rows
+    expected = text.rows.get(split)
     if expected not in (None, rows):
         message = f"{split} has {rows:,} pairs, {expected:,} are expected ({text.origin})"
         if text.advice is not None:
@@ -288,11 +291,12 @@ def _check_space(out: Path, text_bytes: int, limit: int | None) -> None:
 
 def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     """Print what preparing would download, write and need."""
-    expected = sources.estimate(corpus, options.mirror)
-    pairs, size = expected.pairs, expected.text
+    text = sources.estimate(corpus, options.mirror)
+    size, pairs = text.bytes, text.rows.get("train") or corpus.limit
+    if size and not pairs:
+        pairs = size // sources.BYTES_PER_PAIR
     if pairs and corpus.limit:
-        size = size and size * min(corpus.limit, pairs) // pairs
-        pairs = min(corpus.limit, pairs)
+        size, pairs = size and size * min(corpus.limit, pairs) // pairs, min(corpus.limit, pairs)
     seconds = (pairs or 0) / (PAIRS_PER_SECOND_PER_CORE * options.processes)
     seconds += min(1.0, (pairs or 0) / 1e6) * SECONDS_FOR_TOKENIZER
     memory = max(TRAINING_MEGABYTES, BASE_MEGABYTES + options.processes * WORKER_MEGABYTES)
@@ -301,9 +305,9 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
         return "unknown" if count is None else f"{count / 1e6:,.0f} MB" if count else "nothing"
 
     rows = [
-        ("download", megabytes(expected.download)),
-        ("from", expected.origin),
-        *([("Arrow files beside the download", megabytes(expected.arrow))] if expected.arrow else []),
+        ("download", megabytes(text.download)),
+        ("from", text.origin),
+        *([("Arrow files beside the download", megabytes(text.arrow))] if text.arrow else []),
         ("training pairs, about", "unknown" if pairs is None else f"{pairs:,}"),
         (f"disk while preparing, in {out.parent}", megabytes(size and DISK_PER_TEXT_BYTE * size)),
         ("free there", f"{artefact.free_megabytes(out):,} MB"),

@@ -1,18 +1,21 @@
-"""Where the text of a corpus comes from: generated, Multi30k's files, data sets of the hub, or the user's files."""
+"""Where the text of a corpus comes from: generated, Multi30k's files, data sets of the hub, or the user's files.
+
+`open_text` makes no download: that happens when a split is first read.
+"""
 
 import contextlib
 import difflib
 import functools
 import hashlib
 import http.client
-import itertools
 import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,61 +37,108 @@ MULTI30K_PINS = {
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
 }
 WMT14, WMT14_REVISION = "wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696"
-HELD_OUT_ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
-BYTES_PER_PAIR = 250  # of news text, both sides
-TOY_PAIRS, TOY_BYTES = 20_000, 2_200_000
 # Bytes to download and bytes of text of WMT14 by configuration (the data set's card).
 WMT14_BYTES = {"de-en": (818_467_512, 1_358_406_800), "fr-en": (7_777_527_744, 14_752_522_252)}
+ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
+BYTES_PER_PAIR = 250  # of news text, both sides
 PAUSES = (1, 4)  # seconds between the three tries of a download
 
 
 @dataclass(frozen=True)
 class Split:
-    """The text of one split: its name in messages, how to read it, and how many pairs it must have, if known."""
+    """The text of one split: its name in messages, and how to read it."""
 
     name: str
     chunks: Callable[[], Iterator[Chunk]]
-    rows: int | None
 
 
 @dataclass
 class Text:
-    """The text of a corpus.
+    """The text of a corpus; bytes are rough, None is unknown.
 
     Attributes:
         advice: what to do where a split has another number of rows; None: that is only worth a warning.
-        bytes: roughly those of the text.
-        files: those on this machine that hold the text: the user's, or a mirror's.
+        rows: pairs that each split must have.
+        arrow: bytes that `datasets` writes into its cache beside the download.
+        files: those on this machine that hold the text.
         sources: name, bytes, rows and SHA-256 of what was read, filled while it is read.
     """
 
     origin: str
-    advice: str | None
-    bytes: int = 0
-    files: list[Path] = field(default_factory=list)
+    advice: str | None = None
+    download: int | None = 0
+    bytes: int | None = None
+    arrow: int = 0
+    rows: dict[str, int | None] = field(default_factory=dict)
     splits: dict[str, Split] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
 
-    def add_files(self, split: str, pairs: Sequence[tuple[Path, Path]], rows: int | None) -> None:
-        """Add a split that is in parallel text files."""
+    def add_files(
+        self, split: str, pairs: Sequence[tuple[Path, Path]], make: Callable[[Path], None] = lambda _: None
+    ) -> None:
+        """Add a split of parallel text files; `make` is called for each before it is read."""
+
+        def chunks() -> Iterator[Chunk]:
+            for pair in pairs:
+                for file in pair:
+                    make(file)
+                yield from read_pairs(*pair, self.sources)
+
         files = [file for pair in pairs for file in pair]
         self.files += files
-        self.bytes += _text_bytes(files)
-        name = ", ".join(map(str, files))
-        readers = [functools.partial(read_pairs, *pair, self.sources) for pair in pairs]
-        self.splits[split] = Split(name, lambda: itertools.chain.from_iterable(read() for read in readers), rows)
+        self.splits[split] = Split(", ".join(map(str, files)), chunks)
+
+    def measure(self) -> None:
+        """Set `bytes` from the files that are there."""
+        files = [file for file in self.files if file.is_file()]
+        self.bytes = sum(file.stat().st_size * (3 if file.suffix in (".gz", ".parquet") else 1) for file in files)
 
 
-def _text_bytes(files: Iterable[Path]) -> int:
-    """Return roughly the bytes of text in plain or packed files."""
-    return sum(
-        file.stat().st_size * (3 if file.suffix in (".gz", ".parquet") else 1) for file in files if file.is_file()
-    )
+def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
+    """Return the corpus section for what was typed after `nmt prepare`.
+
+    Args:
+        name: a named corpus, hub:OWNER/NAME, a recipe file, or None.
+        typed: options by their names in the section, None where not given; src and tgt are lists of files, or of one
+            language of a hub data set.
+        out: the directory asked for; it names the user's own corpus.
+        overrides: `key.key=value` changes to the recipe.
+
+    Raises:
+        UsageError: what was typed does not fit together.
+    """
+    values = {key: value for key, value in typed.items() if value is not None}
+    if "tokenizer" in values:
+        values["tokenizer"] = {"file": str(values["tokenizer"])}
+    src, tgt = values.pop("src", None), values.pop("tgt", None)
+    if bool(src) != bool(tgt):
+        raise UsageError("give both sides: --src FILE --tgt FILE")
+    if name is not None and (name.endswith((".yaml", ".yml")) or Path(name).is_file()):
+        if src:
+            raise UsageError("give a recipe, or your own files with --src and --tgt, not both")
+        base, overrides = recipe.to_plain(recipe.load(Path(name), overrides).corpus), ()
+    elif name is not None and name.startswith("hub:"):
+        if not src:
+            raise UsageError("a hub data set needs its languages: --src en --tgt de")
+        base = {"name": name, "src": src[0], "tgt": tgt[0]}
+    elif not src:
+        base = {"name": name or "toy-en-de"}
+    elif name is not None:
+        raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
+    else:
+        base = {"name": out.name if out else "mine", "train_src": src, "train_tgt": tgt}
+        base |= {"src": _language(src[0]) or "src", "tgt": _language(tgt[0]) or "tgt"}
+    plain: dict[str, Any] = {"corpus": {**base, **values}}
+    for override in overrides:
+        plain = recipe.merge(plain, recipe.override(override))
+    return recipe.from_plain(plain, "the options").corpus
 
 
-def describe(file: Path) -> dict[str, Any]:
-    """Return what a manifest says of a source file."""
-    return {"name": file.name, "bytes": file.stat().st_size, "sha256": artefact.sha256(file)}
+def _language(file: str) -> str | None:
+    """Return the language code that a file name ends with (news.de, news.de.gz), if any."""
+    match = re.search(r"\.([A-Za-z]{2,3})$", re.sub(r"(\.gz|\.txt)+$", "", file))
+    return match and match[1]
 
 
 def family(corpus: recipe.Corpus) -> str:
@@ -113,12 +163,12 @@ def family(corpus: recipe.Corpus) -> str:
     if not named:
         near = difflib.get_close_matches(name, recipe.NAMED_CORPORA, 1, 0.5)
         advice = f"Did you mean {near[0]}?" if near else f"Named corpora: {', '.join(recipe.NAMED_CORPORA)}."
-        raise UsageError(f"unknown corpus {name[:60]!r}. {advice} For your own text give its files")
+        raise UsageError(f"unknown corpus {name[:60]!r}. {advice} There is also hub:OWNER/NAME, or give your own files")
     return "hub" if name.startswith("wmt14-") else name.split("-")[0]
 
 
 def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
-    """Return the text of a corpus, downloading or generating what is not there.
+    """Return the text of a corpus, to be read.
 
     Args:
         corpus: what to open.
@@ -137,49 +187,54 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     if kind == "multi30k":
         return _multi30k(corpus, mirror, downloads / "multi30k")
     if kind == "toy":
-        return _toy(corpus, work)
-    text = Text("local files", "Correct the files or corpus.rows")
-    text.add_files(
-        "train", [(Path(s), Path(t)) for s, t in zip(corpus.train_src, corpus.train_tgt, strict=True)], corpus.rows
-    )
-    for split in ("dev", "test"):
-        src, tgt = getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")
-        if src:
-            text.add_files(split, [(Path(src), Path(tgt))], None)
+        text = Text("generated", bytes=2_200_000, rows={"train": 20_000})
+        generate = functools.cache(functools.partial(_generate, corpus.seed, work))
+        for split in SPLITS:
+            pair = (work / f"{split}.{corpus.src}", work / f"{split}.{corpus.tgt}")
+            text.add_files(split, [pair], lambda _: generate())
+        return text
+    text = Text("local files", "Correct the files or corpus.rows", rows={"train": corpus.rows})
+    train = [(Path(src), Path(tgt)) for src, tgt in zip(corpus.train_src, corpus.train_tgt, strict=True)]
+    text.add_files("train", train)
+    for split, src, tgt in (("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)):
+        if src and tgt:
+            text.add_files(split, [(Path(src), Path(tgt))])
+    text.measure()
     return text
 
 
-def _toy(corpus: recipe.Corpus, work: Path) -> Text:
+def _generate(seed: int, work: Path) -> None:
     from nmt_cli.corpus import toy
 
-    generated, text = toy.generate(corpus.seed), Text("generated", None)
+    generated = toy.generate(seed)
     for split in SPLITS:
-        for i, language in enumerate(("en", "de")):
-            lines = "".join(pair[i] + "\n" for pair in getattr(generated, split))
+        for side, language in enumerate(("en", "de")):
+            lines = "".join(pair[side] + "\n" for pair in getattr(generated, split))
             (work / f"{split}.{language}").write_bytes(lines.encode())
-        text.add_files(split, [(work / f"{split}.{corpus.src}", work / f"{split}.{corpus.tgt}")], None)
-    return text
 
 
 def _multi30k(corpus: recipe.Corpus, mirror: Path | None, downloads: Path) -> Text:
-    text = Text(MULTI30K_URL, None if mirror else f"Remove {downloads} and run again")
-    rows = {"train": corpus.rows, **HELD_OUT_ROWS["multi30k"]}
+    text = Text(MULTI30K_URL, bytes=4_000_000, rows={"train": corpus.rows, **ROWS["multi30k"]})
+    if mirror is None:
+        text.advice, text.download = f"Remove {downloads} and run again", 1_300_000
+
+    def check(path: Path) -> None:
+        url, pin = f"{MULTI30K_URL}/{path.name}", MULTI30K_PINS.get(path.name)
+        if not path.is_file():
+            if mirror:
+                raise MissingError(f"{mirror} has no {path.name}. Fetch {url} and put it there")
+            fetch(url, path, pin)
+        elif pin not in (None, artefact.sha256(path)):
+            raise DataError(f"{path} is not the file at {url}: its SHA-256 differs. Remove it and run again")
+
     for split, stem in MULTI30K_STEMS.items():
         src, tgt = ((mirror or downloads) / f"{stem}.{language}.gz" for language in (corpus.src, corpus.tgt))
-        for path in (src, tgt):
-            url, pin = f"{MULTI30K_URL}/{path.name}", MULTI30K_PINS.get(path.name)
-            if not path.is_file():
-                if mirror:
-                    raise MissingError(f"{mirror} has no {path.name}. Fetch {url} and put it there")
-                fetch(url, path, pin)
-            elif pin not in (None, artefact.sha256(path)):
-                raise DataError(f"{path} is not the file of {MULTI30K_URL}. Remove it and run again, or fetch it there")
-        text.add_files(split, [(src, tgt)], rows[split])
+        text.add_files(split, [(src, tgt)], check)
     return text
 
 
 def fetch(url: str, target: Path, sha256: str | None) -> None:
-    """Download a small file to `target`; it has that name only when it is complete and its SHA-256 right.
+    """Download a small file to `target`, which has that name only once it is complete and its SHA-256 right.
 
     Raises:
         DownloadError: the server cannot be reached, or refuses.
@@ -187,12 +242,10 @@ def fetch(url: str, target: Path, sha256: str | None) -> None:
     """
     for pause in (*PAUSES, None):
         try:
-            with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - our own constant, https
-                data, size = response.read(), response.headers["Content-Length"]
-            if size is not None and len(data) != int(size):
-                raise OSError(f"cut at {len(data):,} of {size} bytes")
+            with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - a constant of this module
+                data = response.read()
             break
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException) as error:  # also where the connection is cut
             if pause is None or getattr(error, "code", 500) in (401, 403, 404, 410):
                 raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
             time.sleep(pause)
@@ -203,7 +256,7 @@ def fetch(url: str, target: Path, sha256: str | None) -> None:
 
 
 def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
-    """Return the repository on the hub and the revision of it: a commit, a branch, or None for the newest."""
+    """Return the repository on the hub and its revision: a commit, a branch, or None for the newest commit."""
     name = corpus.name or ""
     if name.startswith("wmt14-"):
         return WMT14, WMT14_REVISION
@@ -211,18 +264,22 @@ def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
     return repo, revision or None
 
 
-def _address(repo: str) -> str:
-    return f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/datasets/{repo}"
+def _address(corpus: recipe.Corpus) -> str:
+    return f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/datasets/{_hub_name(corpus)[0]}"
 
 
 @contextlib.contextmanager
-def _hub_errors(corpus: recipe.Corpus) -> Iterator[None]:
-    """Turn what `datasets` and the libraries below it raise into errors that say what to do."""
-    import datasets
-
-    repo, folder = _hub_name(corpus)[0], corpus.config or "data"
+def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
+    """Yield the package `datasets`; turn what it and the libraries below it raise into errors that say what to do."""
     try:
-        yield
+        import datasets
+    except ImportError:
+        raise MissingError("this corpus needs the package datasets. Run: pip install datasets") from None
+    datasets.logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        yield datasets
     except NmtError:
         raise
     except Exception as error:  # of any of the six packages that take part
@@ -231,109 +288,121 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[None]:
             if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
                 raise cause from None  # a full disk and the like
             cause = cause.__cause__
+        repo, address, folder = _hub_name(corpus)[0], _address(corpus), corpus.config or "data"
         what = " ".join(str(error.__cause__ or error).split())[:150]
         if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
-            advice = f"Check its name, --config and languages at {_address(repo)}"
-            raise DataError(f"{repo} cannot be used: {what}. {advice}") from None
+            raise DataError(
+                f"{repo} cannot be used: {what}. See {address} for its name, --config and columns"
+            ) from None
         raise DownloadError(
-            f"cannot download {repo}: {what}. Try later, or fetch {_address(repo)}/tree/main/{folder} into DIR/{folder}"
+            f"cannot download {repo}: {what}. Try later, or fetch {address}/tree/main/{folder} into DIR/{folder}"
             " and pass --mirror DIR"
         ) from None
 
 
-def _builder(corpus: recipe.Corpus) -> Any:
-    """Return the `datasets` builder of a data set at one commit: the pinned one, or else the newest.
+def _builder(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Any:
+    """Return the builder of a data set at one commit: the pinned one, or else the newest; or of a mirror's files.
 
     All splits are read through it, so they are of the same commit.
     """
-    import datasets
+    with _hub_errors(corpus) as datasets:
+        if mirror:
+            files = _mirror_files(corpus, mirror, work)
+            return datasets.load_dataset_builder("parquet", data_files=files, cache_dir=str(work))
+        repo, revision = _hub_name(corpus)
+        builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
+        if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline
+            raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
+        return builder
 
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
-    repo, revision = _hub_name(corpus)
-    builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
-    if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # what is cached, offline
-        raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
-    return builder
 
-
-def _mirror_builder(corpus: recipe.Corpus, mirror: Path, work: Path) -> Any:
-    """Return the builder of the parquet files in a mirror, `CONFIG/train-*` or in another layout of the hub."""
+def _mirror_files(corpus: recipe.Corpus, mirror: Path, work: Path) -> dict[str, list[str]]:
+    """Return the parquet files of each split in a mirror, `CONFIG/train-*` or in another layout of the hub."""
     import datasets
 
     folder = mirror / (corpus.config or "")
     files: dict[str, list[str]] = {}
     if folder.is_dir() and any(folder.rglob("*.parquet")):
-        inferred = datasets.load_dataset_builder("parquet", data_dir=str(folder), cache_dir=str(work))
-        files = {
-            str(split): [f for f in files if f.endswith(".parquet")]
-            for split, files in inferred.config.data_files.items()
-        }
-        files = {split: paths for split, paths in files.items() if paths}
-    wanted = SPLITS.values() if (corpus.name or "").startswith("wmt14-") else [SPLITS["train"]]
-    for words in wanted:
-        if not set(words) & set(files):
+        found = datasets.load_dataset_builder("parquet", data_dir=str(folder), cache_dir=str(work)).config.data_files
+        files = {str(split): [file for file in found[split] if file.endswith(".parquet")] for split in found}
+    for words in SPLITS.values() if _hub_name(corpus)[0] == WMT14 else [SPLITS["train"]]:
+        if not any(files.get(word) for word in words):
             where = f"{corpus.config or 'data'}/{words[0]}-*.parquet"
-            raise MissingError(
-                f"{mirror} has no {where}. Fetch it from {_address(_hub_name(corpus)[0])} into that place"
-            )
-    for split, paths in files.items():
-        shards = [match for match in (re.search(r"-(\d{5})-of-(\d{5})", path) for path in paths) if match]
-        first = all(int(match[1]) == i for i, match in enumerate(shards))
-        if shards and len(shards) < int(shards[0][2]) and not (split == "train" and corpus.limit and first):
-            raise MissingError(
-                f"{mirror} has only {len(shards)} {split} files of the {int(shards[0][2])} that there are"
-            )
-    return datasets.load_dataset_builder("parquet", data_files=files, cache_dir=str(work))
+            raise MissingError(f"{mirror} has no {where}. Fetch it from {_address(corpus)} into that place")
+    for split, names in files.items():
+        shards = [match for match in (re.search(r"-(\d{5})-of-(\d{5})", name) for name in names) if match]
+        enough = split == "train" and corpus.limit and all(int(m[1]) == i for i, m in enumerate(shards))
+        if shards and len(shards) < int(shards[0][2]) and not enough:
+            raise MissingError(f"{mirror} has only {len(shards)} of the {int(shards[0][2])} files of {split}")
+    return {split: names for split, names in files.items() if names}
 
 
 def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
-    try:
-        import datasets
-    except ImportError:
-        raise MissingError("this corpus needs the package datasets. Run: pip install datasets") from None
-    repo, _ = _hub_name(corpus)
-    with _hub_errors(corpus):
-        builder = _mirror_builder(corpus, mirror, work) if mirror else _builder(corpus)
-        card = builder.info.splits or {}
-        prepared = mirror is None and Path(builder.cache_dir).exists()
-        streamed = not prepared and (mirror is not None or corpus.limit is not None)
-        if not prepared and not streamed:
-            try:
-                builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
-            except datasets.exceptions.DatasetGenerationError:
-                _check_downloads(builder, repo)
-                raise
-            _check_downloads(builder, repo)
+    builder = _builder(corpus, mirror, work)
+    info, card = builder.info, builder.info.splits or {}
     if mirror:
-        text = Text(str(mirror), None)
-        text.files = [Path(path) for paths in builder.config.data_files.values() for path in paths]
-        text.bytes = _text_bytes(text.files)
+        text = Text(str(mirror), files=[Path(file) for files in builder.config.data_files.values() for file in files])
+        text.measure()
     else:
-        text = Text(f"{_address(repo)} at {builder.hash}", f"Remove {builder.cache_dir} and run again")
-        text.bytes = builder.info.dataset_size or WMT14_BYTES.get(str(corpus.config), (0, 0))[1]
-    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}
-    names = set(builder.info.splits or builder.config.data_files)
+        text = Text(f"{_address(corpus)} at {builder.hash}", f"Remove {builder.cache_dir} and run again")
+        text.bytes = info.dataset_size
+        if not Path(builder.cache_dir).exists():
+            text.download, text.arrow = info.download_size, 0 if corpus.limit else info.dataset_size or 0
+    held_out = ROWS["wmt14"] if _hub_name(corpus)[0] == WMT14 else {}
     for split, words in SPLITS.items():
-        for name in [word for word in words if word in names][:1]:
-            expected = rows.get(split) or (card[name].num_examples if name in card else None)
-            data = functools.partial(builder.as_streaming_dataset if streamed else builder.as_dataset, split=name)
-            if split == "train" and corpus.limit:
-                expected = min(expected or corpus.limit, corpus.limit)
-            limit = corpus.limit if split == "train" else None
-            label = f"{corpus.config or repo}/{name}"
-            chunks = functools.partial(_hub_chunks, corpus, data, label, limit, text.sources)
-            text.splits[split] = Split(label, chunks, expected)
+        name = next((str(name) for name in card or builder.config.data_files if name in words), None)
+        if name is None:
+            continue
+        rows = (corpus.rows if split == "train" else held_out.get(split)) or (card[name].num_examples if card else None)
+        limit = corpus.limit if split == "train" else None
+        text.rows[split] = min(rows or limit, limit) if limit else rows
+        chunks = functools.partial(_hub_chunks, corpus, builder, name, mirror is not None, limit, text.sources)
+        text.splits[split] = Split(f"{corpus.config or corpus.name}/{name}", chunks)
     if "train" not in text.splits:
-        raise DataError(f"{_address(repo)} has no split train, only {', '.join(map(str, names))}")
+        raise DataError(f"{text.origin} has no split train, only {', '.join(map(str, card))}")
     return text
 
 
-def _check_downloads(builder: Any, repo: str) -> None:
-    """Compare downloads with the SHA-256 they are named by; remove a damaged one and what was made of it."""
+def _hub_chunks(
+    corpus: recipe.Corpus, builder: Any, split: str, streamed: bool, limit: int | None, sources: list[dict[str, Any]]
+) -> Iterator[Chunk]:
+    """Yield the pairs of one split: a column `translation` that holds both languages, or two columns of text."""
+    rows = size = 0
+    digest = hashlib.sha256()
+    with _hub_errors(corpus):
+        streamed = streamed or (corpus.limit is not None and not Path(builder.cache_dir).exists())
+        if not streamed:
+            _download(builder, _hub_name(corpus)[0])
+        data = builder.as_streaming_dataset(split=split) if streamed else builder.as_dataset(split=split)
+        with contextlib.closing(data.with_format("arrow").iter(batch_size=4096)) as tables:
+            for table in tables:
+                flat = table.slice(0, None if limit is None else limit - rows).flatten()
+                sides = []
+                for language in (corpus.src, corpus.tgt):
+                    column = next((c for c in (f"translation.{language}", language) if c in flat.column_names), None)
+                    if column is None:
+                        raise ValueError(f"no text in {language!r} among its columns {', '.join(flat.column_names)}")
+                    lines = [line or b"" for line in flat.column(column).cast("binary").to_pylist()]
+                    digest.update(b"\n".join(lines) + b"\n")
+                    size += sum(map(len, lines))
+                    sides.append([None if len(line) > MAX_LINE_BYTES else line for line in lines])
+                rows += len(flat)
+                yield sides[0], sides[1]
+                if rows == limit:
+                    break
+    name = f"{corpus.config or corpus.name}/{split}"
+    sources.append({"name": name, "bytes": size, "rows": rows, "sha256": digest.hexdigest()})
+
+
+def _download(builder: Any, repo: str) -> None:
+    """Download a data set unless it is there, and compare its files with the SHA-256 that the hub names them by."""
+    import datasets
     from huggingface_hub import try_to_load_from_cache
 
+    if Path(builder.cache_dir).exists():
+        return
+    with contextlib.suppress(datasets.exceptions.DatasetGenerationError):  # perhaps of a damaged file: see below
+        builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
     urls = [url for files in builder.config.data_files.values() for url in files]
     for name in (url.partition(f"@{builder.hash}/")[2] for url in urls):
         file = try_to_load_from_cache(repo, name, repo_type="dataset", revision=builder.hash)
@@ -342,69 +411,17 @@ def _check_downloads(builder: Any, repo: str) -> None:
             blob.unlink()
             shutil.rmtree(builder.cache_dir, ignore_errors=True)
             raise DataError(f"{repo}: {name} was damaged on its way and is removed. Run the same command again")
+    builder.download_and_prepare(verification_mode="no_checks")  # done, or fails again
 
 
-def _hub_chunks(
-    corpus: recipe.Corpus, open_data: Callable[[], Any], name: str, limit: int | None, sources: list[dict[str, Any]]
-) -> Iterator[Chunk]:
-    """Yield the pairs of one split: a column `translation` that holds both languages, or two columns of text."""
-    rows = size = 0
-    digest = hashlib.sha256()
-    with _hub_errors(corpus), contextlib.closing(open_data().with_format("arrow").iter(batch_size=4096)) as tables:
-        for table in tables:
-            flat = table.flatten() if limit is None else table.slice(0, limit - rows).flatten()
-            sides = []
-            for language in (corpus.src, corpus.tgt):
-                column = next((c for c in (f"translation.{language}", language) if c in flat.column_names), None)
-                if column is None:
-                    columns = ", ".join(flat.column_names)
-                    raise DataError(f"{name} has no text in {language!r}; it has the columns {columns[:150]}")
-                lines = [line or b"" for line in flat.column(column).cast("binary").to_pylist()]
-                digest.update(b"\n".join(lines) + b"\n")
-                size += sum(map(len, lines))
-                sides.append([None if len(line) > MAX_LINE_BYTES else line for line in lines])
-            rows += len(flat)
-            yield sides[0], sides[1]
-            if rows == limit:
-                break
-    sources.append({"name": name, "bytes": size, "rows": rows, "sha256": digest.hexdigest()})
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Roughly what a corpus takes: bytes to download and from where, bytes of text, training pairs; None: unknown."""
-
-    download: int | None
-    origin: str
-    text: int | None
-    pairs: int | None
-    arrow: int = 0  # bytes that `datasets` writes into its cache beside the download
-
-
-def estimate(corpus: recipe.Corpus, mirror: Path | None) -> Estimate:
-    """Return roughly what preparing a corpus takes. Only a data set that is not a named corpus costs a request."""
-    kind = family(corpus)
-    if kind == "toy":
-        return Estimate(0, "generated", TOY_BYTES, TOY_PAIRS)
-    if kind == "own" or mirror is not None:
-        files = [*map(Path, corpus.train_src + corpus.train_tgt)] if mirror is None else [*mirror.rglob("*.*")]
-        missing = [str(path) for path in files if not path.exists()]
-        if missing:
-            return Estimate(0, f"your files; {missing[0]} is missing", None, corpus.rows)
-        size = _text_bytes(files)
-        return Estimate(0, str(mirror or "your files"), size, corpus.rows or size // BYTES_PER_PAIR)
-    if kind == "multi30k":
-        return Estimate(1_300_000, MULTI30K_URL, 4_000_000, corpus.rows or 29_000)
-    repo, revision = _hub_name(corpus)
-    if repo == WMT14:
-        download, size, rows = *WMT14_BYTES.get(str(corpus.config), (None, None)), corpus.rows
-    else:
-        download = size = rows = None
-        with contextlib.suppress(NmtError, ImportError), _hub_errors(corpus):
-            info = _builder(corpus).info
-            download, size = info.download_size, info.dataset_size
-            rows = corpus.rows or (info.splits["train"].num_examples if info.splits else None)
-    arrow = 0 if corpus.limit else size or 0
-    return Estimate(
-        download, f"{_address(repo)} at {revision or 'its newest commit'}", size, rows or corpus.limit, arrow
-    )
+def estimate(corpus: recipe.Corpus, mirror: Path | None) -> Text:
+    """Return what is known beforehand of a corpus' text: of WMT14 without a request, else with few."""
+    if _hub_name(corpus)[0] == WMT14 and mirror is None:
+        download, size = WMT14_BYTES[str(corpus.config)]
+        arrow, rows = 0 if corpus.limit else size, {"train": corpus.rows}
+        return Text(f"{_address(corpus)} at {WMT14_REVISION}", None, download, size, arrow, rows)
+    with tempfile.TemporaryDirectory() as work:
+        try:
+            return open_text(corpus, mirror, Path(), Path(work))
+        except DownloadError as error:
+            return Text(f"{_address(corpus)}, which cannot be reached: {error}"[:200], download=None)
