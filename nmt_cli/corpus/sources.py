@@ -91,8 +91,12 @@ class Text:
 
     def measure(self) -> None:
         """Set `bytes` from the files that are there."""
-        files = [file for file in self.files if file.is_file()]
-        self.bytes = sum(file.stat().st_size * (3 if file.suffix in (".gz", ".parquet") else 1) for file in files)
+        missing = [str(file) for file in self.files if not file.is_file()]
+        if missing:
+            self.origin += f", but {missing[0]} is not there"
+        else:
+            sizes = (file.stat().st_size * (3 if file.suffix in (".gz", ".parquet") else 1) for file in self.files)
+            self.bytes = sum(sizes)
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
@@ -374,7 +378,7 @@ def _hub_chunks(
         if not streamed:
             _download(builder, _hub_name(corpus)[0])
         data = builder.as_streaming_dataset(split=split) if streamed else builder.as_dataset(split=split)
-        with contextlib.closing(data.with_format("arrow").iter(batch_size=4096)) as tables:
+        with contextlib.closing(data.with_format("arrow").iter(min(4096, limit or 4096))) as tables:
             for table in tables:
                 flat = table.slice(0, None if limit is None else limit - rows).flatten()
                 sides = []
