@@ -113,11 +113,11 @@ def read_pairs(src: Path, tgt: Path, sources: list[dict[str, Any]]) -> Iterator[
         waiting = [lines[count:] for lines in waiting]
     for i, stream in enumerate(streams):
         rows[i] += sum(map(len, stream))
+    if 0 in rows:
+        raise DataError(f"{(src, tgt)[rows.index(0)]} is empty")
     if rows[0] != rows[1]:
         raise DataError(
             f"{src} has {rows[0]:,} lines, {tgt} has {rows[1]:,}: they are not parallel. Compare them at their origin"
         )
-    if not rows[0]:
-        raise DataError(f"{src} is empty")
     for source in sources[-2:]:
         source["rows"] = rows[0]

@@ -66,8 +66,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _processes(workers: int) -> Iterator[Callable[..., Future[Any]]]:
-    """Yield a function that submits a call to a pool; leaving early kills the pool's processes."""
-    others = set(multiprocessing.active_children())
+    """Yield a function that submits a call to a pool of processes."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
     pool = ProcessPoolExecutor(workers, context, _follow_parent, (os.getpid(),))
 
@@ -77,12 +76,8 @@ def _processes(workers: int) -> Iterator[Callable[..., Future[Any]]]:
 
     try:
         yield submit
-    except BaseException as error:
-        for process in set(multiprocessing.active_children()) - others:
-            process.kill()
-        if isinstance(error, BrokenProcessPool):
-            raise StorageError(KILLED) from None
-        raise
+    except BrokenProcessPool:
+        raise StorageError(KILLED) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -118,9 +113,15 @@ def run_in_subprocess(function: Callable[..., Result], *arguments: Any) -> Resul
     Raises:
         StorageError: the process was killed.
     """
+    others = multiprocessing.active_children()
     with _processes(1) as submit:
-        result: Result = submit(function, *arguments).result()
-        return result
+        try:
+            result: Result = submit(function, *arguments).result()
+            return result
+        except BaseException:
+            for process in set(multiprocessing.active_children()).difference(others):
+                process.kill()  # shutting the pool down would wait for it
+            raise
 
 
 @dataclass(frozen=True)
