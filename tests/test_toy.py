@@ -38,7 +38,12 @@ def phrase(words: str) -> Phrase:
 
 
 def verb(base: str) -> Row:
-    return next(row for table in (*toy.VERBS.values(), toy.SAYING) for row in toy._rows(table) if row[0] == base)
+    return next(
+        row
+        for table in (*toy.TABLES["verbs"].values(), toy.TABLES["saying"])
+        for row in toy._rows(table)
+        if row[0] == base
+    )
 
 
 def clause(who: str, base: str, form: str, what: str = "", *, dative: bool = False, no: bool = False,
