@@ -299,6 +299,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
         size, pairs = size and size * min(corpus.limit, pairs) // pairs, min(corpus.limit, pairs)
     seconds = (pairs or 0) / (PAIRS_PER_SECOND_PER_CORE * options.processes)
     seconds += min(1.0, (pairs or 0) / 1e6) * SECONDS_FOR_TOKENIZER
+    arrow = sources.family(corpus) == "hub" and text.download and not corpus.limit
     memory = max(TRAINING_MEGABYTES, BASE_MEGABYTES + options.processes * WORKER_MEGABYTES)
 
     def megabytes(count: float | None) -> str:
@@ -307,7 +308,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     rows = [
         ("download", megabytes(text.download)),
         ("from", text.origin),
-        *([("Arrow files beside the download", megabytes(text.arrow))] if text.arrow else []),
+        *([("Arrow files beside it in the hub's cache", megabytes(text.bytes))] if arrow else []),
         ("training pairs, about", "unknown" if pairs is None else f"{pairs:,}"),
         (f"disk while preparing, in {out.parent}", megabytes(size and DISK_PER_TEXT_BYTE * size)),
         ("free there", f"{artefact.free_megabytes(out):,} MB"),

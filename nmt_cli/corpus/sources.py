@@ -59,7 +59,6 @@ class Text:
     Attributes:
         advice: what to do where a split has another number of rows; None: that is only worth a warning.
         rows: pairs that each split must have.
-        arrow: bytes that `datasets` writes into its cache beside the download.
         files: those on this machine that hold the text.
         sources: name, bytes, rows and SHA-256 of what was read, filled while it is read.
     """
@@ -68,7 +67,6 @@ class Text:
     advice: str | None = None
     download: int | None = 0
     bytes: int | None = None
-    arrow: int = 0
     rows: dict[str, int | None] = field(default_factory=dict)
     splits: dict[str, Split] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)
@@ -100,17 +98,12 @@ class Text:
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
-    """Return the corpus section for what was typed after `nmt prepare`.
+    """Return the corpus section for what was typed after `nmt prepare`; UsageError where it does not fit together.
 
     Args:
         name: a named corpus, hub:OWNER/NAME, a recipe file, or None.
-        typed: options by their names in the section, None where not given; src and tgt are lists of files, or of one
-            language of a hub data set.
+        typed: options by their names in the section; src and tgt list files, or one language of a hub data set.
         out: the directory asked for; it names the user's own corpus.
-        overrides: `key.key=value` changes to the recipe.
-
-    Raises:
-        UsageError: what was typed does not fit together.
     """
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
@@ -146,11 +139,7 @@ def _language(file: str) -> str | None:
 
 
 def family(corpus: recipe.Corpus) -> str:
-    """Return "own", "toy", "multi30k" or "hub".
-
-    Raises:
-        UsageError: the corpus is unknown, or says two things at once.
-    """
+    """Return "own", "toy", "multi30k" or "hub"; UsageError where the corpus is unknown or says two things at once."""
     name = corpus.name or ""
     named = name in recipe.NAMED_CORPORA or name.startswith("hub:")
     for split in ("dev", "test"):
@@ -175,13 +164,9 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     """Return the text of a corpus, to be read.
 
     Args:
-        corpus: what to open.
         mirror: directory that holds the files of a named corpus or hub data set in their original layout.
         downloads: directory for downloaded files (the hub's client has a cache of its own).
         work: directory for generated and temporary files.
-
-    Raises:
-        UsageError, MissingError, DownloadError, DataError: there is no such text.
     """
     kind = family(corpus)
     if mirror is not None and not mirror.is_dir():
@@ -238,12 +223,7 @@ def _multi30k(corpus: recipe.Corpus, mirror: Path | None, downloads: Path) -> Te
 
 
 def fetch(url: str, target: Path, sha256: str | None) -> None:
-    """Download a small file to `target`, which has that name only once it is complete and its SHA-256 right.
-
-    Raises:
-        DownloadError: the server cannot be reached, or refuses.
-        DataError: what came is another file.
-    """
+    """Download a small file to `target`, which has that name only once it is complete and its SHA-256 right."""
     for pause in (*PAUSES, None):
         try:
             with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - a constant of this module
@@ -292,16 +272,12 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
             if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
                 raise cause from None  # a full disk and the like
             cause = cause.__cause__
-        repo, address, folder = _hub_name(corpus)[0], _address(corpus), corpus.config or "data"
+        repo, address, place = _hub_name(corpus)[0], _address(corpus), corpus.config or "data"
         what = " ".join(str(error.__cause__ or error).split())[:150]
         if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
-            raise DataError(
-                f"{repo} cannot be used: {what}. See {address} for its name, --config and columns"
-            ) from None
-        raise DownloadError(
-            f"cannot download {repo}: {what}. Try later, or fetch {address}/tree/main/{folder} into DIR/{folder}"
-            " and pass --mirror DIR"
-        ) from None
+            raise DataError(f"{repo} cannot be used: {what}. See {address} for its configurations") from None
+        advice = f"Try later, or fetch {address}/tree/main/{place} into DIR/{place} and pass --mirror DIR"
+        raise DownloadError(f"cannot download {repo}: {what}. {advice}") from None
 
 
 def _builder(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Any:
@@ -311,8 +287,8 @@ def _builder(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Any:
     """
     with _hub_errors(corpus) as datasets:
         if mirror:
-            files = _mirror_files(corpus, mirror, work)
-            return datasets.load_dataset_builder("parquet", data_files=files, cache_dir=str(work))
+            read_parquet = functools.partial(datasets.load_dataset_builder, "parquet", cache_dir=str(work))
+            return read_parquet(data_files=_mirror_files(corpus, mirror, read_parquet))
         repo, revision = _hub_name(corpus)
         builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
         if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline
@@ -320,24 +296,22 @@ def _builder(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Any:
         return builder
 
 
-def _mirror_files(corpus: recipe.Corpus, mirror: Path, work: Path) -> dict[str, list[str]]:
+def _mirror_files(corpus: recipe.Corpus, mirror: Path, read_parquet: Callable[..., Any]) -> dict[str, list[str]]:
     """Return the parquet files of each split in a mirror, `CONFIG/train-*` or in another layout of the hub."""
-    import datasets
-
     folder = mirror / (corpus.config or "")
     files: dict[str, list[str]] = {}
     if folder.is_dir() and any(folder.rglob("*.parquet")):
-        found = datasets.load_dataset_builder("parquet", data_dir=str(folder), cache_dir=str(work)).config.data_files
-        files = {str(split): [file for file in found[split] if file.endswith(".parquet")] for split in found}
+        listed = read_parquet(data_dir=str(folder)).config.data_files
+        files = {str(split): [file for file in listed[split] if file.endswith(".parquet")] for split in listed}
     for words in SPLITS.values() if _hub_name(corpus)[0] == WMT14 else [SPLITS["train"]]:
         if not any(files.get(word) for word in words):
             where = f"{corpus.config or 'data'}/{words[0]}-*.parquet"
             raise MissingError(f"{mirror} has no {where}. Fetch it from {_address(corpus)} into that place")
     for split, names in files.items():
-        shards = [match for match in (re.search(r"-(\d{5})-of-(\d{5})", name) for name in names) if match]
-        enough = split == "train" and corpus.limit and all(int(m[1]) == i for i, m in enumerate(shards))
-        if shards and len(shards) < int(shards[0][2]) and not enough:
-            raise MissingError(f"{mirror} has only {len(shards)} of the {int(shards[0][2])} files of {split}")
+        shards = re.findall(r"-(\d{5})-of-(\d{5})\b", " ".join(names))
+        first = split == "train" and corpus.limit and [int(number) for number, _ in shards] == [*range(len(shards))]
+        if shards and len(shards) < int(shards[0][1]) and not first:
+            raise MissingError(f"{mirror} has only {len(shards)} of the {int(shards[0][1])} files of {split}")
     return {split: names for split, names in files.items() if names}
 
 
@@ -348,10 +322,9 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
         text = Text(str(mirror), files=[Path(file) for files in builder.config.data_files.values() for file in files])
         text.measure()
     else:
-        text = Text(f"{_address(corpus)} at {builder.hash}", f"Remove {builder.cache_dir} and run again")
-        text.bytes = info.dataset_size
-        if not Path(builder.cache_dir).exists():
-            text.download, text.arrow = info.download_size, 0 if corpus.limit else info.dataset_size or 0
+        download = 0 if Path(builder.cache_dir).exists() else info.download_size
+        advice = f"Remove {builder.cache_dir} and run again"
+        text = Text(f"{_address(corpus)} at {builder.hash}", advice, download, info.dataset_size)
     held_out = ROWS["wmt14"] if _hub_name(corpus)[0] == WMT14 else {}
     for split, words in SPLITS.items():
         name = next((str(name) for name in card or builder.config.data_files if name in words), None)
@@ -374,8 +347,9 @@ def _hub_chunks(
     rows = size = 0
     digest = hashlib.sha256()
     with _hub_errors(corpus):
-        streamed = streamed or (corpus.limit is not None and not Path(builder.cache_dir).exists())
-        if not streamed:
+        prepared = Path(builder.cache_dir).exists()
+        streamed = streamed or (corpus.limit is not None and not prepared)
+        if not streamed and not prepared:
             _download(builder, _hub_name(corpus)[0])
         data = builder.as_streaming_dataset(split=split) if streamed else builder.as_dataset(split=split)
         with contextlib.closing(data.with_format("arrow").iter(min(4096, limit or 4096))) as tables:
@@ -399,16 +373,14 @@ def _hub_chunks(
 
 
 def _download(builder: Any, repo: str) -> None:
-    """Download a data set unless it is there, and compare its files with the SHA-256 that the hub names them by."""
+    """Download a data set, and compare its files with the SHA-256 that the hub names them by."""
     import datasets
     from huggingface_hub import try_to_load_from_cache
 
-    if Path(builder.cache_dir).exists():
-        return
     with contextlib.suppress(datasets.exceptions.DatasetGenerationError):  # perhaps of a damaged file: see below
         builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
     urls = [url for files in builder.config.data_files.values() for url in files]
-    for name in (url.partition(f"@{builder.hash}/")[2] for url in urls):
+    for name in [url.partition(f"@{builder.hash}/")[2] for url in urls]:
         file = try_to_load_from_cache(repo, name, repo_type="dataset", revision=builder.hash)
         blob = Path(file).resolve() if isinstance(file, str) else Path()
         if re.fullmatch("[0-9a-f]{64}", blob.name) and artefact.sha256(blob) != blob.name:
@@ -421,9 +393,8 @@ def _download(builder: Any, repo: str) -> None:
 def estimate(corpus: recipe.Corpus, mirror: Path | None) -> Text:
     """Return what is known beforehand of a corpus' text: of WMT14 without a request, else with few."""
     if _hub_name(corpus)[0] == WMT14 and mirror is None:
-        download, size = WMT14_BYTES[str(corpus.config)]
-        arrow, rows = 0 if corpus.limit else size, {"train": corpus.rows}
-        return Text(f"{_address(corpus)} at {WMT14_REVISION}", None, download, size, arrow, rows)
+        origin, rows = f"{_address(corpus)} at {WMT14_REVISION}", {"train": corpus.rows}
+        return Text(origin, None, *WMT14_BYTES[str(corpus.config)], rows)
     with tempfile.TemporaryDirectory() as work:
         try:
             return open_text(corpus, mirror, Path(), Path(work))

@@ -36,10 +36,10 @@ GERMAN, STEM = ({row[0]: row[column] for row in _rows(TABLES["adjectives"])} for
 ACTIONS = [(*key.split(" | "), _rows(verbs)) for key, verbs in TABLES["verbs"].items()]
 ACTS = [(_rows(verb)[0], scene) for verb, scenes in TABLES["scenes"].items() for scene in _rows(scenes)]
 IRREGULAR = {row[0]: row[1:] for row in _rows(TABLES["finite"])}
-ONES = _rows(TABLES["units"])  # from index 19 on: the tens
+ONES = [(one, eins) for one, eins in _rows(TABLES["units"])]  # from index 19 on: the tens
 DIGITS = [("one", "ein"), *ONES[1:9]]
 COMPOUNDS = [(f"{ten}-{one}", f"{eins}und{zehn}") for ten, zehn in ONES[19:] for one, eins in DIGITS]
-NUMBERS: dict[str, str] = {en: de for en, de in [*ONES[1:], *COMPOUNDS]}
+NUMBERS = dict(ONES[1:] + COMPOUNDS)
 PERSONS, OTHERS = (
     [Phrase(row[0], row[1:4], int(row[4])) for row in _rows(TABLES[table])] for table in ("pronouns", "objects")
 )
