@@ -93,8 +93,7 @@ class Text:
         if missing:
             self.origin += f", but {missing[0]} is not there"
         else:
-            sizes = (file.stat().st_size * (3 if file.suffix in (".gz", ".parquet") else 1) for file in self.files)
-            self.bytes = sum(sizes)
+            self.bytes = sum(f.stat().st_size * (3 if f.suffix in (".gz", ".parquet") else 1) for f in self.files)
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
@@ -195,11 +194,9 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
 def _generate(seed: int, work: Path) -> None:
     from nmt_cli.corpus import toy
 
-    generated = toy.generate(seed)
-    for split in SPLITS:
+    for split, pairs in vars(toy.generate(seed)).items():
         for side, language in enumerate(("en", "de")):
-            lines = "".join(pair[side] + "\n" for pair in getattr(generated, split))
-            (work / f"{split}.{language}").write_bytes(lines.encode())
+            (work / f"{split}.{language}").write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
 
 
 def _multi30k(corpus: recipe.Corpus, mirror: Path | None, downloads: Path) -> Text:
@@ -241,10 +238,9 @@ def fetch(url: str, target: Path, sha256: str | None) -> None:
 
 def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
     """Return the repository on the hub and its revision: a commit, a branch, or None for the newest commit."""
-    name = corpus.name or ""
-    if name.startswith("wmt14-"):
+    if str(corpus.name).startswith("wmt14-"):
         return WMT14, WMT14_REVISION
-    repo, _, revision = name.removeprefix("hub:").partition("@")
+    repo, _, revision = str(corpus.name).removeprefix("hub:").partition("@")
     return repo, revision or None
 
 
@@ -368,8 +364,8 @@ def _hub_chunks(
                 yield sides[0], sides[1]
                 if rows == limit:
                     break
-    name = f"{corpus.config or corpus.name}/{split}"
-    sources.append({"name": name, "bytes": size, "rows": rows, "sha256": digest.hexdigest()})
+    source = {"name": f"{corpus.config or corpus.name}/{split}", "bytes": size, "rows": rows}
+    sources.append({**source, "sha256": digest.hexdigest()})
 
 
 def _download(builder: Any, repo: str) -> None:
