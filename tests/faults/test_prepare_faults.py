@@ -12,7 +12,7 @@ import pytest
 import texts
 
 from nmt_cli import artefact
-from nmt_cli.corpus import cleaning, stages, store
+from nmt_cli.corpus import stages, store
 from nmt_cli.errors import BusyError, DataError, MissingError, NmtError, StorageError
 
 PAIRS = texts.pairs(600)
@@ -28,19 +28,13 @@ def refused(tmp_path: Path, src: Path, tgt: Path, **more: Any) -> NmtError:
     return caught.value
 
 
-@pytest.mark.parametrize(("more", "fewer"), [(600, 599), (598, 600), (600, 1)])
+@pytest.mark.parametrize(("more", "fewer"), [(600, 599), (1, 600)])
 def test_unequal_sides(tmp_path: Path, more: int, fewer: int) -> None:
     src = texts.write(tmp_path / "a.en", ["a"] * more)
     error = refused(tmp_path, src, texts.write(tmp_path / "a.de", ["b"] * fewer))
     assert error.exit_code == 65
     assert f"a.en has {more:,} lines" in str(error)
     assert f"a.de has {fewer:,}" in str(error)
-
-
-def test_blank_lines_at_the_end_are_lines_too(tmp_path: Path) -> None:
-    (tmp_path / "a.en").write_bytes(b"a\nb\n\n")
-    (tmp_path / "a.de").write_bytes(b"c\nd\n")
-    assert "has 3 lines" in str(refused(tmp_path, tmp_path / "a.en", tmp_path / "a.de"))
 
 
 @pytest.mark.parametrize(
@@ -69,19 +63,11 @@ def test_files_that_are_not_what_they_are_named(tmp_path: Path, data: bytes, nam
     assert name in str(error)
 
 
-def test_random_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a.en").write_bytes(b"".join(os.urandom(50).replace(b"\n", b"x") + b"\n" for _ in range(500)))
-    error = refused(tmp_path, tmp_path / "a.en", texts.write(tmp_path / "a.de", ["b"] * 500))
-    assert error.exit_code == 65
-    assert "500 lines are not UTF-8, the first is line 1 of 500" in str(error)
-
-
-@pytest.mark.parametrize("damage", ["cut one byte", "cut half", "garbage after", "flip"])
+@pytest.mark.parametrize("damage", ["cut one byte", "garbage after", "flip"])
 def test_damaged_gzip(tmp_path: Path, damage: str) -> None:
     data = gzip.compress("\n".join(src for src, _ in PAIRS).encode())
     damaged = {
         "cut one byte": data[:-1],
-        "cut half": data[: len(data) // 2],
         "garbage after": data + b"garbage",
         "flip": data[:1000] + bytes([data[1000] ^ 4]) + data[1001:],
     }[damage]
@@ -105,22 +91,6 @@ def test_a_held_out_set_may_lose_nothing(tmp_path: Path) -> None:
     src, tgt = texts.write(tmp_path / "a.en", ["a", "b"]), texts.write(tmp_path / "a.de", ["c", "d"])
     dev = texts.write(tmp_path / "dev.en", [b"\xff", b"x"])
     assert "dev.en" in str(refused(tmp_path, src, tgt, dev_src=str(dev), dev_tgt=str(tgt)))
-
-
-def test_floods_of_characters_meet_the_length_limit(tmp_path: Path) -> None:
-    floods = [("e" + "\u0301" * 10_000, "c " * 9)]
-    settings = {"check_script": False}
-    out = texts.run(texts.own(tmp_path / "in", [*PAIRS, *floods], cleaning=settings), tmp_path / "out")
-    dropped = artefact.read_json(out / "cleaning.json")["dropped"]
-    assert dropped[cleaning.TOO_LONG]["pairs"] == 1
-
-
-@pytest.mark.parametrize("data", [b"", b"garbage"])
-def test_a_bad_tokenizer_is_named(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "bad.model").write_bytes(data)
-    section = texts.own(tmp_path / "in", PAIRS, tokenizer={"file": str(tmp_path / "bad.model")})
-    with pytest.raises(DataError, match=r"bad\.model is not"):
-        texts.run(section, tmp_path / "out")
 
 
 def test_a_place_nobody_can_write_to(tmp_path: Path) -> None:
@@ -233,7 +203,7 @@ def _dying(function: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
     return replacement
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("delay", [0.0, 0.3])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signals(large: Path, tmp_path: Path, number: int, code: int, delay: float) -> None:
     process = start(large, tmp_path / "out", 2)
