@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import texts
+from nmt_cli.scoring.inputs import ScoreOptions
 
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing.brackets import Brackets, compare, corpus_brackets
 from nmt_cli.scoring import score
-from nmt_cli.scoring.inputs import ScoreOptions
 
 # (S (NP I) (VP saw (NP the man) (PP with (NP glasses))) .): S 0-6, NP 0-1, VP 1-6, NP 2-4, PP 4-6, NP 5-6
 GOLD = "S NP PRP /NP VP VBD NP DT NN /NP PP IN NP NNS /NP /PP /VP . /S"

@@ -49,7 +49,7 @@ def job(jobs: Jobs) -> Job:
 
 
 def sentences(directory: Path, steps: int) -> list[list[int]]:
-    """Return the sentences of each update, over all ranks; the last word counts where an update was computed twice."""
+    """Return the sentences of each step, over all ranks; the last word counts where a step was computed twice."""
     found: dict[int, dict[str, list[int]]] = {}
     for path in sorted(directory.glob("ids-*.jsonl")):
         for line in path.read_text().splitlines():
@@ -63,10 +63,10 @@ def curve(run: Path) -> list[float]:
 
 
 def test_one_two_and_one_process_train_the_same_model(tmp_path: Path, jobs: Jobs) -> None:
-    """Bars B5 and B6: the same sentences in every update, the loss within 1e-5 over 100 updates.
+    """Bars B5 and B6: the same sentences in every step, the loss within 1e-5 over 100 steps.
 
     The rate is low, since at the recipe's own one this small model is chaotic: there another order of float32 sums
-    moves the loss by a hundredth within 100 updates in one process too (`training.memory_tokens=1`).
+    moves the loss by a hundredth within 100 steps in one process too (`training.memory_tokens=1`).
     """
     changes = ("training.log_every=1", "training.validate_every=100", "training.rate_factor=0.1")
     specs = []
@@ -94,11 +94,11 @@ def test_one_two_and_one_process_train_the_same_model(tmp_path: Path, jobs: Jobs
     assert elastic == pytest.approx(alone, rel=1e-5)
 
 
-def test_a_signal_to_one_process_stops_both_at_the_same_update(tmp_path: Path, jobs: Jobs) -> None:
+def test_a_signal_to_one_process_stops_both_after_the_same_step(tmp_path: Path, jobs: Jobs) -> None:
     stopped, resumed = jobs({"world": 2, "kill": ["SIGTERM", 7, 1]}, {"world": 2, "set": ["training.steps=9"]})
     assert stopped["codes"] == [143, 143], stopped["stderr"]
-    assert stopped["stderr"].count("stopped after update 7") == 1
-    assert stopped["stderr"].count("resuming after update 7") == 1
+    assert stopped["stderr"].count("stopped after step 7") == 1
+    assert stopped["stderr"].count("resuming after step 7") == 1
     assert resumed["codes"] == [0, 0]
     assert checkpoints.steps_in(tmp_path / "run") == [7, 9]
 
@@ -106,7 +106,7 @@ def test_a_signal_to_one_process_stops_both_at_the_same_update(tmp_path: Path, j
 def test_poison_on_one_process_is_skipped_by_both(tmp_path: Path, job: Job) -> None:
     result = job(2, "training.steps=10", nan=[7, 1])
     assert result["codes"] == [0, 0], result["stderr"]
-    assert result["stderr"].count("update 7: the gradient is not finite") == 1
+    assert result["stderr"].count("step 7: the gradient is not finite") == 1
     assert checkpoints.read_state(tmp_path / "run", 10).skipped == 1
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import texts
+from nmt_cli.scoring.inputs import ScoreOptions
 
 from nmt_cli import recipe
 from nmt_cli.parsing import trees
 from nmt_cli.reporting.doctor import gather
 from nmt_cli.reproduce import ReproduceOptions, reproduce
-from nmt_cli.scoring.inputs import ScoreOptions
 from nmt_cli.scoring.score import evaluate
 from nmt_cli.training.train import TrainOptions, train
 from nmt_cli.translation.translate import TranslateOptions, translate

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nmt_cli.scoring.inputs import ScoreOptions
 
 from nmt_cli import artefact
 from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, OutputError, UsageError
 from nmt_cli.scoring import report, score
-from nmt_cli.scoring.inputs import ScoreOptions
 from nmt_cli.scoring.paper_bleu import paper_bleu
 
 # Words that lines and tokenizers break at, between ordinary ones.

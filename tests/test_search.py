@@ -11,16 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nmt_cli.translation.scores import force_all
 from reference import batch_of, random_model, random_pairs, tiny
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DivergedError
-from nmt_cli.transformer.cache import BLOCK, Incremental, for_inference
+from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
+from nmt_cli.transformer.hardware import Int8Linear
 from nmt_cli.transformer.model import PAD, Transformer
-from nmt_cli.transformer.quantised import Int8Linear
 from nmt_cli.translation import candidates
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.scores import force_all
 from nmt_cli.translation.search import (
     Hypothesis,
     SearchSettings,
@@ -172,7 +172,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
     """N9: 40 steps in which hypotheses continue each other at random, so that the cache is cleared many times."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
-    decoder = Incremental(model, dtype, width)
+    decoder = DecoderCache(model, dtype, width)
     with torch.inference_mode():
         batch = batch_of([(source, [EOS]) for source in sources])
         decoder.resize([], 2)
@@ -196,7 +196,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
     """A slot's hypotheses that all come from one ancestor need one entry a position, not one for each hypothesis."""
     model, width = model_of(1, max_length=64), 4
-    decoder = Incremental(model, DOUBLE, width)
+    decoder = DecoderCache(model, DOUBLE, width)
     with torch.inference_mode():
         batch = batch_of([([3, EOS], [EOS])])
         decoder.resize([], 1)

@@ -14,6 +14,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nmt_cli.transformer.attention_weights import attention_weights
+from nmt_cli.translation.output import Line, Part
+from nmt_cli.translation.pipeline import Pipeline
+from nmt_cli.translation.stream import CHUNK_LINES, MAX_LINE_BYTES, LineReader, count_lines, write_lines
 from safetensors.torch import load_file
 from tiny_model import content, make_model, memory_file
 
@@ -21,16 +25,12 @@ from nmt_cli import console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
-from nmt_cli.transformer.attention_weights import attention_weights
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation import pipeline, workers
 from nmt_cli.translation import translate as module
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.output import Line, Part
-from nmt_cli.translation.pipeline import Pipeline
 from nmt_cli.translation.search import Source
 from nmt_cli.translation.segments import halves, looping, split
-from nmt_cli.translation.stream import CHUNK_LINES, MAX_LINE_BYTES, LineReader, count_lines, write_lines
 from nmt_cli.translation.translate import (
     Engine,
     TranslateOptions,

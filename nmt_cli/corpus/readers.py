@@ -35,7 +35,7 @@ def split_lines(data: bytes, name: str) -> list[str]:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}, line {number:,} is not UTF-8: {error.reason}. Convert it to UTF-8") from None
+        raise DataError(f"{name}, line {number:,} is not UTF-8. Convert it, for example with iconv") from None
     return lines[:-1] if lines[-1] == "" else lines
 
 

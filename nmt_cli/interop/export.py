@@ -139,7 +139,7 @@ def _judge(found: "Proof", tokenizer: Any, kept: list[int], references: list[str
     Raises:
         DataError: the export differs beyond rounding and was not quantised.
     """
-    from nmt_cli.scoring.score import corpus_bleu
+    from nmt_cli.scoring.metrics import corpus_bleu
 
     rows = [
         [
@@ -183,7 +183,7 @@ def _judge(found: "Proof", tokenizer: Any, kept: list[int], references: list[str
 def _scores(loaded: "LoadedModel") -> str:
     """Return test scores if `nmt reproduce` translated the test set with this very model, else how to get them."""
     from nmt_cli.corpus.store import open_corpus, read_lines
-    from nmt_cli.scoring.score import corpus_bleu, corpus_chrf
+    from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
     from nmt_cli.transformer.weights import WEIGHTS
 
     run, data = loaded.directory.parent, Path("data") / str(loaded.recipe.corpus.name)

@@ -193,7 +193,7 @@ def _check(model: "Transformer", source: Path, order: list[int]) -> float:
     from nmt_cli.interop.hf import NO_LOGIT
     from nmt_cli.interop.peers import Transformers
     from nmt_cli.interop.proof import TOLERANCE, largest_difference
-    from nmt_cli.translation.search import force
+    from nmt_cli.translation.lines import force
 
     generator = torch.Generator().manual_seed(1)
     draw = torch.randint(3, len(order), (2, CHECKED_PAIRS, 12), generator=generator).tolist()

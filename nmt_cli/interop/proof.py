@@ -13,7 +13,8 @@ from nmt_cli.interop.peers import CTranslate2, Transformers
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.lines import translate_ids
-from nmt_cli.translation.search import SearchSettings, force
+from nmt_cli.translation.lines import force
+from nmt_cli.translation.search import SearchSettings
 
 TOLERANCE = 1e-4  # nats per token, or this fraction where a token has less than one in e: float32 in another order
 BATCH = 32

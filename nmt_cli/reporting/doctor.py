@@ -25,9 +25,9 @@ from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError, printable
 from nmt_cli.reporting import paper
-from nmt_cli.scoring.inputs import Text, read
+from nmt_cli.scoring.metrics import TOKENISED, corpus_bleu
 from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
-from nmt_cli.scoring.score import TOKENISED, corpus_bleu
+from nmt_cli.scoring.score import Text, read
 from nmt_cli.training import metrics
 
 Cost = tuple[float, float]

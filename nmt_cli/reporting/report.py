@@ -13,8 +13,7 @@ from nmt_cli.errors import DataError, MissingError
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.page import compared, details, escape, page, section, table
 from nmt_cli.reporting.svg import Line, histogram, line_chart
-from nmt_cli.scoring.inputs import ScoreOptions
-from nmt_cli.scoring.score import evaluate
+from nmt_cli.scoring.score import ScoreOptions, evaluate
 from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training.optim import noam_rate
 from nmt_cli.transformer.model import parameter_count
@@ -33,7 +32,7 @@ class _Run:
     updates: list[dict[str, Any]]
     validations: list[dict[str, Any]]
     model: dict[str, Any] | None
-    scores: dict[str, Any] | None
+    scores: Any
 
     @property
     def name(self) -> str:
@@ -88,7 +87,7 @@ def _open(directory: Path, data: Path | None) -> _Run:
     if corpus and (directory / "test.hyp").exists() and corpus.lines("test")[1]:
         kinds = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
         options = ScoreOptions(directory / "test.hyp", corpus=where, metrics=kinds, details=True)
-        scores = evaluate(options)
+        scores = evaluate(options).to_json()
     updates = [r for r in records if "rate" in r]
     return _Run(directory, settings, corpus, updates, [r for r in records if "dev_nll" in r], model, scores)
 

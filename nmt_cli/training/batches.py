@@ -54,14 +54,7 @@ def _cut(costs: Lengths, parts: int) -> list[int]:
 
 
 class BatchPlan:
-    """Which sentences each step of a run takes.
-
-    Args:
-        corpus: whose training pairs are dealt out.
-        tokens_per_step: source tokens and target tokens per step, of each, on average (EOS counted).
-        micro_batches: per step.
-        seed: of the permutations.
-    """
+    """Which sentences each step takes: on average `tokens_per_step` source and as many target tokens, EOS counted."""
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
@@ -90,11 +83,9 @@ class BatchPlan:
         return [chosen[a:b] for a, b in itertools.pairwise(bounds)]
 
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
-        """Return the source and target tokens of these pairs."""
         return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
 
     def batch(self, sentences: Lengths, device: torch.device | str = "cpu") -> Batch:
-        """Return these pairs, packed."""
         return pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
 
 
@@ -159,13 +150,8 @@ def dropout_masks(
     different ones.
 
     Args:
-        keys: of the micro-batches.
-        tokens: source and target tokens of each.
+        keys: of the micro-batches; `tokens`: source and target tokens of each.
         places: how many masks the encoder and the decoder need.
-        d_model: width of a mask.
-        probability: P_drop.
-        dtype: of the masks.
-        device: where they are drawn.
     """
     if not probability:
         return None

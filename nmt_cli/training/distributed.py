@@ -24,11 +24,7 @@ TIMEOUT_SECONDS = 600  # for another process: it may be validating or saving
 
 
 def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = None) -> Any:
-    """Return Accelerate's view of device and processes, after refusing what would train another model.
-
-    Raises:
-        UsageError: a tracker that is not installed, a wrapper other than DDP, or too many processes.
-    """
+    """Return Accelerate's view of device and processes, after refusing what it could not train the same model on."""
     if os.environ.get("MASTER_ADDR") and "WORLD_SIZE" not in os.environ:
         warn(
             "this is one process alone, though several were asked for: on CPUs accelerate launch starts only one. Use "
@@ -86,7 +82,6 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """What the process exits with after the signal."""
         return INTERRUPTED if self.signal == signal.SIGINT else TERMINATED
 
 

@@ -18,12 +18,7 @@ if TYPE_CHECKING:  # reading the file needs no torch
 
 
 class Metrics:
-    """The metrics file of a run.
-
-    Args:
-        path: of the file; created where there is none.
-        size: bytes that belong to the run so far; what a killed process wrote after its last checkpoint is cut off.
-    """
+    """The metrics file of a run, cut back to `size` bytes: without what was written after the last checkpoint."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.file = path.open("a+b", buffering=0)
@@ -97,11 +92,7 @@ def peak_memory_mb() -> int:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return all whole records; a last line cut short by a kill is left out.
-
-    Raises:
-        DataError: a line before the last is damaged.
-    """
+    """Return all whole records; a last line cut short by a kill is left out."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli.transformer.quantised import Int8Linear
+from nmt_cli.transformer.hardware import Int8Linear
 
 
 class Layout:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias
+from nmt_cli.transformer.hardware import Int8Linear
 from nmt_cli.transformer.model import NO_DROPOUT, PAD, DecoderLayer, Transformer, layer_norm
-from nmt_cli.transformer.quantised import Int8Linear
 
 ROUND = 8  # caches hold a multiple of this many entries
 STEPS = 6  # between two clearances of the cache, at least
@@ -51,7 +51,7 @@ def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False)
     return frozen
 
 
-class Incremental:
+class DecoderCache:
     """Key/value caches of one model for slots of W hypotheses; none at first, see `resize`.
 
     Args:

@@ -1,16 +1,23 @@
-"""What the hardware has to offer to training and translation alike: arithmetic and memory."""
+"""What the hardware offers to training and translation: devices, arithmetic, 8-bit products, memory."""
 
 import ctypes
+import os
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from nmt_cli.errors import UsageError
 
+ZERO = 128  # activations are stored as unsigned bytes: oneDNN's fast kernels want those
 
-def inference_device() -> torch.device:
-    """Return the first GPU, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+def choose_device() -> torch.device:
+    """Return this process's GPU (by LOCAL_RANK, else the first); the CPU without one or with ACCELERATE_USE_CPU."""
+    count = torch.cuda.device_count()
+    if not count or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
@@ -22,24 +29,19 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         has = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        capabilities = torch.backends.cpu.get_cpu_capability()
-        has = "AVX512" in capabilities and _cpu_has("avx512_bf16", "amx_bf16")
+        has = "AVX512" in torch.backends.cpu.get_cpu_capability() and _cpu_has("avx512_bf16", "amx_bf16")
     if precision == "bf16" and not has:
         raise UsageError("precision is bf16, which this hardware does not have. Set it to auto or fp32")
     return torch.bfloat16 if has and precision != "fp32" else torch.float32
 
 
 def has_int8(device: torch.device) -> bool:
-    """Return whether 8-bit layers are right and fast here: a CPU with VNNI, whose products of bytes are exact."""
+    """Return whether 8-bit layers are exact and fast here: on a CPU with VNNI."""
     return device.type == "cpu" and _cpu_has("avx512_vnni", "avx_vnni")
 
 
 def check_int8(device: torch.device) -> None:
-    """Refuse 8-bit layers where they would be wrong: without VNNI the products of bytes overflow 16 bits.
-
-    Raises:
-        UsageError: this hardware has no exact products of bytes.
-    """
+    """Refuse 8-bit layers where they would be wrong: without VNNI the products of bytes overflow 16 bits."""
     if device.type != "cpu":
         raise UsageError("--precision int8 is for CPUs. Leave it out, or hide the GPU: CUDA_VISIBLE_DEVICES=")
     if not has_int8(device):
@@ -65,3 +67,42 @@ def reuse_memory() -> None:
     if mallopt is not None:
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, 2**31 - 1)
+
+
+class Int8Linear(nn.Module):
+    """x W^T + b with 8-bit weights and activations, for CPUs whose vector units multiply bytes.
+
+    Weights have one scale per output. Activations have one scale per row, computed at run time: with one per tensor a
+    sentence's translation would depend on the sentences beside it.
+
+    Args:
+        weight_OI: of the layer.
+        bias_O: None for none.
+        dtype: of the output.
+    """
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.scale_O = weight_OI.float().abs().amax(1).clamp_min(1e-12) / 127
+        bytes_OI = (weight_OI.float() / self.scale_O[:, None]).round().to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(bytes_OI, None)
+        self.zeros_O = torch.zeros(len(self.scale_O), dtype=torch.int64)
+        # What the offset of the activations adds to every product; taking it off here is faster than a zero point.
+        self.offset_O = bytes_OI.sum(1, dtype=torch.float32) * self.scale_O * (-ZERO / 127)
+        self.bias_O = None if bias_O is None else bias_O.to(dtype)
+        self.dtype = dtype
+
+    def forward(self, x_NI: Tensor) -> Tensor:
+        x_NI = x_NI.float()
+        largest_N1 = x_NI.abs().amax(1, keepdim=True).clamp_min_(1e-12)
+        # Adding a half before the fraction is cut off rounds to nearest; to bytes by way of int16 is the fast way.
+        bytes_NI = (x_NI * (127 / largest_N1)).add_(ZERO + 0.5).to(torch.int16).to(torch.uint8)
+        weights, offset = (self.packed, self.scale_O, self.zeros_O), self.offset_O
+        y_NO: Tensor = torch.ops.onednn.qlinear_pointwise(
+            bytes_NI, 1 / 127, 0, *weights, offset, 1.0, 0, self.dtype, "none", [], ""
+        )
+        largest_N1 = largest_N1.to(self.dtype)
+        return y_NO.mul_(largest_N1) if self.bias_O is None else torch.addcmul(self.bias_O, y_NO, largest_N1)
+
+
+inference_device = choose_device

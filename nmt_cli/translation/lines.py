@@ -1,38 +1,30 @@
-"""Lines of text in, the same number of lines out, in order: what validation, translate and score share."""
+"""Kept until their callers use Translator."""
 
 from collections.abc import Sequence
 
 import torch
 
 from nmt_cli.console import warn
-from nmt_cli.corpus.cleaning import normalise
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation.search import Hypothesis, SearchSettings, Source, search
+from nmt_cli.translation.search import SearchSettings, score_targets, search
+from nmt_cli.translation.segments import Hypothesis, Segment, encode
 
-
-def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
-    """Return each line's ids, closed by EOS; [] for a line without text."""
-    ids = tokenizer.encode([normalise(line) for line in lines])
-    return [[*line, EOS] if line else [] for line in ids]
+__all__ = ["encode", "force", "translate_ids", "translate_lines"]
 
 
 def translate_ids(
     models: Sequence[Transformer], dtype: torch.dtype, sources: Sequence[Sequence[int]], settings: SearchSettings
 ) -> list[list[Hypothesis]]:
-    """Return the best hypotheses of every source, in order; [] for an empty source.
-
-    Long sentences come first, so that neighbours are alike and the last ones leave soon.
-    """
     limit = min(model.settings.max_length for model in models)
-    long = sum(len(source) > limit for source in sources)
-    if long:
+    if long := sum(len(source) > limit for source in sources):
         warn(f"{long:,} sources were longer than the model's {limit} pieces and were cut")
         sources = [[*source[: limit - 1], EOS] if len(source) > limit else source for source in sources]
     order = sorted((i for i in range(len(sources)) if sources[i]), key=lambda i: -len(sources[i]))
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    for place, hypotheses in search(models, dtype, iter([Source(sources[i]) for i in order]), settings):
-        results[order[place]] = hypotheses
+    for result in search(models, dtype, iter([Segment(i, sources[i]) for i in order]), settings):
+        if result:
+            results[result[0]] = result[1]
     return results
 
 
@@ -43,7 +35,11 @@ def translate_lines(
     lines: Sequence[str],
     settings: SearchSettings,
 ) -> list[str]:
-    """Return one translation per line; a line without text gives an empty one."""
-    sources = encode(tokenizer, lines)
-    best = translate_ids(models, dtype, sources, settings)
+    best = translate_ids(models, dtype, encode(tokenizer, lines), settings)
     return tokenizer.decode([hypotheses[0].ids if hypotheses else [] for hypotheses in best])
+
+
+def force(
+    model: Transformer, dtype: torch.dtype, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> list[list[float]]:
+    return score_targets([model], dtype, pairs)

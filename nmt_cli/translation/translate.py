@@ -1,35 +1,37 @@
 """The translate command: lines in, the same number of lines out, in order."""
 
+import itertools
+import json
 import math
 import os
-import socket
+import re
+import select
+import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import Progress, say, set_quiet, warn
+from nmt_cli import artefact
+from nmt_cli.console import Progress, say, warn
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
-from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.hardware import check_int8, choose_dtype, has_int8
-from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import LoadedModel, load_model
+from nmt_cli.transformer.attention_scores import attention_scores
+from nmt_cli.transformer.weights import save_tensors
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.lines import translate_lines
-from nmt_cli.translation.output import Format, Output
-from nmt_cli.translation.pipeline import SAMPLE_BITS, Cutting, Pipeline
-from nmt_cli.translation.scores import score_pairs
-from nmt_cli.translation.search import Hypothesis, SearchSettings
-from nmt_cli.translation.stream import MAX_LINE_BYTES, LineReader, count_lines
-from nmt_cli.translation.workers import forked, gathered, joined, parallel_search, serve, steady_search, telling
+from nmt_cli.translation.segments import ScoredTranslation
+from nmt_cli.translation.translator import MAX_SAMPLES, Translation, Translator
 
-MAX_WORKERS = 16
-MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
+MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
+READ_BYTES = 1 << 16
+COUNTED_BYTES = 1 << 30  # a second's work
+MAX_ATTENTION_BYTES = 1 << 30
+_INVALID = re.compile("\ufffd+")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class TranslateOptions:
         precision: "auto", "fp32", "bf16" or "int8".
         format: "text" or "jsonl".
         n_best: hypotheses per line.
-        split: whether lines longer than the model was trained on are split, and failed translations tried in halves.
+        split: whether long lines are cut at sentence ends, and failed translations tried again in halves.
         strict: whether input that is not UTF-8 is an error.
         prefix: a file with one forced prefix per line.
         score_pairs: a file with one translation per line, to be scored instead of translating.
@@ -60,7 +62,7 @@ class TranslateOptions:
     precision: str = "auto"
     format: str = "text"
     n_best: int = 1
-    split: bool = True
+    split: bool | None = None
     strict: bool = False
     prefix: Path | None = None
     score_pairs: Path | None = None
@@ -68,17 +70,6 @@ class TranslateOptions:
     attention: Path | None = None
     sampling: Sampling | None = None
     workers: int | None = None
-
-
-@dataclass(frozen=True)
-class Engine:
-    """Models ready to search with."""
-
-    models: list[Transformer]
-    dtype: torch.dtype
-    tokenizer: Tokenizer
-    loaded: LoadedModel
-    settings: SearchSettings
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
@@ -102,30 +93,10 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     return (chosen,)
 
 
-def _world() -> int:
-    """Return how many processes the job has that this one was launched in."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _check_launch(options: TranslateOptions) -> None:
-    """Refuse what a launched job of several processes cannot do."""
-    world = _world()
-    if int(os.environ.get("LOCAL_WORLD_SIZE", world)) != world:
-        raise UsageError("translate shares lines among the processes of one machine, and this job has more machines")
-    if options.workers:
-        raise UsageError(f"the job has {world} processes already: leave out --workers")
-    if options.input is None and os.isatty(0):
-        raise UsageError("a launched process cannot read the terminal. Give a file, --input FILE, or a pipe")
-
-
 def _check(options: TranslateOptions) -> None:
     """Refuse options that contradict each other, before a model is loaded."""
-    for name, value, choices in (
-        ("--precision", options.precision, ("auto", "fp32", "bf16", "int8")),
-        ("--format", options.format, ("text", "jsonl")),
-    ):
-        if value not in choices:
-            raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    if options.format not in ("text", "jsonl"):
+        raise UsageError(f"--format must be one of text, jsonl, not {options.format!r}")
     if options.beam is not None and options.n_best > options.beam and not options.sampling:
         raise UsageError(f"--n-best {options.n_best} needs --beam {options.n_best} or more, not {options.beam}")
     if options.sampling and options.n_best > MAX_SAMPLES:
@@ -138,8 +109,6 @@ def _check(options: TranslateOptions) -> None:
         raise MissingError("stdin is closed. Give a file: --input FILE")
     if options.output is None and sys.stdout is None:
         raise StorageError("stdout is closed. Give a file: --output FILE")
-    if _world() > 1 and not options.score_pairs:
-        _check_launch(options)
     for path in (options.input, options.prefix, options.score_pairs):
         if path and not path.exists():
             raise MissingError(f"no file {path}. Check the path")
@@ -148,111 +117,32 @@ def _check(options: TranslateOptions) -> None:
             raise OutputError(f"no directory {path.parent} to write {path.name} to. Make it first")
 
 
-def _device() -> torch.device:
-    """Return the GPU of this process, else the CPU."""
-    count = torch.cuda.device_count()
-    if not count or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)
-
-
-def prepare_engine(options: TranslateOptions, device: torch.device | None = None) -> Engine:
-    """Load the models and settle what is left open.
-
-    Args:
-        options: what to translate and how.
-        device: that the search is for; None for this process's.
-
-    Raises:
-        DataError: the models of an ensemble have different tokenizers.
-    """
-    loaded = [load_model(path) for path in choose_models(options.models)]
-    first = loaded[0]
-    for other in loaded[1:]:
-        if other.tokenizer_file.read_bytes() != first.tokenizer_file.read_bytes():
-            raise DataError(f"{other.directory} and {first.directory} have different tokenizers: no ensemble of these")
-    device = device or _device()
-    if options.precision == "int8":
-        check_int8(device)
-    # "auto" is what is fastest and loses at most 0.1 BLEU: measured in tests/benchmarks/README.md.
-    int8 = options.precision == "int8" or (options.precision == "auto" and has_int8(device))
-    dtype = choose_dtype("auto" if int8 else options.precision, device)
-    decoding = first.recipe.decoding
-    beam = 1 if options.sampling else decoding.beam if options.beam is None else options.beam
-    settings = SearchSettings(
-        max(beam, 1 if options.sampling else options.n_best),
-        decoding.alpha if options.alpha is None else options.alpha,
-        decoding.extra_length if options.extra_length is None else options.extra_length,
-        best=1 if options.sampling else options.n_best,
-        sampling=options.sampling,
-    )
-    models = [for_inference(one.model, dtype, int8=int8) for one in loaded]
-    return Engine(models, dtype, Tokenizer(first.tokenizer_file), first, settings)
-
-
-def _devices(options: TranslateOptions) -> list[str]:
-    """Return one entry for every process that searches: one GPU, or the CPU's cores."""
-    device = _device()
-    if device.type == "cuda":
-        return [str(device)]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ["cpu"] * (options.workers or min(cores, MAX_WORKERS))
-
-
-def _serve(options: TranslateOptions) -> None:
-    """Search on this process's device what the first process of the job sends."""
-    set_quiet(True)  # the first process has said it
-    with joined() as connection, telling(connection):
-        engine = prepare_engine(options)
-        serve(connection, engine.models, engine.dtype, engine.settings, str(_device()))
-
-
 def translate(options: TranslateOptions) -> int:
-    """Translate lines from a file or stdin to a file or stdout, and return the exit code.
-
-    Under `accelerate launch` all processes search, each on its own device; the first one reads and writes.
-    """
-    world = 1 if options.score_pairs else _world()
+    """Translate lines from a file or stdin to a file or stdout, and return the exit code."""
     if int(os.environ.get("RANK", "0")):
-        if world > 1:
-            _serve(options)
-        return 0
+        return 0  # the first process of a launched job does the work, with processes of its own
     _check(options)
-    if world == 1:
-        return _translate(prepare_engine(options), options, [])
-    with gathered(world, lambda: _serve(options)) as connections:
-        if _device().type == "cuda":  # this process computes attention weights at most
-            return _translate(
-                prepare_engine(replace(options, precision="fp32"), torch.device("cpu")), options, connections
-            )
-        return _translate(prepare_engine(options), options, connections)
-
-
-def _translate(engine: Engine, options: TranslateOptions, processes: list[socket.socket]) -> int:
-    source = os.open(options.input, os.O_RDONLY) if options.input else 0
-    target, part = 1, None
-    if options.output and options.output.exists() and not options.output.is_file():
-        target = os.open(options.output, os.O_WRONLY)  # a pipe or a device: nothing to replace
-    elif options.output:
-        part = options.output.with_name(options.output.name + ".part")
-        target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    progress = Progress("translating", count_lines(source), "lines")
-    try:
-        with progress:
-            if options.score_pairs:
-                with options.score_pairs.open("rb") as targets:
-                    files = (source, targets.fileno(), target)
-                    _score(engine, files, options.format)
-            else:
-                _run(engine, options, source, target, progress, processes)
-    except BrokenPipeError:
-        return BROKEN_PIPE  # whoever read has gone, which is their right
-    except BaseException:
-        if part and progress.done:
-            say(f"{part} holds the first {progress.done:,} lines")
-        elif part:
-            part.unlink(missing_ok=True)
-        raise
+    with Translator(choose_models(options.models), precision=options.precision, workers=options.workers) as translator:
+        source = os.open(options.input, os.O_RDONLY) if options.input else 0
+        target, part = 1, None
+        if options.output and options.output.exists() and not options.output.is_file():
+            target = os.open(options.output, os.O_WRONLY)  # a pipe or a device: nothing to replace
+        elif options.output:
+            part = options.output.with_name(options.output.name + ".part")
+            target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        progress = Progress("translating", count_lines(source), "lines")
+        try:
+            with progress:
+                run = score_lines if options.score_pairs else translate_lines
+                run(translator, options, source, target, progress)
+        except BrokenPipeError:
+            return BROKEN_PIPE  # whoever read has gone, which is their right
+        except BaseException:
+            if part and progress.done:
+                say(f"{part} holds the first {progress.done:,} lines")
+            elif part:
+                part.unlink(missing_ok=True)
+            raise
     if part and options.output:
         os.fsync(target)
         part.replace(options.output)
@@ -260,70 +150,221 @@ def _translate(engine: Engine, options: TranslateOptions, processes: list[socket
     return 0
 
 
-def _run(
-    engine: Engine,
-    options: TranslateOptions,
-    source: int,
-    target: int,
-    progress: Progress,
-    processes: Sequence[socket.socket] = (),
+def count_lines(descriptor: int) -> int | None:
+    """Return how many lines are left to read; None where that cannot be known, or not soon."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > COUNTED_BYTES:
+        return None
+    place, count, end = os.lseek(descriptor, 0, os.SEEK_CUR), 0, b"\n"
+    while block := os.pread(descriptor, MAX_LINE_BYTES, place):
+        place, count, end = place + len(block), count + block.count(b"\n"), block[-1:]
+    return count + (end != b"\n")
+
+
+class LineReader:
+    """Lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
+
+    Args:
+        descriptor: to read from. Lines end at line feeds only.
+        strict: whether bytes that are not UTF-8 are an error; else U+FFFD stands for a run of them.
+        wait: returns whether to wait for a line that has not come yet; else None is what comes.
+
+    Attributes:
+        cut: how many lines were longer than MAX_LINE_BYTES.
+        invalid: the numbers of lines that are not UTF-8: how many, and the first.
+    """
+
+    def __init__(self, descriptor: int, *, strict: bool = False, wait: Callable[[], bool] = lambda: True) -> None:
+        self.descriptor, self.strict, self.wait = descriptor, strict, wait
+        self.cut, self.invalid = 0, (0, 0)
+
+    def __iter__(self) -> Iterator[str | None]:
+        number, line = 0, b""
+        while True:
+            if not self.wait() and not select.select([self.descriptor], [], [], 0)[0]:
+                yield None
+                continue
+            block = os.read(self.descriptor, READ_BYTES)
+            *lines, rest = block.split(b"\n")
+            for part in lines:
+                number += 1
+                yield self._text(line + part, number)
+                line = b""
+            line = (line + rest)[: MAX_LINE_BYTES + 1]
+            if not block:
+                if line:  # without a line feed
+                    yield self._text(line, number + 1)
+                return
+
+    def _text(self, line: bytes, number: int) -> str:
+        if len(line) > MAX_LINE_BYTES:
+            line = line[:MAX_LINE_BYTES]
+            self.cut += 1
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            if self.strict:
+                raise DataError(f"line {number} is not UTF-8. Convert the input, or leave out --strict") from None
+        count, first = self.invalid
+        self.invalid = count + 1, first or number
+        return _INVALID.sub("\ufffd", line.decode(errors="replace"))
+
+
+def write_line(descriptor: int, line: str) -> None:
+    """Write a line at once, so that what is stopped between two writes has written whole lines."""
+    view = memoryview(line.encode() + b"\n")
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def translate_lines(
+    translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    corpus, start = engine.loaded.recipe.corpus, time.monotonic()
-    split = options.split and corpus.tgt != recipe.TREES  # two trees are not the tree of both halves
-    longest = min(model.settings.max_length for model in engine.models)
-    limit = min(corpus.cleaning.max_tokens or longest, longest) if split else longest
-    samples = options.n_best if options.sampling else 0
-    form = Format(options.format, options.n_best, engine.settings.alpha, options.alignments, options.attention)
-    output = Output(target, form, engine.tokenizer, engine.models[0], engine.dtype, progress)
+    """Translate what comes from one descriptor to another, and say what happened."""
+    start = time.monotonic()
+    reader = LineReader(source, strict=options.strict, wait=lambda: translator.idle)
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
-    reader = LineReader(source)
-    cutting = Cutting(longest, limit, split, options.strict, samples)
-    pipeline = Pipeline(reader, prefixes, engine.tokenizer, cutting, output)
-    for number, hypotheses in _search(engine, pipeline, _devices(options), processes):
-        pipeline.settle(number, hypotheses)
-    output.close()
-    counts, seconds = pipeline.counts, time.monotonic() - start
-    if counts.invalid:
-        first = f"the first is line {counts.first_invalid:,}"
-        warn(f"{counts.invalid:,} lines are not UTF-8 ({first}): what is not was replaced")
+    attention = AttentionFile()
+    translations = translator.translate(
+        reader,
+        beam=options.beam,
+        alpha=options.alpha,
+        extra_length=options.extra_length,
+        n_best=options.n_best,
+        split=options.split,
+        sampling=options.sampling,
+        prefixes=prefixes,
+    )
+    for number, translation in enumerate(translations, 1):
+        alignment = None
+        if options.alignments or options.attention:
+            pairs = align(translator, translation, number, attention if options.attention else None)
+            alignment = " ".join(f"{a}-{b}" for a, b in pairs) if options.alignments else None
+        for line in formatted(translation, number, alignment, options.format):
+            write_line(target, line)
+        progress.advance()
+    if options.attention:
+        save_tensors(options.attention, attention.tensors)
+    _summarise(translator, reader, time.monotonic() - start)
+
+
+def _summarise(translator: Translator, reader: LineReader, seconds: float) -> None:
+    counts, longest = translator.counts, translator.max_length
+    if reader.invalid[0]:
+        count, first = reader.invalid
+        warn(f"{count:,} lines are not UTF-8 (the first is line {first:,}): what is not was replaced")
     if reader.cut:
         warn(f"{reader.cut:,} lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read")
     if counts.cut:
         warn(f"{counts.cut:,} lines were too long for the model and were cut")
     if counts.prefixes_cut:
-        warn(f"{counts.prefixes_cut:,} prefixes were longer than the model's {longest:,} pieces and were cut")
+        warn(f"{counts.prefixes_cut:,} prefixes were longer than the model's {longest:,} tokens and were cut")
     if counts.split:
-        say(f"{counts.split:,} lines over {limit} pieces were split at sentence ends and put together again")
+        say(f"{counts.split:,} lines longer than those of training were split at sentence ends and rejoined")
     if counts.retried:
         say(f"{counts.retried:,} translations were empty or repeated themselves and were tried again in halves")
-    say(f"{counts.lines:,} lines, {counts.pieces:,} pieces in {seconds:.1f} s, {counts.pieces / seconds:,.0f} pieces/s")
+    say(f"{counts.lines:,} lines, {counts.tokens:,} tokens in {seconds:.1f} s, {counts.tokens / seconds:,.0f} tokens/s")
 
 
-def _score(engine: Engine, files: tuple[int, int, int], kind: str) -> None:
-    device = _device()
-    models = [model.to(device) for model in engine.models]
-    lines, total, pieces = score_pairs(models, engine.dtype, engine.tokenizer, files, engine.settings, kind)
-    if pieces:
-        say(f"{lines:,} pairs, {-total / pieces:.4f} nats per piece, perplexity {math.exp(-total / pieces):.3f}")
+def formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
+    """Yield what is written for a line: its translation, its n-best list, or a JSON object."""
+    hypotheses = translation.hypotheses
+    if form == "jsonl":
+        records = [_record(hypothesis) for hypothesis in hypotheses]
+        if alignment is not None:
+            records[0]["alignment"] = alignment
+        yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
+        return
+    for rank, hypothesis in enumerate(hypotheses):
+        text = hypothesis.text if rank or alignment is None else f"{hypothesis.text} ||| {alignment}"
+        yield text if len(hypotheses) == 1 else f"{number - 1} ||| {text} ||| {hypothesis.score:.6g}"
 
 
-def _search(
-    engine: Engine, pipeline: Pipeline, devices: list[str], processes: Sequence[socket.socket]
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Search in these processes, else in processes of our own, else in this one."""
-    if processes:
-        yield from parallel_search(processes, pipeline.sources(), engine.settings, cuda=_device().type == "cuda")
-    elif len(devices) > 1:
-        with forked(engine.models, engine.dtype, engine.settings, devices) as processes:
-            yield from parallel_search(processes, pipeline.sources(), engine.settings, cuda=False)
-    else:
-        models = [model.to(devices[0]) for model in engine.models]
-        yield from steady_search(models, engine.dtype, pipeline.sources(), engine.settings)
+def _record(hypothesis: ScoredTranslation) -> dict[str, Any]:
+    names = ("text", "log_probability", "score", "tokens", "token_log_probabilities")
+    return {name: getattr(hypothesis, name) for name in names}
+
+
+class AttentionFile:
+    """The attention weights of all lines, by name, until they are written."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._bytes = 0
+
+    def add(self, name: str, tensors: dict[str, Tensor]) -> None:
+        for kind, tensor in tensors.items():
+            self.tensors[f"{name}.{kind}"] = tensor
+            self._bytes += tensor.numel() * tensor.element_size()
+        if self._bytes > MAX_ATTENTION_BYTES:
+            raise UsageError("--attention: the weights of so many lines take over 1 GB. Give fewer lines")
+
+
+def align(
+    translator: Translator, translation: Translation, number: int, attention: AttentionFile | None
+) -> list[tuple[int, int]]:
+    """Return (source word, target word) pairs of a line's best translation, and keep its attention where wanted.
+
+    Each target token belongs to the source token that the heads of the last layer but one look at most, on average.
+    Source: Garg et al. 2019.
+    """
+    pairs: set[tuple[int, int]] = set()
+    src_words = tgt_words = 0
+    for place, (source, target) in enumerate(translation.segments):
+        scores = attention_scores(translator.models[0], source, target, translator.dtype)
+        weights = {role: torch.softmax(tensor, -1).float() for role, tensor in scores.items()}
+        if attention:
+            ids = {"source": torch.tensor(source), "target": torch.tensor(target[:-1])}
+            attention.add(f"{number}.{place}", {**weights, **ids})
+        cross_TS = weights["cross"][max(0, len(weights["cross"]) - 2)].mean(0)[:-1, :-1]
+        src, tgt = (word_numbers(translator.tokenizer, ids[:-1]) for ids in (source, target))
+        for token, origin in enumerate(cross_TS.argmax(1).tolist() if src and tgt else []):
+            pairs.add((src_words + src[origin], tgt_words + tgt[token]))
+        src_words += src[-1] + 1 if src else 0
+        tgt_words += tgt[-1] + 1 if tgt else 0
+    return sorted(pairs)
+
+
+def word_numbers(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """Return the number of the word that each token belongs to."""
+    numbers: list[int] = []
+    for token in tokenizer.pieces(ids):
+        numbers.append((numbers[-1] + token.startswith("\u2581")) if numbers else 0)
+    return numbers
+
+
+def score_lines(
+    translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
+) -> None:
+    """Write the score of every pair of a source line and a line of --score-pairs.
+
+    Raises:
+        DataError: the files have different numbers of lines, or a pair is too long for the model.
+    """
+    total, tokens = 0.0, 0
+    targets = os.open(cast(Path, options.score_pairs), os.O_RDONLY)
+    pairs = _pairs(LineReader(source), LineReader(targets))
+    for number, scored in enumerate(translator.score(pairs, alpha=options.alpha), 1):
+        if options.format == "jsonl":
+            record = {"line": number, **_record(scored)}
+            del record["text"]
+            write_line(target, json.dumps(record, ensure_ascii=False))
+        else:
+            write_line(target, f"{scored.score:.6f}")
+        total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
+    if tokens:
+        say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")
+
+
+def _pairs(sources: Iterable[str | None], targets: Iterable[str | None]) -> Iterator[tuple[str, str]]:
+    for done, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
+        if source is None or target is None:
+            shorter = "the input" if source is None else "the file of --score-pairs"
+            raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
+        yield source, target
 
 
 def translate_all(model: Path, lines: list[str]) -> list[str]:
     """Return the translation of every line by a model with its recipe's search."""
-    engine = prepare_engine(TranslateOptions(models=(model,)))
-    device = _device()
-    models = [model.to(device) for model in engine.models]
-    return translate_lines(models, engine.dtype, engine.tokenizer, lines, engine.settings)
+    with Translator(model) as translator:
+        return [translation.text for translation in translator.translate(lines)]
