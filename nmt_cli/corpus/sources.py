@@ -371,18 +371,16 @@ def _hub_chunks(
 def _download(builder: Any, repo: str) -> None:
     """Download a data set, and compare its files with the SHA-256 that the hub names them by."""
     import datasets
-    from huggingface_hub import try_to_load_from_cache
 
     with contextlib.suppress(datasets.exceptions.DatasetGenerationError):  # perhaps of a damaged file: see below
         builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
     urls = [url for files in builder.config.data_files.values() for url in files]
-    for name in [url.partition(f"@{builder.hash}/")[2] for url in urls]:
-        file = try_to_load_from_cache(repo, name, repo_type="dataset", revision=builder.hash)
-        blob = Path(file).resolve() if isinstance(file, str) else Path()
+    for path in map(Path, datasets.DownloadManager().download(urls)):  # from the hub's cache
+        blob = path.resolve()
         if re.fullmatch("[0-9a-f]{64}", blob.name) and artefact.sha256(blob) != blob.name:
             blob.unlink()
             shutil.rmtree(builder.cache_dir, ignore_errors=True)
-            raise DataError(f"{repo}: {name} was damaged on its way and is removed. Run the same command again")
+            raise DataError(f"{repo}: {path.name} was damaged on its way and is removed. Run the same command again")
     builder.download_and_prepare(verification_mode="no_checks")  # done, or fails again
 
 
