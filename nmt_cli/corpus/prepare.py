@@ -30,21 +30,13 @@ Lines = tuple[list[str], list[str]]
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """How to prepare, as opposed to what: nothing here changes a byte of a finished corpus.
+    """How to prepare, as opposed to what: nothing here changes a byte of a finished corpus."""
 
-    Args:
-        mirror: directory with the files of a named corpus, instead of the network.
-        workers: processes; None: one for each core this process may use.
-        overwrite: replace an existing corpus.
-        dry_run: only say what would be downloaded, written and needed.
-        strict: refuse what else is a warning: lines that are not UTF-8, sides that look shifted or swapped.
-    """
-
-    mirror: Path | None = None
-    workers: int | None = None
+    mirror: Path | None = None  # directory with the files of a named corpus, instead of the network
+    workers: int | None = None  # processes; None: one for each core this process may use
     overwrite: bool = False
     dry_run: bool = False
-    strict: bool = False
+    strict: bool = False  # refuse what else is a warning: lines that are not UTF-8, sides that look shifted or swapped
 
     @property
     def processes(self) -> int:
@@ -79,12 +71,7 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
 
 
 def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool:
-    """Return whether `out` holds this very corpus; False if it may be replaced.
-
-    Raises:
-        OutputError: it holds something else.
-        DataError: it is damaged.
-    """
+    """Return whether `out` holds this very corpus; False if it may be replaced; OutputError if it is another."""
     if not (out / artefact.MANIFEST).is_file() or artefact.read_json(out / artefact.MANIFEST).get("kind") != store.KIND:
         raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
     if options.overwrite:
@@ -151,11 +138,25 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
     report = _report(Tokenizer(model), held_out, stats, pairs, warnings)
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
+    manifest = _manifest(corpus, text, report) | {
+        "vocabulary_size": Tokenizer(model).vocabulary_size,
+        "tokens": dict(zip(("src", "tgt"), tokens, strict=True)),
+    }
+    with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
+        for file in sorted(directory.iterdir()):
+            file.rename(stage / file.name)
+    _show(report, out)
+
+
+def _manifest(corpus: recipe.Corpus, text: sources.Text, report: dict[str, Any]) -> dict[str, Any]:
+    """Return what the corpus says of its origin and counts."""
+    names = {source["name"] for source in text.sources}
     for file in text.files:  # what was not read here: a tokenizer, a mirror's parquet files
-        if file.name not in {source["name"] for source in text.sources}:
+        if file.name not in names:
             size, digest = file.stat().st_size, artefact.sha256(file)
             text.sources.append({"name": file.name, "bytes": size, "sha256": digest})
-    manifest = {
+    dropped = {reason: counts["pairs"] for reason, counts in report["dropped"].items()}
+    return {
         "name": corpus.name,
         "src": corpus.src,
         "tgt": corpus.tgt,
@@ -163,15 +164,9 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         "recipe": recipe.to_plain(corpus),
         "origin": text.origin,
         "sources": text.sources,
-        "pairs": pairs,
-        "vocabulary_size": Tokenizer(model).vocabulary_size,
-        "tokens": dict(zip(("src", "tgt"), tokens, strict=True)),
-        "counts": {"read": stats.read, "kept": pairs} | {reason: stats.dropped[reason] for reason in cleaning.DROPPED},
+        "pairs": report["kept"],
+        "counts": {"read": report["read"], "kept": report["kept"]} | dropped,
     }
-    with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
-        for file in sorted(directory.iterdir()):
-            file.rename(stage / file.name)
-    _show(report, out)
 
 
 def _pairs(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:
