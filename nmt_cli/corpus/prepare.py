@@ -61,9 +61,11 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
             console.say(f"{out} is prepared already, and whole")
             return out
         with artefact.locked(work, "the corpus being prepared in"):
-            if not out.exists() or not _finished(corpus, out, options):  # again: another process may have ended now
-                _prepare(corpus, out, work, options)
-            artefact.remove_tree(work)
+            try:
+                if not out.exists() or not _finished(corpus, out, options):  # again: another process may have ended now
+                    _prepare(corpus, out, work, options)
+            finally:
+                artefact.remove_tree(work)
     except OSError as error:
         error.filename = error.filename or str(out)
         raise from_os_error(error) from error

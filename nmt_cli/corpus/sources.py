@@ -268,11 +268,13 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
             if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
                 raise cause from None  # a full disk and the like
             cause = cause.__cause__
-        repo, address, place = _hub_name(corpus)[0], _address(corpus), corpus.config or "data"
+        (repo, revision), address, place = _hub_name(corpus), _address(corpus), corpus.config or "data"
         what = " ".join(str(error.__cause__ or error).split())[:150]
         if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
             raise DataError(f"{repo} cannot be used: {what}. See {address} for its configurations") from None
-        advice = f"Try later, or fetch {address}/tree/main/{place} into DIR/{place} and pass --mirror DIR"
+        advice = (
+            f"Try later, or fetch {address}/tree/{revision or 'main'}/{place} into DIR/{place} and pass --mirror DIR"
+        )
         raise DownloadError(f"cannot download {repo}: {what}. {advice}") from None
 
 
