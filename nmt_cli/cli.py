@@ -354,7 +354,7 @@ def export(
     to: Annotated[Literal["hf", "ctranslate2"], _option("hf is transformers")],
     out: Annotated[Path, _directory("The new directory")],
     quantization: Annotated[Quantization | None, _option("For ctranslate2", default="float32")] = None,
-    lines: Annotated[Path | None, _file("Sentences to compare on", default="the corpus' dev")] = None,
+    lines: Annotated[Path | None, _file("Sentences to compare on", default="the corpus's dev set")] = None,
 ) -> int:
     """Hand a model to another toolkit, with proof.
 

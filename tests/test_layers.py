@@ -49,6 +49,7 @@ OWNERS = {
     "regex": {"scoring.paper_bleu"},
     "accelerate": {"training.distributed"},
     "datasets": {"corpus.sources"},
+    "huggingface_hub": {"corpus.sources"},
     "matplotlib": {"reporting.attend"},
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
