@@ -170,12 +170,12 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def staged(target: Path, kind: str, facts: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
+def staged(target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty directory to fill; on leaving, describe it and commit it as `target` by one rename.
 
     Args:
         kind: what it is ("corpus", "checkpoint", "model"); a loader asks for it by this name.
-        facts: JSON-like values to keep in the manifest. May be filled until the block ends.
+        entries: JSON-like values to keep in the manifest. May be filled until the block ends.
     """
     restore(target)
     if target.exists() and not overwrite:
@@ -191,7 +191,7 @@ def staged(target: Path, kind: str, facts: dict[str, Any], *, overwrite: bool = 
             open_to_others(path)
             sync(path)
             files[path.relative_to(stage).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        manifest = {"format": FORMAT_VERSION, "kind": kind, "nmt": __version__, "files": files, **facts}
+        manifest = {"format": FORMAT_VERSION, "kind": kind, "nmt": __version__, "files": files, **entries}
         write_file(stage / MANIFEST, json_bytes(manifest))
         sync(stage)
         _commit(stage, target, overwrite)
@@ -206,12 +206,7 @@ def present(directory: Path) -> bool:
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files.
-
-    Raises:
-        MissingError: there is no artefact.
-        DataError: a file is missing or altered, or the artefact is of another kind or a newer format.
-    """
+    """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files."""
     if not present(directory) and not directory.is_dir():
         raise MissingError(f"{directory} is not there")
     manifest = read_json(directory / MANIFEST)

@@ -191,7 +191,7 @@ def translate(
     beam: Annotated[int | None, _search("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, _search("Length penalty", min=0)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
-    split: Annotated[Switch | None, _search("Cut long lines at sentence ends and rejoin", metavar=None)] = None,
+    split: Annotated[Switch, _option("Cutting long lines at sentence ends", panel="Search")] = "auto",
     prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
     score_pairs: Annotated[Path | None, _file("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", metavar=None)] = False,
@@ -209,13 +209,14 @@ def translate(
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
     console.set_quiet(quiet)
-    parameters = {**locals(), "input": input or file, "split": None if split is None else split == "auto"}
+    parameters = {**locals(), "input": input or file, "split": None if split == "auto" else False}
     unused = [name for name in ("temperature", "top_k", "top_p", "seed") if parameters[name] is not None]
     if unused and not sample:
         raise UsageError(f"--{unused[0].replace('_', '-')} requires --sample")
     from nmt_cli.translation import translate as command
+    from nmt_cli.translation.candidates import Sampling
 
-    parameters["sampling"] = _build(command.Sampling, parameters) if sample else None
+    parameters["sampling"] = _build(Sampling, parameters) if sample else None
     return command.translate(_build(command.TranslateOptions, parameters))
 
 
@@ -241,16 +242,18 @@ def reproduce(
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     from nmt_cli import reproduce as command
 
-    rows, corpus = None, _as_text(settings.corpus, data)
+    corpus = _as_text(settings.corpus, data)
+    rows = None
     if settings.corpus.format == "trees":
-        from nmt_cli.parsing.score import score_run
+        from nmt_cli.parsing import score as parsing
 
-        rows = score_run
+        rows = parsing.rows
     code = command.reproduce(settings, _build(command.ReproduceOptions, locals()), rows)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
+        from nmt_cli.parsing.score import evaluate as score_trees
         from nmt_cli.reporting.report import report as write
 
-        console.say(f"{write(run, data=data)} shows all of it")
+        console.say(f"{write(run, data=data, score_trees=score_trees)} shows all of it")
     return code
 
 
@@ -279,20 +282,17 @@ def score(
 
     sacreBLEU and chrF with their signatures, BLEU as the paper computed it, and F1 of the brackets of trees.
     """
-    from nmt_cli.scoring.score import ScoreOptions, score_command, source_lines
+    from nmt_cli.parsing import score as parsing
+    from nmt_cli.scoring import score as command
 
-    options = _build(ScoreOptions, locals())
-    if "brackets" in options.metrics:
-        from nmt_cli.parsing.score import score_brackets
-
-        return score_brackets(options)
+    options = _build(command.ScoreOptions, locals())
     lines = None
     if model is not None:
         from nmt_cli.translation.translator import Translator
 
         with Translator(model) as translator:
-            lines = [translation.text for translation in translator.translate(source_lines(options))]
-    return score_command(options, lines)
+            lines = [translation.text for translation in translator.translate(command.source_lines(options))]
+    return (parsing.score_brackets if parsing.wanted(options) else command.score_command)(options, lines)
 
 
 @app.command()
@@ -306,9 +306,10 @@ def report(
 
     Data, model, curves, samples and scores, in one file that asks for nothing from anywhere.
     """
+    from nmt_cli.parsing.score import evaluate as score_trees
     from nmt_cli.reporting.report import report as go
 
-    console.say(f"report: {go(run, compare or (), out, data)}")
+    console.say(f"report: {go(run, compare or (), out, data, score_trees)}")
 
 
 @app.command()
@@ -321,8 +322,8 @@ def doctor(
 ) -> None:
     """Say why a run's BLEU is low.
 
-    Lists what departs from the paper or is broken, the most costly first. The exit code is 0 whatever is listed, and
-    another only if the run cannot be read.
+    Lists what does not belong together or went wrong, the most serious first, and what to do. The exit code is 0
+    whatever is listed, and another only if the run cannot be read.
     """
     from nmt_cli.reporting.doctor import doctor as go
 
@@ -355,7 +356,7 @@ def export(
     to: Annotated[Literal["hf", "ctranslate2"], _option("hf is transformers")],
     out: Annotated[Path, _directory("The new directory")],
     quantization: Annotated[Quantization | None, _option("For ctranslate2", default="float32")] = None,
-    lines: Annotated[Path | None, _file("Sentences to compare on", default="the corpus' dev")] = None,
+    lines: Annotated[Path | None, _file("Sentences to compare on", default="the corpus's dev set")] = None,
 ) -> int:
     """Hand a model to another toolkit, with proof.
 
@@ -387,4 +388,4 @@ def _as_text(corpus: Any, data: Path) -> Any:
     from nmt_cli.artefact import beside
     from nmt_cli.parsing.trees import linearise
 
-    return linearise(corpus, beside(data, "", ".text"))
+    return linearise(corpus, beside(data, "", "-text"))

@@ -78,7 +78,10 @@ class Progress:
         if not _quiet and sys.stderr is not None and sys.stderr.isatty():
             from rich import progress
 
-            columns = [*progress.Progress.get_default_columns(), progress.TextColumn("{task.fields[text]}")]
+            columns = [
+                *progress.Progress.get_default_columns(),
+                progress.TextColumn("{task.fields[text]}", markup=False),
+            ]
             # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
             self._live = progress.Progress(
                 *columns, console=_console(), redirect_stdout=False, redirect_stderr=False, transient=True

@@ -38,7 +38,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _ignore_unknown(cls, values: Any, info: ValidationInfo) -> Any:
-        """Drop unknown settings of a stored recipe, and list them in the context; the model's must all be known."""
+        """Drop unknown settings of a stored recipe, and list them in the context; the model's must all be keys."""
         if info.context is None or cls is Model or not isinstance(values, dict):
             return values
         unknown = [name for name in values if name not in cls.model_fields]
@@ -189,7 +189,6 @@ NAMED_CORPORA: dict[str, dict[str, Any]] = {
 }
 for _name, _values in list(NAMED_CORPORA.items()):
     NAMED_CORPORA[f"{_name[:-6]}-{_values['tgt']}-en"] = {**_values, "src": _values["tgt"], "tgt": "en"}
-TREES = "trees"  # goes when no room asks for it any more
 
 
 class _Loader(yaml.BaseLoader):
@@ -198,16 +197,12 @@ class _Loader(yaml.BaseLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if event.anchor or getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(
-                problem="tags, anchors and aliases are not allowed", problem_mark=event.start_mark
-            )
+            raise yaml.MarkedYAMLError(None, None, "tags, anchors and aliases are not allowed", event.start_mark)
         node: Any = super().compose_node(parent, index)
-        names = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        for i, name in enumerate(names):
-            if name in names[:i]:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {name!r} occurs twice", problem_mark=node.value[i][0].start_mark
-                )
+        keys = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        for i, key in enumerate(keys):
+            if key.value in [before.value for before in keys[:i]]:
+                raise yaml.MarkedYAMLError(None, None, f"key {key.value!r} occurs twice", key.start_mark)
         return node
 
 
@@ -245,64 +240,64 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _paths(values: dict[str, Any], parent: str = "") -> Iterator[str]:
+def _keys(values: dict[str, Any], section: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every key, as its section and its name."""
     for name, value in values.items():
-        yield parent + name
-        yield from _paths(value, f"{parent}{name}.") if isinstance(value, dict) else ()
+        yield section, name
+        yield from _keys(value, f"{section}.{name}".lstrip(".")) if isinstance(value, dict) else ()
 
 
 def _complaint(error: Any) -> str:
     """Return one of pydantic's errors in the words of a recipe."""
     path, value = ".".join(map(str, error["loc"])), str(error["input"])[:40]
-    if error["type"] == "model_type":
-        return f"{path or 'it'} must be a mapping of keys to values, not {value!r}"
-    if error["type"] != "extra_forbidden":
-        rule = (
-            error["msg"]
-            .partition(",")[0]
-            .replace("Input should be", "must be")
-            .replace("valid integer", "whole number")
-        )
-        return f"{path} {rule}, not {value!r}"
-    section, _, name = path.rpartition(".")
-    split = [known.rpartition(".") for known in _paths(to_plain(Recipe()))]
-    siblings = [known for parent, _, known in split if parent == section]
-    elsewhere = [f"{parent}.{known}" for parent, _, known in split if known == name]
-    nearest = difflib.get_close_matches(name, siblings, 1, 0.5) or elsewhere
-    advice = f"did you mean {nearest[0]!r}?" if nearest else f"valid keys: {', '.join(siblings)}"
-    return f"unknown key {path[:80]!r}; {advice}"
+    if error["type"] == "extra_forbidden":
+        section, _, name = path.rpartition(".")
+        keys = list(_keys(to_plain(Recipe())))
+        siblings = [key for parent, key in keys if parent == section]
+        elsewhere = [f"{parent}.{key}" for parent, key in keys if key == name]
+        nearest = difflib.get_close_matches(name, siblings, 1, 0.5) or elsewhere
+        advice = f"did you mean {nearest[0]!r}?" if nearest else f"valid keys: {', '.join(siblings)}"
+        return f"unknown key {path[:80]!r}; {advice}"
+    rule = "a mapping of keys to values" if error["type"] == "model_type" else error["msg"].partition(",")[0]
+    for pydantics, ours in (
+        ("Input should be ", ""),
+        ("a valid integer", "a whole number"),
+        ("a valid boolean", "true or false"),
+    ):
+        rule = rule.replace(pydantics, ours)
+    return f"{path or 'it'} must be {rule}, not {value!r}"
 
 
 def _contradictions(recipe: Recipe) -> list[str]:
     """Return complaints about settings that are valid alone and wrong together."""
-    corpus, expect = recipe.corpus, recipe.expect
-    errors = []
+    corpus, expect, errors = recipe.corpus, recipe.expect, []
     if recipe.averaging.last > recipe.training.keep_checkpoints:
         errors.append("averaging.last is larger than training.keep_checkpoints: what it averages would be gone")
     if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
         errors.append("model.d_model must be even for sinusoidal positions")
     if len(corpus.train_src) != len(corpus.train_tgt):
         errors.append("corpus.train_src and corpus.train_tgt must name as many files")
-    for name, span in (("pairs", expect.pairs), ("bleu", expect.bleu)):
-        if span and (len(span) != 2 or span[0] > span[1]):
-            errors.append(f"expect.{name} must be two numbers: lowest and highest")
     if expect.dev_steps != sorted(set(expect.dev_steps)):
         errors.append("expect.dev_steps must rise")
-    for name, figures in (("dev_perplexity", expect.dev_perplexity), ("dev_bleu", expect.dev_bleu)):
-        if figures and len(figures) != len(expect.dev_steps):
+    for name in ("pairs", "bleu"):
+        span = getattr(expect, name)
+        if span and (len(span) != 2 or span[0] > span[1]):
+            errors.append(f"expect.{name} must be two numbers: lowest and highest")
+    for name in ("dev_perplexity", "dev_bleu"):
+        if len(getattr(expect, name)) not in (0, len(expect.dev_steps)):
             errors.append(f"expect.{name} must have as many numbers as expect.dev_steps")
     return errors
 
 
-def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
-    """Build a recipe from nested dicts of plain values, which `where` names in messages.
-
-    Raises:
-        UsageError: naming every wrong key and value.
-    """
+def _corpus_name(values: dict[str, Any]) -> Any:
     corpus = values.get("corpus")
-    name = corpus.get("name", "toy-en-de") if isinstance(corpus, dict) else "toy-en-de"
-    values = merge({"corpus": NAMED_CORPORA.get(str(name), {})}, values)
+    return corpus.get("name") if isinstance(corpus, dict) else None
+
+
+def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
+    """Build a recipe from nested dicts of plain values, or raise a UsageError that names every wrong one."""
+    named = NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})
+    values = merge({"corpus": named}, values)
     ignored: list[str] = []
     try:
         recipe = Recipe.model_validate(values, context=ignored if stored else None)
@@ -317,11 +312,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
 
 
 def override(text: str) -> dict[str, Any]:
-    """Return `key.key=value` as nested dicts; a value in brackets is a list.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
+    """Return `key.key=value` as nested dicts; a value in brackets is a list."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {text[:60]}: write it as section.key=value")
@@ -332,12 +323,7 @@ def override(text: str) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read a recipe file and apply `key.key=value` overrides.
-
-    Raises:
-        MissingError: there is no such file.
-        UsageError: it is not a valid recipe.
-    """
+    """Read a recipe file and apply `key.key=value` overrides."""
     path = _find(path)
     values = _read_yaml(path)
     base = values.pop("base", None)
@@ -345,10 +331,7 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         lower = _read_yaml(_find(Path(str(base)), path))
         if "base" in lower:
             raise UsageError(f"{path}: its base {base} has a base itself; name the lowest one and repeat what changes")
-        names = [
-            part["corpus"].get("name") if isinstance(part.get("corpus"), dict) else None for part in (values, lower)
-        ]
-        if names[0] not in (None, names[1]):
+        if _corpus_name(values) not in (None, _corpus_name(lower)):
             lower.pop("expect", None)  # figures of other text
         values = merge(lower, values)
     for text in overrides:
@@ -360,12 +343,8 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
 def load_stored(path: Path) -> Recipe:
     """Read the recipe of a run or a model, which another version of nmt may have written.
 
-    Settings that this version does not have are ignored with a warning, but for those of the model: what its weights
-    compute would be another function.
-
-    Raises:
-        MissingError: there is no such file.
-        DataError: it is damaged, or a newer version made the model.
+    Settings that this version does not have are ignored with a warning; but unknown ones of the model, whose weights
+    would compute another function, are a DataError.
     """
     if not path.is_file():
         raise MissingError(f"{path} is missing")

@@ -86,7 +86,7 @@ def numbers_corpus(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callab
 def reference_run(
     tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path
 ) -> Path:
-    """An undisturbed run of the tiny recipe, 30 updates. Do not change it: it is shared."""
+    """An undisturbed run of the tiny recipe, 30 steps. Do not change it: it is shared."""
     from nmt_cli.training.train import TrainOptions, train
 
     run = tmp_path_factory.mktemp("runs") / "reference"

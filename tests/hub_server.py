@@ -13,31 +13,27 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves `folder` as the files of one data set.
+    """Serves `folder` as the data set `repo`, which has one commit; any other path is a file of that name in `folder`.
 
     Attributes:
-        busy: answer 503 to this many more requests for files.
-        cut: cut the connection half-way in this many more downloads.
+        cut: cut the connection half-way in this many downloads of data files.
+        busy: answer 503 to this many requests for data files.
         flip: name of a file served with one byte changed.
-        short: name of a file announced as longer than it is.
-        requests: "METHOD path [range]" of everything asked.
+        requests: "METHOD path" of everything asked.
     """
 
     daemon_threads = True
 
-    def __init__(self, repo: str, folder: Path) -> None:
+    def __init__(self, repo: str, folder: Path, commit: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.repo, self.folder = repo, folder
-        self.busy = self.cut = 0
-        self.flip = self.short = ""
+        self.repo, self.folder, self.commit = repo, folder, commit
+        self.cut = self.busy = 0
+        self.flip = ""
         self.requests: list[str] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def files(self) -> list[str]:
-        return sorted(p.relative_to(self.folder).as_posix() for p in self.folder.rglob("*") if p.is_file())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -47,76 +43,74 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
-    def _answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+    def do_GET(self) -> None:
+        hub, path = self.server, urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        hub.requests.append(f"{self.command} {path}")
+        for start, answer in (
+            (f"/datasets/{hub.repo}/resolve/", self._file),
+            (f"/api/datasets/{hub.repo}/tree/", self._tree),
+            (f"/api/datasets/{hub.repo}/revision/", self._revision),
+        ):
+            revision, _, name = path.removeprefix(start).partition("/")
+            if path.startswith(start):
+                answer(name) if revision in ("main", hub.commit) else self._missing("RevisionNotFound")
+                return
+        self._missing("RepoNotFound") if path.startswith(("/api", "/datasets")) else self._file(Path(path).name)
+
+    do_HEAD = do_POST = do_GET
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in (headers or {}).items():
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    def _missing(self, code: str) -> None:
+        self._answer(404, b"", {"X-Error-Code": code, "X-Repo-Commit": self.server.commit})
 
-    def do_GET(self) -> None:
-        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
-        self.server.requests.append(f"{self.command} {path} {self.headers['Range'] or ''}".strip())
-        repo = self.server.repo
-        if path.startswith(f"/api/datasets/{repo}/revision/"):
-            siblings = [{"rfilename": name} for name in self.server.files()]
-            facts = {"id": repo, "sha": COMMIT, "private": False, "gated": False, "disabled": False, "tags": []}
-            self._answer(
-                200, json.dumps({**facts, "siblings": siblings}).encode(), {"Content-Type": "application/json"}
-            )
-        elif path.startswith(f"/datasets/{repo}/resolve/"):
-            self._file("/".join(path.split("/")[6:]).removeprefix("/") if repo.count("/") else "")
-        else:
-            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+    def _revision(self, _: str) -> None:
+        folder = self.server.folder
+        siblings = [{"rfilename": p.relative_to(folder).as_posix()} for p in folder.rglob("*") if p.is_file()]
+        about = {"id": self.server.repo, "sha": self.server.commit, "private": False, "tags": [], "siblings": siblings}
+        self._answer(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
 
-    do_POST = do_GET
+    def _tree(self, under: str) -> None:
+        entries = []
+        for path in sorted((self.server.folder / under).glob("*")):
+            entry = {"type": "directory" if path.is_dir() else "file", "oid": COMMIT, "size": path.stat().st_size}
+            entries.append({**entry, "path": path.relative_to(self.server.folder).as_posix()})
+        self._answer(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
 
     def _file(self, name: str) -> None:
-        hub = self.server
-        if name not in hub.files():
-            self._answer(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
-            return
-        if hub.busy > 0:
+        hub, is_data = self.server, name.endswith((".parquet", ".gz"))
+        if not (hub.folder / name).is_file():
+            return self._missing("EntryNotFound")
+        if is_data and hub.busy > 0:
             hub.busy -= 1
-            self._answer(503)
-            return
+            return self._answer(503, b"", {})
         data = (hub.folder / name).read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         if hub.flip and name.endswith(hub.flip):
-            middle = len(data) // 2
-            data = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-        size = len(data) + (1000 if hub.short and name.endswith(hub.short) else 0)
-        start = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").split("-")[0])
-        self.send_response(206 if self.headers["Range"] else 200)
-        for key, value in (("ETag", f'"{digest}"'), ("X-Repo-Commit", COMMIT), ("X-Linked-Size", str(size))):
-            self.send_header(key, value)
-        self.send_header("X-Linked-ETag", f'"{digest}"')
+            data = data[:100] + bytes([data[100] ^ 1]) + data[101:]
+        headers = {"ETag": f'"{digest}"', "X-Linked-ETag": f'"{digest}"', "X-Repo-Commit": hub.commit}
+        first, _, last = (self.headers["Range"] or "").removeprefix("bytes=").partition("-")
+        start, end = int(first or 0), int(last or len(data) - 1) + 1
         if self.headers["Range"]:
-            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
-        self.send_header("Content-Length", str(size - start))
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        end = len(data)
-        if hub.cut > 0 and name.endswith(".parquet"):
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+        body = data[start:end]
+        if self.command == "GET" and is_data and hub.cut > 0:
             hub.cut -= 1
-            end = start + (len(data) - start) // 2
-        self.wfile.write(data[start:end])
-        if end - start < size - start:
+            headers["Content-Length"], body = str(len(body)), body[: len(body) // 2]
             self.close_connection = True
-            self.wfile.flush()
-            self.connection.close()
+        self._answer(206 if self.headers["Range"] else 200, body, headers)
 
 
 @contextlib.contextmanager
-def serving(repo: str, folder: Path) -> Iterator[Hub]:
+def serving(repo: str, folder: Path, commit: str = COMMIT) -> Iterator[Hub]:
     """Run the hub in a thread for as long as the block lasts."""
-    hub = Hub(repo, folder)
+    hub = Hub(repo, folder, commit)
     thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

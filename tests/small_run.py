@@ -1,14 +1,18 @@
-"""A run made by hand in a moment: a corpus with hostile text, an untrained model, and metrics as train writes them."""
+"""Runs for tests: one made by hand in a moment, of hostile text and an untrained model; and what trains a tiny one."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training.metrics import Metrics
+from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import save_model
 
@@ -24,16 +28,16 @@ SAMPLES = ["<b onmouseover=alert(1)>eins</b>", "zwei \u202e drei"]
 
 
 def records(steps: int, every: int = 10) -> list[dict]:
-    """Return what train writes: a line of metrics every `every` updates, a validation every ten of those."""
-    found = []
+    """Return what train writes: a line of metrics every `every` steps, a validation every ten of those."""
+    lines = []
     for step in range(every, steps + 1, every):
         nll = 5 / (1 + step / 100)
         rates = {"rate": step * 1e-5, "gradient_norm": 1.0, "tgt_tokens_per_second": 1000.0}
-        found.append({"step": step, "epoch": 1.0, "nll": nll, **rates, "seconds": step / 2, "skipped": 0})
+        lines.append({"step": step, "epoch": 1.0, "nll": nll, **rates, "seconds": step / 2, "skipped": 0})
         if step % (10 * every) == 0:
             validation = {"dev_nll": nll, "dev_perplexity": 2.0, "dev_bleu": 12.5, "samples": SAMPLES}
-            found.append({"step": step, "seconds": step / 2, **validation})
-    return found
+            lines.append({"step": step, "seconds": step / 2, **validation})
+    return lines
 
 
 def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
@@ -72,6 +76,8 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
     model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
     about = {"steps": [100, 200], "checkpoints": ["a" * 64, "b" * 64], "corpus": corpus.identity}
     save_model(run / "model", model.state_dict(), settings, corpus.tokenizer_file, about)
+    made_by = translations_id(artefact.read_json(run / "model" / "manifest.json"), settings.decoding)
+    (run / "translations.json").write_bytes(artefact.json_bytes({"made_by": made_by}))
     (run / "test.hyp").write_text("".join(f"{line}\n" for line in [*HOSTILE, "same"]))
     return run, data
 
@@ -79,3 +85,30 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
 def page_data(page: str) -> dict:
     """Return the JSON that a page holds for its script."""
     return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+
+
+@dataclass
+class Lab:
+    """A run to be trained in `run`, the tiny recipe and its corpus, and an undisturbed run of it to compare with."""
+
+    recipe: Callable[..., recipe.Recipe]
+    corpus: Path
+    reference: Path
+    fingerprint: Callable[..., tuple[str, str]]
+    run: Path
+
+    def train(self, *changes: str, tracker: str | None = None, data: Path | None = None) -> int:
+        from nmt_cli.training.train import TrainOptions, train
+
+        return train(self.recipe(*changes), TrainOptions(data or self.corpus, self.run, tracker))
+
+
+@pytest.fixture(name="lab")
+def lab_fixture(
+    tiny_recipe: Callable[..., recipe.Recipe],
+    numbers_corpus: Path,
+    reference_run: Path,
+    fingerprint: Callable[..., tuple[str, str]],
+    tmp_path: Path,
+) -> Lab:
+    return Lab(tiny_recipe, numbers_corpus, reference_run, fingerprint, tmp_path / "run")

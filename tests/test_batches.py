@@ -1,6 +1,5 @@
-"""Which sentences make an update, and their dropout masks: properties that must hold for every corpus and seed."""
+"""Which sentences make a step, and their dropout masks: properties that must hold for every corpus and seed."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import random_model, tiny
 
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.training.batches import Updates, dropout_masks
-from nmt_cli.training.loss import smoothed_loss
+from nmt_cli.training.batches import BatchPlan, dropout_masks
 from nmt_cli.transformer.model import PAD
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
@@ -37,9 +34,9 @@ def skewed(count: int, seed: int = 0) -> list[tuple[int, int]]:
     return list(zip(src.tolist(), tgt.tolist(), strict=True))
 
 
-def epoch(updates: Updates, number: int) -> list[list[list[int]]]:
-    first = number * updates.per_epoch
-    return [[m.tolist() for m in updates.micro_batches_of(first + i)] for i in range(updates.per_epoch)]
+def epoch(plan: BatchPlan, number: int) -> list[list[list[int]]]:
+    first = number * plan.steps_per_epoch
+    return [[m.tolist() for m in plan.micro_batches_of(first + i)] for i in range(plan.steps_per_epoch)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -47,10 +44,10 @@ def epoch(updates: Updates, number: int) -> list[list[list[int]]]:
 def test_an_epoch_holds_every_sentence_exactly_once(
     pairs: list[tuple[int, int]], tokens: int, micro_batches: int, seed: int
 ) -> None:
-    updates = Updates(corpus_of(pairs), tokens, micro_batches, seed)
-    assert 1 <= updates.per_epoch <= len(pairs)
+    plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, seed)
+    assert 1 <= plan.steps_per_epoch <= len(pairs)
     for number in (0, 3):
-        cut = epoch(updates, number)
+        cut = epoch(plan, number)
         assert all(len(update) == micro_batches for update in cut)
         assert sorted(i for update in cut for m in update for i in m) == list(range(len(pairs)))
 
@@ -61,78 +58,52 @@ def test_an_update_is_a_pure_function_of_seed_and_number(
     pairs: list[tuple[int, int]], tokens: int, seed: int, order: list[int]
 ) -> None:
     corpus = corpus_of(pairs)
-    in_order = Updates(corpus, tokens, 3, seed)
+    in_order = BatchPlan(corpus, tokens, 3, seed)
     expected = [[m.tolist() for m in in_order.micro_batches_of(step)] for step in range(12)]
-    out_of_order = Updates(corpus, tokens, 3, seed)
+    out_of_order = BatchPlan(corpus, tokens, 3, seed)
     for step in order:  # a resumed run starts anywhere
         assert [m.tolist() for m in out_of_order.micro_batches_of(step)] == expected[step]
 
 
-@settings(max_examples=40, deadline=None)
-@given(lengths, st.integers(1, 200), st.integers(0, 2**31))
-def test_how_an_update_is_cut_does_not_change_which_sentences_it_has(
-    pairs: list[tuple[int, int]], tokens: int, seed: int
-) -> None:
-    corpus = corpus_of(pairs)
-    cuts = [Updates(corpus, tokens, n, seed) for n in (1, 2, 8)]
-    for step in range(4):
-        sets = [sorted(i for m in updates.micro_batches_of(step) for i in m.tolist()) for updates in cuts]
-        assert sets[0] == sets[1] == sets[2]
-
-
 def test_epochs_and_seeds_differ() -> None:
     corpus = corpus_of(skewed(300))
-    updates = Updates(corpus, 500, 4, 1)
-    assert updates.per_epoch > 5
-    orders = [epoch(updates, 0), epoch(updates, 1), epoch(updates, 2), epoch(Updates(corpus, 500, 4, 2), 0)]
+    plan = BatchPlan(corpus, 500, 4, 1)
+    assert plan.steps_per_epoch > 5
+    orders = [epoch(plan, 0), epoch(plan, 1), epoch(plan, 2), epoch(BatchPlan(corpus, 500, 4, 2), 0)]
     assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
     members = [sorted(i for m in update for i in m) for update in orders[0]]
-    assert members != [sorted(i for m in update for i in m) for update in orders[1]], "the updates, not their order"
+    assert members != [sorted(i for m in update for i in m) for update in orders[1]], "the plan, not their order"
 
 
-def test_updates_mix_lengths_and_micro_batches_do_not() -> None:
+def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
     pairs = skewed(4000)
-    updates = Updates(corpus_of(pairs), 4000, 8, 1)
+    plan = BatchPlan(corpus_of(pairs), 4000, 8, 1)
     longer = np.array(pairs).max(1)
     means, spreads = [], []
-    for update in epoch(updates, 0):
+    for update in epoch(plan, 0):
         everything = longer[[i for m in update for i in m]]
         means.append(everything.mean())
         spreads += [longer[m].std() / everything.std() for m in update]
         firsts = [longer[m].min() for m in update]
-        assert firsts == sorted(firsts), "sorted by length inside an update"
-    assert np.std(means) < 0.15 * np.mean(means), "an update is a random sample of all lengths"
+        assert firsts == sorted(firsts), "sorted by length inside a step"
+    assert np.std(means) < 0.15 * np.mean(means), "a step is a random sample of all lengths"
     assert np.median(spreads) < 0.2
 
 
 @pytest.mark.parametrize(("tokens", "micro_batches"), [(2000, 8), (25_000, 8), (25_000, 1)])
 def test_an_update_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: int) -> None:
     pairs = skewed(12_000)
-    updates = Updates(corpus_of(pairs), tokens, micro_batches, 1)
+    plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, 1)
     src, tgt = (np.array([p[side] for p in pairs]) for side in (0, 1))
-    sizes = np.array([[side[[i for m in u for i in m]].sum() for side in (src, tgt)] for u in epoch(updates, 0)])
-    # Whole updates to an epoch: with few of them the rounding shows, and it is the same in all of them.
+    sizes = np.array([[side[[i for m in u for i in m]].sum() for side in (src, tgt)] for u in epoch(plan, 0)])
+    # Whole plan to an epoch: with few of them the rounding shows, and it is the same in all of them.
     assert sizes.mean(0) == pytest.approx([tokens, tokens], rel=0.1)
     assert sizes.sum(1) == pytest.approx(np.full(len(sizes), sizes.sum(1).mean()), rel=0.1 if tokens > 9999 else 0.25)
 
 
-def test_micro_batches_cost_about_the_same() -> None:
-    pairs = skewed(6000)
-    updates = Updates(corpus_of(pairs), 25_000, 8, 1)
-    for update in epoch(updates, 0):
-        costs = np.array([sum(sum(pairs[i]) for i in m) for m in update])
-        assert costs == pytest.approx(np.full(8, costs.mean()), rel=0.1)
-
-
-def test_a_corpus_smaller_than_an_update_is_one_update_an_epoch() -> None:
-    updates = Updates(corpus_of([(3, 4), (5, 6)]), 25_000, 8, 1)
-    assert updates.per_epoch == 1
-    assert sorted(i for m in updates.micro_batches_of(7) for i in m.tolist()) == [0, 1]
-
-
 def test_batches_are_packed_in_order_with_shifted_targets() -> None:
-    updates = Updates(corpus_of([(3, 4), (1, 2), (5, 1)]), 100, 1, 1)
-    batch = updates.batch(np.array([2, 0, 1]))
+    plan = BatchPlan(corpus_of([(3, 4), (1, 2), (5, 1)]), 100, 1, 1)
+    batch = plan.batch(np.array([2, 0, 1]))
     assert batch.src_N.tolist() == [5, 5, 5, 5, 2, 3, 3, 2, 2]
     assert batch.tgt_out_N.tolist() == [2, 103, 103, 103, 2, 104, 2]
     assert batch.tgt_in_N.tolist() == [PAD, PAD, 103, 103, 103, PAD, 104]
@@ -162,10 +133,6 @@ def test_masks_are_zeros_and_ones_one_block_per_place() -> None:
     )
     assert narrow.tgt_LND.dtype == torch.bfloat16
     assert torch.equal(narrow.tgt_LND.float(), wide.tgt_LND)
-
-
-def test_no_dropout_needs_no_masks() -> None:
-    assert masks(((1, 2, 3), (5, 7)), probability=0.0) is None
 
 
 @settings(max_examples=30, deadline=None)
@@ -198,36 +165,3 @@ def test_the_keep_rate_is_one_minus_p(probability: float) -> None:
     drawn = dropout_masks([(1, 2, 3)], [(2000, 1)], (1, 1), 512, probability, torch.float32)
     kept = float(drawn.src_LND.mean())
     assert kept == pytest.approx(1 - probability, abs=4 * np.sqrt(probability * (1 - probability) / 1_024_000))
-
-
-def test_micro_batches_computed_together_or_apart_give_one_gradient() -> None:
-    # Ragged micro-batches with dropout: what an update learns must not depend on the memory of the machine.
-    pairs = [(5, 7), (3, 2), (9, 4), (1, 1), (6, 6)]
-    corpus = corpus_of(pairs)
-    model = random_model(tiny(dropout=0.3), 110)
-    updates = Updates(dataclasses.replace(corpus, src=corpus.src), 1000, 3, 1)
-    micro_batches = updates.micro_batches_of(0)
-    counts = [(int(updates.src_lengths[m].sum()), int(updates.tgt_lengths[m].sum())) for m in micro_batches if len(m)]
-    keys = [(1, 0, i) for i in range(len(counts))]
-    assert len(counts) == 3
-
-    def gradient(groups: list[list[int]]) -> np.ndarray:
-        model.zero_grad()
-        for group in groups:
-            batch = updates.batch(np.concatenate([micro_batches[i] for i in group]))
-            drawn = dropout_masks(
-                [keys[i] for i in group],
-                [counts[i] for i in group],
-                model.dropout_places(),
-                12,
-                model.settings.dropout,
-                torch.float64,
-            )
-            loss, _ = smoothed_loss(model(batch, drawn), model.embedding.weight, batch.tgt_out_N, 0.1)
-            loss.backward()
-        return np.concatenate([p.grad.numpy().ravel() for p in model.parameters()])
-
-    whole = gradient([[0, 1, 2]])
-    assert np.abs(whole).max() > 0.1
-    assert np.abs(whole - gradient([[0], [1], [2]])).max() < 1e-11
-    assert np.abs(whole - gradient([[2], [0, 1]])).max() < 1e-11

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import texts
 
+from nmt_cli import artefact
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing.brackets import Brackets, compare, corpus_brackets
-from nmt_cli.scoring import score
-from nmt_cli.scoring.inputs import ScoreOptions
+from nmt_cli.parsing.score import evaluate, score_brackets, wanted
+from nmt_cli.scoring.score import ScoreOptions
 
 # (S (NP I) (VP saw (NP the man) (PP with (NP glasses))) .): S 0-6, NP 0-1, VP 1-6, NP 2-4, PP 4-6, NP 5-6
 GOLD = "S NP PRP /NP VP VBD NP DT NN /NP PP IN NP NNS /NP /PP /VP . /S"
@@ -59,98 +61,88 @@ def test_the_brackets_of_one_sentence(hypothesis: str, gold: str, expected: Brac
 
 
 def test_the_brackets_of_a_corpus_are_summed_before_they_are_divided() -> None:
-    found = corpus_brackets([GOLD, ATTACHED, "S S", ""], [GOLD, GOLD, "NP NN /NP", ""])
+    total = corpus_brackets([GOLD, ATTACHED, "S S", ""], [GOLD, GOLD, "NP NN /NP", ""])
     # gold 6 + 6 + 1, found 6 + 7 + 0, matched 6 + 6 + 0; complete: the first and the empty one
-    assert found == Brackets(13, 13, 12, 4, 2, 0, 1)
-    assert (found.precision, found.recall, found.f1) == pytest.approx((1200 / 13, 1200 / 13, 1200 / 13))
-    found = corpus_brackets([ATTACHED, "S S /S"], [GOLD, "NP NN /NP"])
-    assert found == Brackets(7, 7, 6, 2, 0, 1, 0)
-    found = corpus_brackets(["S VB /S"], ["S NP VB /NP /S"])
-    assert (found.precision, found.recall, found.f1) == (100, 50, pytest.approx(200 / 3))
-
-
-def test_nothing_right_is_zero_and_no_error() -> None:
-    found = corpus_brackets(["X"], ["S VB /S"])
-    assert (found.precision, found.recall, found.f1) == (0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("hypotheses", "gold"),
-    [([], []), (["S A /S"], ["S A /S"] * 2), (["NN"], ["S NP VB /S /NP"]), (["a cat"], ["a cat"])],
-)
-def test_what_cannot_be_scored(hypotheses: list[str], gold: list[str]) -> None:
-    with pytest.raises(DataError):
-        corpus_brackets(hypotheses, gold)
+    assert total == Brackets(13, 13, 12, 4, 2, 0, 1)
+    assert (total.precision, total.recall, total.f1) == pytest.approx((1200 / 13, 1200 / 13, 1200 / 13))
+    assert corpus_brackets([ATTACHED, "S S /S"], [GOLD, "NP NN /NP"]) == Brackets(7, 7, 6, 2, 0, 1, 0)
+    total = corpus_brackets(["S VB /S"], ["S NP VB /NP /S"])
+    assert (total.precision, total.recall, total.f1) == (100, 50, pytest.approx(200 / 3))
+    total = corpus_brackets(["X"], ["S VB /S"])
+    assert (total.precision, total.recall, total.f1) == (0, 0, 0)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_scores_against_bracketed_trees(tmp_path: Path) -> None:
-    trees = [
+def options_for(folder: Path, hypotheses: list[str], gold: list[str], **more: Any) -> ScoreOptions:
+    files = texts.write(folder / "hyp", hypotheses), texts.write(folder / "gold", gold)
+    return ScoreOptions(files[0], (files[1],), **{"metrics": ("brackets",), **more})
+
+
+def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    gold = [
         "( (S (NP-SBJ-1 (PRP I))\n  (VP (VBD saw) (NP (DT the) (NN man)) (PP-CLR (IN with) (NP (NNS glasses))))",
         "  (. .)) )",
         "(TOP (NP (NN rain)))",
     ]
-    gold, hypothesis = texts.write(tmp_path / "gold.mrg", trees), texts.write(tmp_path / "hyp", [ATTACHED, "NN NN"])
-    rows = tmp_path / "rows"
-    done = texts.nmt(
-        "score", hypothesis, "--reference", gold, "--metric", "brackets", "--format", "json", "--segments", rows,
-        "--fail-under", 90,
-    )  # fmt: skip
-    assert done.returncode == 1  # 2 x 6 / (7 + 7) is 85.71
-    (entry,) = json.loads(done.stdout)["scores"]
+    more: dict[str, Any] = {"format": "json", "segments": tmp_path / "rows", "fail_under": 90}
+    options = options_for(tmp_path, [ATTACHED, "NN NN"], gold, **more)
+    assert score_brackets(options) == 1  # 2 x 6 / (7 + 7) is 85.71
+    (entry,) = json.loads(capfd.readouterr().out)["scores"]
     assert entry["score"] == pytest.approx(1200 / 14)
     assert (entry["precision"], entry["recall"]) == (pytest.approx(600 / 7), pytest.approx(600 / 7))
     assert (entry["gold"], entry["found"], entry["matched"], entry["complete"]) == (7, 7, 6, 0)
     assert (entry["unparsable"], entry["wrong_length"], entry["complete_match"]) == (0, 1, 0)
-    first, second = (json.loads(line) for line in rows.read_text().split("\n")[:2])
+    first, second = (json.loads(line) for line in (tmp_path / "rows").read_text().split("\n")[:2])
     assert first["tree"].startswith("(TOP (S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the)")
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
+    assert score_brackets(options, [ATTACHED, "NP NN /NP"]) == 0  # lines of a model: 2 x 7 / (7 + 8)
 
 
+@pytest.mark.parametrize("format", ["text", "markdown"])
 def test_linear_gold_scores_the_same_and_the_text_says_how_failures_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], format: str
 ) -> None:
-    gold, hypothesis = texts.write(tmp_path / "gold", [GOLD] * 2), texts.write(tmp_path / "hyp", [ATTACHED, "S S /S"])
-    for format in ("text", "markdown"):
-        options = ScoreOptions(hypothesis, (gold,), metrics=("brackets",), format=format, details=True)
-        assert score.score_command(options) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "63.16" in said  # 2 x 6 / (12 + 7)
-        assert "precision=85.71, recall=50.00, matched=6, gold=12, found=7" in said
-        assert "not a tree=1, wrong number of words=0" in said
-        assert "has all its gold brackets missed" in said
+    assert score_brackets(options_for(tmp_path, [ATTACHED, "S S /S"], [GOLD] * 2, format=format, details=True)) == 0
+    printed = " ".join(capfd.readouterr().out.split())
+    assert "63.16" in printed  # 2 x 6 / (12 + 7)
+    assert "precision=85.71, recall=50.00, matched=6, gold=12, found=7" in printed
+    assert "not a tree=1, wrong number of words=0" in printed
+    assert "has all its gold brackets missed" in printed
 
 
-def test_counts_of_lines_that_differ(tmp_path: Path) -> None:
-    gold = texts.write(tmp_path / "gold.mrg", ["(S", "(NN a))"])
-    hypothesis = texts.write(tmp_path / "hyp", ["S NN /S"] * 2)
-    with pytest.raises(DataError, match="line counts differ"):
-        score.evaluate(ScoreOptions(hypothesis, (gold,), metrics=("brackets",)))
-
-
-def test_hypotheses_in_brackets_are_refused_and_not_scored_as_failures(tmp_path: Path) -> None:
-    gold = texts.write(tmp_path / "gold.mrg", ["(S", "  (NN a))", "(S (NN b))"])
-    for lines in (["(S (NN a))", "(S (NN b))"], ["(S", "  (NN a))", "", "(S (NN b))"]):
-        hypothesis = texts.write(tmp_path / "hyp", lines)
-        with pytest.raises(DataError, match="hyp holds trees in brackets"):
-            score.evaluate(ScoreOptions(hypothesis, (gold,), metrics=("brackets",)))
-
-
-def test_gold_that_is_no_tree(tmp_path: Path) -> None:
-    hypothesis = texts.write(tmp_path / "hyp", ["S NN /S"])
-    for line, message in (("(S (NN a)", "1 of its brackets"), ("S NN /NP", "line 1 of the gold trees")):
-        gold = texts.write(tmp_path / "gold", [line])
-        with pytest.raises(DataError, match=message):
-            score.evaluate(ScoreOptions(hypothesis, (gold,), metrics=("brackets",)))
+@pytest.mark.parametrize(
+    ("hypotheses", "gold", "message"),
+    [
+        (["S NN /S"] * 2, ["(S", "(NN a))"], "line counts differ"),
+        (["(S (NN a))", "(S (NN b))"], ["(S (NN a))", "(S (NN b))"], "hyp holds trees in brackets"),
+        (["(S", "  (NN a))", "", "(S (NN b))"], ["(S", "  (NN a))", "(S (NN b))"], "hyp holds trees in brackets"),
+        (["S NN /S"], ["(S (NN a)"], "before all brackets are closed"),
+        (["S NN /S"], ["S NN /NP"], "line 1 of the gold trees"),
+        (["a cat"], ["a cat"], "the gold trees have no brackets"),
+        ([], [], "nothing to score"),
+    ],
+)
+def test_what_cannot_be_scored(tmp_path: Path, hypotheses: list[str], gold: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        evaluate(options_for(tmp_path, hypotheses, gold))
 
 
 def test_options_that_mean_nothing_for_brackets(tmp_path: Path) -> None:
     file = texts.write(tmp_path / "gold", [GOLD])
-    for options in (
-        ScoreOptions(file, (file, file), metrics=("brackets",)),
-        ScoreOptions(file, (file,), metrics=("brackets",), baseline=file),
-    ):
-        with pytest.raises(UsageError, match="takes one --reference and no --baseline"):
-            score.evaluate(options)
+    more: dict[str, Any]
+    for more in ({"references": (file, file)}, {"baseline": file}, {"metrics": ("brackets", "bleu")}):
+        with pytest.raises(UsageError, match="takes one --reference, and neither --baseline nor another --metric"):
+            evaluate(ScoreOptions(**{"hypothesis": file, "references": (file,), "metrics": ("brackets",), **more}))
+
+
+def test_a_corpus_of_labels_is_scored_by_its_brackets(tmp_path: Path) -> None:
+    for language in ("labels", "de"):
+        with artefact.staged(tmp_path / language, "corpus", {"src": "en", "tgt": language, "name": "own"}) as stage:
+            texts.write(stage / "test.src", ["a"])
+            texts.write(stage / "test.tgt", ["S NN /S"])
+    options = ScoreOptions(corpus=tmp_path / "labels")
+    assert (wanted(options), evaluate(options, ["S NN /S"]).scores[0].score) == (True, 100)
+    others = [ScoreOptions(corpus=tmp_path / "de"), ScoreOptions(corpus=tmp_path / "labels", metrics=("chrf",))]
+    assert not any(wanted(options) for options in [*others, ScoreOptions(references=(tmp_path / "labels",))])

@@ -1,6 +1,5 @@
 """Checkpoints: what is written comes back, and nothing damaged is ever trusted."""
 
-import dataclasses
 import json
 import random
 import shutil
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from nmt_cli import artefact
-from nmt_cli.errors import DataError, DivergedError, NmtError
+from nmt_cli.errors import DataError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.checkpoints import MODEL, OPTIMIZER, STATE, State
 
@@ -68,32 +67,21 @@ def flip(data: bytes, place: int) -> bytes:
 
 DAMAGES = {
     "empty": lambda data: b"",
-    "one byte less": lambda data: data[:-1],
     "one byte more": lambda data: data + b"\0",
     "half": lambda data: data[: len(data) // 2],
-    **{f"bit flipped {i}": (lambda data, i=i: flip(data, random.Random(i).randrange(8 * len(data)))) for i in range(8)},
+    "a bit flipped": lambda data: flip(data, random.Random(1).randrange(8 * len(data))),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE, artefact.MANIFEST])
+@pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE])
 def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(
     run: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = checkpoints.directory_of(run, 30) / name
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    if name == artefact.MANIFEST and damage.startswith(("bit", "one byte less")):
-        # A flipped bit of the manifest may fall on a space or on the version, the last byte is a line feed.
-        assert checkpoints.newest(run, "c") in (20, 30)
-        return
     assert checkpoints.newest(run, "c") == 20
     assert "step-0000030 is not usable" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE, artefact.MANIFEST])
-def test_a_missing_file_falls_back(run: Path, name: str) -> None:
-    (checkpoints.directory_of(run, 30) / name).unlink()
-    assert checkpoints.newest(run, "c") == 20
 
 
 @pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE, artefact.MANIFEST, None])
@@ -107,38 +95,18 @@ def test_files_of_another_step_are_noticed(run: Path, name: str | None) -> None:
     assert checkpoints.newest(run, "c") == 20
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"format": 2},
-        {"kind": "model"},
-        {"files": {}},
-        {"files": []},
-        {"files": {"../../x": {}}},
-        {"files": {MODEL: 3}},
-        {"step": 20},
-        {"corpus": "another"},
-    ],
-)
+@pytest.mark.parametrize("change", [{"format": 2}, {"files": {}}, {"step": 20}, {"corpus": "another"}])
 def test_a_manifest_that_does_not_fit_falls_back(run: Path, change: dict[str, object]) -> None:
     path = checkpoints.directory_of(run, 30) / artefact.MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     assert checkpoints.newest(run, "c") == 20
 
 
-@pytest.mark.parametrize("change", [{"step": 31}, {"step": True}, {"seconds": "1"}, {"more": 1}, {"best_nll": [1]}])
-def test_a_state_that_does_not_fit_is_refused(run: Path, change: dict[str, object]) -> None:
+def test_a_state_of_another_version_is_refused(run: Path) -> None:
     path = checkpoints.directory_of(run, 30) / STATE
-    path.write_text(json.dumps(dataclasses.asdict(State(step=30)) | change))
-    with pytest.raises(DataError, match="not the state of step 30"):
+    path.write_text(json.dumps({"step": 30, "more": 1}))
+    with pytest.raises(DataError, match="another version"):
         checkpoints.read_state(run, 30)
-
-
-def test_all_damaged_is_refused_not_started_afresh(run: Path) -> None:
-    for step in (10, 20, 30):
-        (checkpoints.directory_of(run, step) / MODEL).write_bytes(b"")
-    with pytest.raises(DataError, match="all 3 checkpoints"):
-        checkpoints.newest(run, "c")
 
 
 def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(run: Path) -> None:
@@ -151,15 +119,6 @@ def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(run: Path) -
     assert checkpoints.newest(run, "c") == 30
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_never_written(run: Path, bad: float) -> None:
-    model, moments = tensors(40)
-    model["b"][3] = bad
-    with pytest.raises(DivergedError, match="weight b is not finite at step 40"):
-        checkpoints.save(run, State(step=40), model, moments, ABOUT)
-    assert checkpoints.steps_in(run) == [10, 20, 30]
-
-
 def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_path: Path) -> None:
     for step in (10, 15, 20, 23, 30, 37, 40, 43):
         save(tmp_path, step)
@@ -168,15 +127,6 @@ def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_pat
     save(tmp_path, 50)
     checkpoints.prune(tmp_path, State(step=50, best_step=15), 10, 2)
     assert checkpoints.steps_in(tmp_path) == [15, 40, 43, 50]
-
-
-def test_pruning_never_removes_what_was_just_written(run: Path) -> None:
-    (checkpoints.directory_of(run, 30) / MODEL).write_bytes(b"")
-    (checkpoints.directory_of(run, 20) / MODEL).write_bytes(b"")
-    assert checkpoints.newest(run, "c") == 10
-    save(run, 11)
-    checkpoints.prune(run, State(step=11), 10, 2)
-    assert checkpoints.newest(run, "c") == 11
 
 
 def test_what_cannot_be_pruned_is_a_warning(
@@ -210,15 +160,10 @@ def test_the_optimizer_comes_back(tmp_path: Path) -> None:
     for pair in models:
         step(*pair)
     assert torch.equal(model.weight, again.weight)
-    for wrong in (
-        {k: v for k, v in moments.items() if k != "weight.exp_avg"},
-        moments | {"bias.exp_avg": torch.ones(9)},
-    ):
-        with pytest.raises(DataError, match="optimiser's state"):
-            checkpoints.restore_optimizer(again, fresh, wrong)
 
 
-def test_every_refusal_is_for_the_user(run: Path) -> None:
-    (checkpoints.directory_of(run, 30) / artefact.MANIFEST).unlink()
-    with pytest.raises(NmtError):
-        checkpoints.check(run, 30)
+def test_all_damaged_is_refused_not_started_afresh(run: Path) -> None:
+    for step in (10, 20, 30):
+        (checkpoints.directory_of(run, step) / MODEL).write_bytes(b"")
+    with pytest.raises(DataError, match="all 3 checkpoints"):
+        checkpoints.newest(run, "c")

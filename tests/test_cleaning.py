@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt_cli.corpus import cleaning
-from nmt_cli.corpus.cleaning import Cleaned, Cleaner, HeldOut, Tally
+from nmt_cli.corpus.cleaning import CleanedChunk, Cleaner, CleaningStats, HeldOut
 from nmt_cli.recipe import Cleaning
 
 NOTHING = HeldOut(frozenset(), frozenset())
@@ -19,7 +19,7 @@ def clean(
     tgt: str = "de",
     held_out: HeldOut = NOTHING,
     settings: Cleaning | None = None,
-) -> Cleaned:
+) -> CleanedChunk:
     return Cleaner(src, tgt, settings or Cleaning(), held_out)(([p[0] for p in pairs], [p[1] for p in pairs]))
 
 
@@ -79,13 +79,13 @@ def test_entities_are_undone_once(text: str, plain: str) -> None:
     ],
 )
 def test_each_repair_is_counted_by_its_name(line: str, kind: str) -> None:
-    tally = Tally()
-    cleaning.repair(line, Cleaning(), tally)
-    assert +tally.repaired == {kind: 1}
+    stats = CleaningStats()
+    cleaning.repair(line, Cleaning(), stats)
+    assert +stats.repaired == {kind: 1}
 
 
 def test_unescaping_is_optional() -> None:
-    assert cleaning.repair("a &lt; b", Cleaning(unescape=False), Tally()) == "a &lt; b"
+    assert cleaning.repair("a &lt; b", Cleaning(unescape=False), CleaningStats()) == "a &lt; b"
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_unescaping_is_optional() -> None:
 )
 def test_each_reason_drops_its_pair(pair: tuple[bytes | None, bytes | None], reason: str) -> None:
     done = clean([(b"a dog", b"ein Hund"), pair])
-    assert done.tally.dropped == {reason: 1}
-    assert (done.src, done.tgt, done.tally.read) == (["a dog"], ["ein Hund"], 2)
+    assert done.stats.dropped == {reason: 1}
+    assert (done.src, done.tgt, done.stats.read) == (b"a dog\n", b"ein Hund\n", 2)
     assert len(done.hashes) == 16
-    assert len(done.tally.examples[reason]) == 1
+    assert len(done.stats.examples[reason]) == 1
 
 
 def test_optional_reasons_can_be_off() -> None:
     settings = Cleaning(drop_copies=False, check_script=False)
     pairs = [(b"same", b"same"), ("мир".encode(), b"Welt")]
-    assert len(clean(pairs, settings=settings).src) == 2
+    assert clean(pairs, settings=settings).pairs == 2
 
 
 def test_held_out_pairs_are_dropped_after_the_same_cleaning() -> None:
@@ -122,8 +122,8 @@ def test_held_out_pairs_are_dropped_after_the_same_cleaning() -> None:
         (b"A third", b"Ein drittes"),
     ]
     done = clean(train, held_out=held_out)
-    assert done.tally.dropped == {cleaning.HELD_OUT: 1, cleaning.SOURCE_HELD_OUT: 1}
-    assert done.src == ["Only here", "A third"]
+    assert done.stats.dropped == {cleaning.HELD_OUT: 1, cleaning.SOURCE_HELD_OUT: 1}
+    assert done.src == b"Only here\nA third\n"
 
 
 @pytest.mark.parametrize(
@@ -155,16 +155,16 @@ def test_shifted_lines_are_noticed() -> None:
 
 def test_swapped_sides_get_more_votes_for_the_other_language() -> None:
     pairs = [(src.encode(), tgt.encode()) for src, tgt in texts.pairs(300)]
-    straight, swapped = clean(pairs).swap_votes, clean([(tgt, src) for src, tgt in pairs]).swap_votes
+    straight, swapped = clean(pairs).stats.votes, clean([(tgt, src) for src, tgt in pairs]).stats.votes
     assert (straight[:, 0] > 2 * straight[:, 1]).all()
     assert (swapped[:, 1] > 2 * swapped[:, 0]).all()
 
 
 def test_only_the_first_three_examples_are_kept_and_cut() -> None:
     done = clean([(b"x" * 500, b"x" * 500)] + [(f"s{i}".encode(), f"s{i}".encode()) for i in range(9)])
-    total = Tally()
-    total.add(done.tally)
-    total.add(done.tally)
+    total = CleaningStats()
+    total.add(done.stats)
+    total.add(done.stats)
     assert total.dropped[cleaning.COPY] == 20
     assert [src for src, _ in total.examples[cleaning.COPY]] == ["x" * 200, "s0", "s1"]
 

@@ -1,152 +1,141 @@
 """The command line as a newcomer meets it: help, one clear line for every mistake, and the right exit code."""
 
-import os
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nmt_cli import __version__
+from nmt_cli import __main__, __version__, errors
 
-COMMANDS = [
-    "prepare",
-    "train",
-    "average-checkpoints",
-    "translate",
-    "reproduce",
-    "score",
-    "export",
-    "import",
-    "report",
-    "doctor",
-    "attend",
-]
+COMMANDS = ["prepare", "train", "average-checkpoints", "translate", "reproduce", "score"]
+COMMANDS += ["export", "import", "report", "doctor", "attend"]
+
+Nmt = Callable[..., tuple[int, str, str]]
 
 
-def nmt(*words: str, cwd: Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Run nmt in a directory of its own."""
-    env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", **environment}
-    env["PYTHONPATH"] = str(Path(__file__).parent.parent)
-    env.pop("NMT_MODEL", None)
-    return subprocess.run([sys.executable, "-m", "nmt_cli", *words], cwd=cwd, input=stdin, capture_output=True, env=env)
+@pytest.fixture
+def nmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Nmt:
+    """Run nmt in an empty directory, in this process: the exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NMT_MODEL", raising=False)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nmt", *words])
+        with pytest.raises(SystemExit) as caught:
+            __main__.main()
+        signal.signal(signal.SIGTERM, before)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return int(str(caught.value.code)), captured.out, captured.err
+
+    return run
 
 
-def complaint(result: subprocess.CompletedProcess[bytes], code: int) -> str:
+def complaint(result: tuple[int, str, str], code: int) -> str:
     """Return the one line of complaint, after checking that there is nothing else."""
-    assert result.returncode == code, result.stderr.decode()
-    assert result.stdout == b""
-    errors = [line for line in result.stderr.decode().splitlines() if "error:" in line]
-    assert len(errors) == 1
-    assert "Traceback" not in result.stderr.decode()
-    return errors[0]
+    assert result[:2] == (code, ""), result
+    (line,) = [line for line in result[2].split("\n") if "error:" in line]
+    return line
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with nothing in it."""
-    return tmp_path_factory.mktemp("empty")
-
-
-def test_help_names_every_command(empty: Path) -> None:
-    result = nmt("--help", cwd=empty)
-    assert result.returncode == 0
-    listed = result.stdout.decode().split("Commands:")[1]
-    assert all(f"  {command} " in listed for command in COMMANDS)
-    assert "..." not in listed  # no command's first sentence is cut
+def test_help_names_every_command(nmt: Nmt) -> None:
+    code, listed, _ = nmt("--help")
+    assert code == 0
+    assert all(re.search(rf" {command}  +\w", listed) for command in COMMANDS)
+    assert "..." not in listed.split("Commands")[1]  # no command's first sentence is cut
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(empty: Path, command: str) -> None:
-    result = nmt(command, "--help", cwd=empty)
-    assert result.returncode == 0
-    assert f"Usage: nmt {command}" in result.stdout.decode()
-    assert result.stderr == b""
+def test_every_command_has_help(nmt: Nmt, command: str) -> None:
+    code, text, err = nmt(command, "--help")
+    assert (code, err) == (0, "")
+    assert f"Usage: nmt {command}" in text
+    assert max(map(len, text.split("\n"))) <= 100
 
 
-def test_version(empty: Path) -> None:
-    assert nmt("--version", cwd=empty).stdout.decode() == f"nmt {__version__}\n"
+def test_version(nmt: Nmt) -> None:
+    assert nmt("--version") == (0, f"nmt {__version__}\n", "")
 
 
-def test_no_model_yet(empty: Path) -> None:
-    assert "nmt reproduce recipes/toy.yaml" in complaint(nmt("translate", cwd=empty, stdin=b"Hello\n"), 66)
+def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
+    code, out, err = nmt()
+    assert code == 2
+    assert "reproduce recipes/toy.yaml" in out + err
 
 
-def test_how_to_draw_is_refused_where_nothing_is_drawn(empty: Path) -> None:
-    assert "--top-k is of --sample" in complaint(nmt("translate", "--top-k", "5", cwd=empty, stdin=b"Hello\n"), 2)
-
-
-def test_missing_recipe(empty: Path) -> None:
-    assert "no recipe mine.yaml" in complaint(nmt("train", "mine.yaml", cwd=empty), 66)
-
-
-def test_unknown_corpus_names_the_known_ones(empty: Path) -> None:
-    assert "wmt14-en-de" in complaint(nmt("prepare", "wmt15-en-de", cwd=empty), 2)
-
-
-def test_unknown_recipe_key_names_the_nearest(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("translate", 66, "nmt reproduce recipes/toy.yaml"),
+        ("translate --top-k 5", 2, "nmt translate: error: --top-k requires --sample"),
+        ("translate --beam 0", 2, "'--beam'"),
+        ("translate --precision fp8", 2, "'auto', 'fp32', 'bf16', 'int8'. See: nmt translate --help"),
+        ("translate --bean 3", 2, "No such option: --bean"),
+        ("translte", 2, "No such command 'translte'"),
+        ("train", 2, "Missing argument 'RECIPE'"),
+        ("train mine.yaml", 66, "no recipe mine.yaml"),
+        ("train recipes/base.yaml", 66, "nmt prepare wmt14-en-de"),  # recipes come with the package
+        ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'num_layers'?; unknown key 'training.warm"),
+        ("prepare wmt15-en-de", 2, "wmt14-en-de"),
+        ("prepare --src a.en", 2, "--tgt"),
+        ("prepare --src a.en --tgt a.de", 65, "2"),
+        ("prepare --src empty --tgt empty", 65, "empty"),
+        ("prepare toy-en-de --out a.en/corpus", 73, "cannot create"),
+        ("prepare toy-en-de --out /proc/absent/corpus", 73, "cannot create"),
+        ("prepare toy-en-de --set corpus.limt=5", 2, "nmt prepare: error: the options: unknown key 'corpus.limt'"),
+        ("average-checkpoints runs/base", 66, "no run in runs/base"),
+        ("score a.en --reference a.de", 65, "3"),
+    ],
+)
+def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, code: int, message: str) -> None:
     (tmp_path / "r.yaml").write_text("training: {warmup: 3}\nmodel: {num_layer: 2}\n")
-    line = complaint(nmt("train", "r.yaml", cwd=tmp_path), 2)
-    assert "'training.warmup'" in line
-    assert "did you mean 'num_layers'?" in line
-
-
-def test_corpus_not_prepared(empty: Path) -> None:
-    assert "nmt prepare wmt14-en-de" in complaint(nmt("train", "recipes/base.yaml", cwd=empty), 66)
-
-
-def test_unequal_line_counts_name_both(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
-    line = complaint(nmt("prepare", "--src", "a.en", "--tgt", "a.de", cwd=tmp_path), 65)
-    assert "3" in line
-    assert "2" in line
+    (tmp_path / "empty").write_text("")
+    assert message in complaint(nmt(*words.split()), code)
     assert not (tmp_path / "data" / "mine").exists()
 
 
-def test_an_output_that_cannot_be_made_is_no_missing_input(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for out in ("file/corpus", "/proc/absent/corpus"):
-        assert "cannot create" in complaint(nmt("prepare", "toy-en-de", "--out", out, cwd=tmp_path), 73)
-
-
-def test_the_command_is_named_once(tmp_path: Path) -> None:
-    line = complaint(nmt("prepare", "toy-en-de", "--set", "corpus.limt=5", cwd=tmp_path), 2)
-    assert line.startswith("nmt prepare: error: the options: unknown key 'corpus.limt'")
-
-
-def test_empty_file(tmp_path: Path) -> None:
-    (tmp_path / "a.en").write_text("")
-    (tmp_path / "a.de").write_text("")
-    assert "empty" in complaint(nmt("prepare", "--src", "a.en", "--tgt", "a.de", cwd=tmp_path), 65)
-
-
-def test_no_run_to_average(empty: Path) -> None:
-    assert "no run in runs/base" in complaint(nmt("average-checkpoints", "runs/base", cwd=empty), 66)
-
-
-def test_one_side_only(empty: Path) -> None:
-    assert "--tgt" in complaint(nmt("prepare", "--src", "a.en", cwd=empty), 2)
-
-
-def test_score_of_unequal_files(tmp_path: Path) -> None:
-    (tmp_path / "hyp").write_text("a\nb\n")
-    (tmp_path / "ref").write_text("a\n")
-    line = complaint(nmt("score", "hyp", "--reference", "ref", cwd=tmp_path), 65)
-    assert "2" in line
-    assert "1" in line
-
-
-def test_score_gate(tmp_path: Path) -> None:
+def test_score_gate(nmt: Nmt, tmp_path: Path) -> None:
     (tmp_path / "hyp").write_text("the cat sat on the mat\n")
-    passed = nmt("score", "hyp", "--reference", "hyp", "--fail-under", "99", cwd=tmp_path)
-    assert passed.returncode == 0
     (tmp_path / "ref").write_text("a dog lay under a tree\n")
-    failed = nmt("score", "hyp", "--reference", "ref", "--fail-under", "99", cwd=tmp_path)
-    assert failed.returncode == 1
-    assert "gate failed" in failed.stderr.decode()
+    assert nmt("score", "hyp", "--reference", "hyp", "--fail-under", "99")[0] == 0
+    code, _, err = nmt("score", "hyp", "--reference", "ref", "--fail-under", "99")
+    assert code == 1
+    assert "gate failed" in err
 
 
-def test_recipes_come_with_the_package(empty: Path) -> None:
-    line = complaint(nmt("train", "recipes/toy.yaml", cwd=empty), 66)
-    assert "nmt prepare toy-en-de" in line
+def test_what_is_printed_of_an_error_is_one_line_without_controls(nmt: Nmt) -> None:
+    line = complaint(nmt("train", "a\x1b[2J\nb.yaml"), 66)
+    assert "a\\x1b[2J\\nb.yaml" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyboardInterrupt(), errors.INTERRUPTED),
+        (__main__._Terminated(), errors.TERMINATED),
+        (errors.BusyError("busy"), 75),
+        (OSError(28, "No space left on device"), 74),
+        (SystemExit("text"), 0),
+    ],
+)
+def test_what_ends_a_command_becomes_its_exit_code(error: BaseException, code: int) -> None:
+    def work() -> None:
+        raise error
+
+    assert __main__._exit_code(work) == code
+
+
+def test_a_process_of_its_own_exits_with_the_code(tmp_path: Path) -> None:
+    root = Path(__file__).parent.parent
+    command = [sys.executable, "-m", "nmt_cli", "train", str(tmp_path / "none.yaml")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 66
+    assert done.stderr.startswith("nmt train: error: no recipe")

@@ -16,13 +16,17 @@ def _loud() -> object:
     console.set_quiet(False)
 
 
-def test_everything_goes_to_stderr(capsys: Captured) -> None:
+def print_everything() -> None:
     console.say("a line")
-    console.warn("careful")
     console.table("Scores", ["metric", "value"], [["BLEU", 27.3]])
     with Progress("encoding", 10, "sentences", every=0) as progress:
         progress.advance(5)
         progress.line("in between")
+    console.warn("careful")
+
+
+def test_everything_goes_to_stderr(capsys: Captured) -> None:
+    print_everything()
     captured = capsys.readouterr()
     assert captured.out == ""
     for text in ("a line\n", "nmt: warning: careful\n", "Scores", "BLEU", "27.3", "encoding: 5 of 10", "in between\n"):
@@ -31,51 +35,31 @@ def test_everything_goes_to_stderr(capsys: Captured) -> None:
 
 def test_quiet_leaves_warnings(capsys: Captured) -> None:
     console.set_quiet(True)
-    console.say("a line")
-    console.table("Scores", ["metric"], [["BLEU"]])
-    with Progress("encoding", 10, "sentences", every=0) as progress:
-        progress.advance(5)
-    console.warn("careful")
+    print_everything()
     assert capsys.readouterr().err == "nmt: warning: careful\n"
-
-
-def test_nothing_from_outside_can_steer_the_terminal(capsys: Captured) -> None:
-    console.warn("a\x1b[2Jb\nc")
-    console.table("T", ["x"], [["\x1b]0;title\x07[red]not markup[/red]\r\n"]])
-    err = capsys.readouterr().err
-    assert "\x1b" not in err
-    assert "\x07" not in err
-    assert err.startswith("nmt: warning: a\\x1b[2Jb\\nc\n")
-    assert "[red]not markup[/red]" in err
-
-
-def test_a_long_warning_is_cut(capsys: Captured) -> None:
-    console.warn("x" * 1000)
-    assert len(capsys.readouterr().err) < 430
 
 
 def test_without_a_stderr_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)  # as under pythonw or with 2>&-
-    console.say("a line")
-    console.warn("careful")
-    console.table("T", ["x"], [["y"]])
-    with Progress("encoding", None, "sentences", every=0) as progress:
-        progress.advance()
-        progress.line("text")
+    print_everything()
+
+
+def test_nothing_from_outside_can_steer_the_terminal(capsys: Captured) -> None:
+    console.warn("a\x1b[2Jb\nc" + "x" * 1000)
+    console.table("T", ["x"], [["\x1b]0;title\x07[red]not markup[/red]\r\n"]])
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "\x07" not in err
+    assert err.startswith("nmt: warning: a\\x1b[2Jb\\ncx")
+    assert err.index("\n") < 430
+    assert "[red]not markup[/red]" in err
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-3, "0 s"),
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (185, "3 min 05 s"),
-        (3599.6, "1 h 00 min"),
-        (7800, "2 h 10 min"),
-        (86_399, "23 h 59 min"),
-        (273_600, "3 d 4 h"),
+        *((-3, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min")),
+        *((7800, "2 h 10 min"), (86_399, "23 h 59 min"), (273_600, "3 d 4 h")),
     ],
 )
 def test_durations_as_people_write_them(seconds: float, text: str) -> None:
@@ -85,8 +69,7 @@ def test_durations_as_people_write_them(seconds: float, text: str) -> None:
 class Clock:
     """Replaces time.monotonic."""
 
-    def __init__(self) -> None:
-        self.now = 100.0
+    now = 100.0
 
     def monotonic(self) -> float:
         return self.now
@@ -104,39 +87,36 @@ def test_plain_progress_is_a_line_now_and_then(capsys: Captured, clock: Clock) -
         assert progress.plain
         for _ in range(25):
             clock.now += 1
-            progress.advance(1000, facts="3 dropped")
-    assert capsys.readouterr().err.splitlines() == [
+            progress.advance(1000, "3 dropped")
+    assert capsys.readouterr().err.split("\n") == [
         "encoding: 10,000 of 100,000 sentences, 1,000/s, 1 min 30 s left, 3 dropped",
         "encoding: 20,000 of 100,000 sentences, 1,000/s, 1 min 20 s left, 3 dropped",
+        "",
     ]
 
 
-def test_an_unknown_total_promises_no_end(capsys: Captured, clock: Clock) -> None:
-    with Progress("reading", None, "lines", every=1) as progress:
-        clock.now += 2
-        progress.advance(10)
-    assert capsys.readouterr().err == "reading: 10 lines, 5/s\n"
-
-
-def test_resumed_work_is_not_counted_in_the_rate(capsys: Captured, clock: Clock) -> None:
-    with Progress("training", 2000, "updates", every=1, done=1000) as progress:
+@pytest.mark.parametrize(
+    ("total", "every", "done", "line"),
+    [
+        (None, 10, 0, "reading: 100 lines, 10/s\n"),
+        (2000, 10, 1000, "reading: 1,100 of 2,000 lines, 10/s, 1 min 30 s left\n"),  # resumed: the rate is of now
+        (20, None, 0, ""),
+    ],
+)
+def test_plain_progress_of_other_kinds(
+    capsys: Captured, clock: Clock, total: int | None, every: float | None, done: int, line: str
+) -> None:
+    with Progress("reading", total, "lines", every=every, done=done) as progress:
         clock.now += 10
         progress.advance(100)
-    assert capsys.readouterr().err == "training: 1,100 of 2,000 updates, 10/s, 1 min 30 s left\n"
-
-
-def test_progress_can_be_told_to_print_no_lines(capsys: Captured, clock: Clock) -> None:
-    with Progress("training", 20, "updates", every=None) as progress:
-        clock.now += 1000
-        progress.advance(10)
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == line
 
 
 def test_a_live_line_on_a_terminal_leaves_stdout_alone(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with Progress("encoding", 10, "sentences") as progress:
         assert not progress.plain
-        progress.advance(5, facts="[bold]x[/bold]")
+        progress.advance(5, "[bold]x[/bold]")
         print("a result")
         progress.line("a [log] line")
     captured = capsys.readouterr()

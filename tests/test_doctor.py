@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 from conftest import ENGLISH, GERMAN, TINY
-from test_cli import complaint, nmt
 
 from nmt_cli import recipe
+from nmt_cli.__main__ import main
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import read_lines
 from nmt_cli.errors import DataError, MissingError, NmtError
-from nmt_cli.reporting.doctor import ABOUT, ALL, HARMLESS, Finding, Record, examine, gather, text
+from nmt_cli.reporting.doctor import Finding, Record, doctor, examine, gather
 from nmt_cli.reproduce import ReproduceOptions, reproduce
 from nmt_cli.scoring.paper_bleu import moses_tokenize
 
 SOUND = [
-    *(f"model.{knob}" for knob in ("d_model=64", "d_ff=128", "d_k=32", "d_v=32", "dropout=0")),
-    *(f"training.{knob}" for knob in ("steps=150", "tokens_per_step=1200", "micro_batches=1", "warmup_steps=50")),
-    *(f"training.{knob}" for knob in ("cooldown_steps=75", "validate_every=15", "checkpoint_every=5", "log_every=10")),
-    *("training.validate_bleu=20", "decoding.beam=4"),
+    *(f"model.{change}" for change in ("d_model=64", "d_ff=128", "d_k=32", "d_v=32", "dropout=0")),
+    *(f"training.{change}" for change in ("steps=150", "tokens_per_step=1200", "micro_batches=1", "warmup_steps=50")),
+    *(f"training.{change}" for change in ("cooldown_steps=75", "validate_every=15", "checkpoint_every=5")),
+    *("training.log_every=10", "training.validate_bleu=20", "decoding.beam=4"),
 ]
 Reproduce = Callable[..., Path]
 
@@ -45,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reproduced(place: Path) -> Reproduce:
-    """Return a run of that recipe with changes, after reproducing it: reproduced("name", "decoding.beam=1")."""
+    """Return a run of that recipe with changes, after reproducing it: reproduced("name", "averaging.last=1")."""
 
     def make(name: str, *changes: str) -> Path:
         settings, run = recipe.load(place / "tiny.yaml", [*SOUND, *changes]), place / "runs" / name
@@ -61,8 +61,15 @@ def sound(reproduced: Reproduce) -> Path:
     return reproduced("sound")
 
 
-def copied(run: Path, name: str) -> Path:
-    return Path(shutil.copytree(run, run.parent / name))
+@pytest.fixture
+def copy(sound: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of it that a test may change."""
+    return Path(shutil.copytree(sound, sound.parent / request.node.name.replace("/", "-")))
+
+
+@pytest.fixture
+def record(sound: Path) -> Record:
+    return gather(sound, None, None, None)
 
 
 def findings(run: Path, *files: Path | None) -> list[Finding]:
@@ -70,313 +77,202 @@ def findings(run: Path, *files: Path | None) -> list[Finding]:
     return examine(gather(run, data, hypothesis, reference))
 
 
-def first(found: list[Finding]) -> str:
-    return found[0].id if found else "nothing"
+def only(found: list[Finding]) -> str:
+    """Return what the only finding says, after its severity."""
+    assert len(found) == 1, found
+    return f"{found[0].severity}: {found[0].what}"
 
 
-# --- a sound run, and five that are not ------------------------------------------------------------------------------
+def written(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
 
 
-def test_a_sound_run_is_left_alone(sound: Path) -> None:
-    record = gather(sound, None, None, None)
-    assert [finding for finding in examine(record) if finding.cost[1] > HARMLESS] == []
-    assert record.unchecked == []
+def test_a_sound_run_is_left_alone(record: Record, sound: Path, capsys) -> None:
+    assert examine(record) == []
     assert record.bleu is not None
     assert record.bleu > 80
-    assert text(record, [], 80).endswith("\nNothing was found that is known to cost BLEU.")
+    doctor(sound, None, None, None, False)
+    out = capsys.readouterr().out
+    assert out.endswith("BLEU on test by sacreBLEU\n\nNothing was found that is known to cost BLEU.\n")
 
 
-def test_no_averaging(sound: Path, reproduced: Reproduce) -> None:
-    run = copied(sound, "alone")
-    found = findings(reproduced(run.name, "averaging.last=1"))
-    assert (first(found), len(found)) == ("averaging", 1)
-    assert "update 150 alone" in found[0].what
+# --- how it was trained ----------------------------------------------------------------------------------------------
 
 
-def test_an_eighth_of_the_tokens_per_step(reproduced: Reproduce) -> None:
+def test_no_averaging(copy: Path, reproduced: Reproduce) -> None:
+    assert only(findings(reproduced(copy.name, "averaging.last=1"))) == (
+        "costly: no averaging: it is the checkpoint of step 150"
+    )
+
+
+def test_fewer_checkpoints_than_the_recipe_s_and_a_model_older_than_the_run(record: Record) -> None:
+    fewer = dataclasses.replace(record.run, model={**record.run.model, "steps": [145, 150]})
+    said = only(examine(dataclasses.replace(record, run=fewer)))
+    assert said == "costly: it is the mean of 2 checkpoints, the last of step 150 of 150"
+    older = dataclasses.replace(record.run, model={**record.run.model, "steps": [50, 55, 60]})
+    assert "the last of step 60 of 150" in only(examine(dataclasses.replace(record, run=older)))
+
+
+def test_few_tokens_per_step(reproduced: Reproduce) -> None:
     found = findings(reproduced("eighth", "training.tokens_per_step=150"))
-    assert first(found) == "tokens-per-update"
-    assert "output-length" in [finding.id for finding in found]  # a symptom, whatever it costs, comes after its cause
+    assert any("target tokens, and the recipe 150" in finding.what for finding in found)
 
 
-def test_beam_1(sound: Path, reproduced: Reproduce) -> None:
-    run = copied(sound, "greedy")
-    found = findings(reproduced(run.name, "decoding.beam=1"))
-    assert (first(found), len(found)) == ("search", 1)
-    assert "beam 1" in found[0].what
+def test_a_run_on_its_way(record: Record) -> None:
+    run = dataclasses.replace(record.run, model=None)
+    assert only(examine(dataclasses.replace(record, run=run, step=100, hypotheses=[], bleu=None))) == (
+        "costly: 100 of 150 steps"
+    )
 
 
-def test_translations_of_another_test_set(sound: Path, tmp_path: Path) -> None:
-    dev = sound / "dev.hyp"
-    found = findings(sound, None, dev)
-    assert (first(found), len(found)) == ("test-set", 1)
-    assert "of the dev set" in found[0].what
-    short = tmp_path / "short.hyp"
-    short.write_text("".join(f"{line}\n" for line in read_lines(sound / "test.hyp")[:-1]))
-    found = findings(sound, None, short)
-    assert (first(found), len(found)) == ("test-set", 1)
-    assert "39 lines, the reference 40" in found[0].what
-
-
-def test_another_reference_than_the_corpus_test_set(sound: Path, place: Path) -> None:
-    found = findings(sound, None, sound / "dev.hyp", place / "data" / "numbers" / "dev.tgt")
-    assert (first(found), len(found)) == ("test-set", 1)
-    assert "but its dev set" in found[0].what
-
-
-def test_the_test_set_in_another_form(sound: Path, place: Path, tmp_path: Path) -> None:
-    lines = read_lines(place / "data" / "numbers" / "test.tgt")
-    (tmp_path / "upper").write_text("".join(f"{line.upper()} .\n" for line in lines))
-    assert {finding.id for finding in findings(sound, None, None, tmp_path / "upper")} >= {"metric"}
-    (tmp_path / "same").write_text("\n".join(lines))  # without the last line feed
-    assert findings(sound, None, None, tmp_path / "same") == []
-
-
-def test_the_filtered_newstest2014(sound: Path, tmp_path: Path) -> None:
-    (tmp_path / "hyp").write_text("Ein Satz.\n" * 2737)
-    record = gather(sound, None, tmp_path / "hyp", None)
-    found = [f for f in examine(dataclasses.replace(record, near="base")) if f.id == "test-set"]
-    assert "filtered newstest2014" in found[0].what
-    assert found[0].cost == (1, 3)
-
-
-def test_shifted_lines(sound: Path, tmp_path: Path) -> None:
-    lines = read_lines(sound / "test.hyp")
-    (tmp_path / "shifted").write_text("".join(f"{line}\n" for line in [*lines[1:], lines[0]]))
-    found = findings(sound, None, tmp_path / "shifted")
-    assert (first(found), len(found)) == ("test-set", 1)
-    assert "line by line" in found[0].what
-
-
-@pytest.mark.parametrize(("line", "says"), [("", "are empty"), (None, "are copies of their source")])
-def test_a_model_that_says_nothing_is_not_taken_for_another_test_set(
-    sound: Path, place: Path, tmp_path: Path, line: str | None, says: str
-) -> None:
-    sources = read_lines(place / "data" / "numbers" / "test.src")
-    (tmp_path / "hyp").write_text("".join(f"{source if line is None else line}\n" for source in sources))
-    found = findings(sound, None, tmp_path / "hyp")
-    assert (first(found), found[0].cost) == ("output", ALL)
-    assert found[0].what == f"40 of 40 translations {says}."
-
-
-def test_a_corpus_with_another_tokenizer(sound: Path, place: Path) -> None:
-    settings = recipe.load(place / "tiny.yaml", ["corpus.tokenizer.vocabulary_size=310"])
-    other = prepare(settings.corpus, place / "data" / "other", PrepareOptions(workers=1))
-    found = findings(sound, other)
-    assert first(found) == "tokenizer"
-    assert str(other / "tokenizer.model") in found[0].what
-    assert len(found) == 1
-
-
-def test_a_model_with_another_tokenizer(sound: Path) -> None:
-    run = copied(sound, "swapped")
-    (run / "model" / "tokenizer.model").write_bytes(spm.train(["another text of other words"], 300))
-    found = findings(run)
-    assert (first(found), len(found)) == ("tokenizer", 1)
-
-
-def test_a_corpus_prepared_with_a_tokenizer_of_other_text(sound: Path, place: Path) -> None:
-    (place / "capitals.model").write_bytes(spm.train(["ONLY CAPITALS ARE KNOWN"], 300))
-    settings = recipe.load(place / "tiny.yaml", [f"corpus.tokenizer.file={place / 'capitals.model'}"])
-    other = prepare(settings.corpus, place / "data" / "capitals", PrepareOptions(workers=1))
-    assert [finding.id for finding in findings(sound, other)] == ["tokenizer", "strange-pieces"]
-
-
-def test_a_corpus_prepared_anew(sound: Path, place: Path) -> None:
-    settings = recipe.load(place / "tiny.yaml", ["corpus.limit=1400", f"corpus.tokenizer.file={sound}/tokenizer.model"])
-    other = prepare(settings.corpus, place / "data" / "fewer", PrepareOptions(workers=1))
-    assert first(findings(sound, other)) == "corpus"
-
-
-def test_a_search_changed_after_translating(sound: Path) -> None:
-    run = copied(sound, "research")
-    changed = (run / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0")
-    (run / "recipe.yaml").write_text(changed)
-    assert [finding.id for finding in findings(run)] == ["old-translations"]
-
-
-# --- what the output shows -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "says", "change"),
-    [
-        ("output", "are empty", lambda hyp, src: ""),
-        ("output", "copies of their source", lambda hyp, src: src),
-        ("output", "an unknown piece", lambda hyp, src: f"{hyp} ⁇"),
-        ("output", "four times in a row", lambda hyp, src: f"{hyp} eins zwei eins zwei eins zwei eins zwei"),
-    ],
-)
-def test_bad_lines_of_output(
-    sound: Path, place: Path, tmp_path: Path, name: str, says: str, change: Callable[[str, str], str]
-) -> None:
-    lines, sources = read_lines(sound / "test.hyp"), read_lines(place / "data" / "numbers" / "test.src")
-    wrong = [change(h, s) if i < 8 else h for i, (h, s) in enumerate(zip(lines, sources, strict=True))]
-    (tmp_path / "hyp").write_text("".join(f"{line}\n" for line in wrong))
-    found = [f for f in findings(sound, None, tmp_path / "hyp") if f.id == name]
-    assert len(found) == 1
-    assert says in found[0].what
-    assert 5 < found[0].cost[1] < 40
-
-
-def test_short_output(sound: Path, tmp_path: Path) -> None:
-    lines = [line.rpartition(" ")[0] or line for line in read_lines(sound / "test.hyp")]
-    (tmp_path / "hyp").write_text("".join(f"{line}\n" for line in lines))
-    found = findings(sound, None, tmp_path / "hyp")
-    assert first(found) == "output-length"
-
-
-def test_tokenised_and_lower_cased_output(sound: Path, tmp_path: Path) -> None:
-    references = ['Das ist „gut“, sagt er: "Ja."'] * 40
-    tokens = [moses_tokenize(line, "de") for line in references]
-    for name, lines in (("refs", references), ("tok", tokens), ("low", [line.lower() for line in references])):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    record = gather(sound, None, tmp_path / "tok", tmp_path / "refs")
-    without = dataclasses.replace(record, corpus=None, validations=[])
-    found = [f for f in examine(without) if f.id == "metric"]
-    assert "look tokenised" in found[0].what
-    lowered = dataclasses.replace(gather(sound, None, tmp_path / "low", tmp_path / "refs"), corpus=None, validations=[])
-    found = [f for f in examine(lowered) if f.id == "metric"]
-    assert found[0].what.startswith("The translations are lower-cased")
-
-
-# --- curves ----------------------------------------------------------------------------------------------------------
-
-
-def curve(losses: list[float | None], every: int = 10) -> list[dict[str, object]]:
-    return [{"step": every * i, "nll": loss, "tgt_tokens_per_step": 1200} for i, loss in enumerate(losses, 1)]
+def with_steps(record: Record, losses: list[float | None]) -> Record:
+    steps = [{"step": 10 * i, "nll": loss, "tgt_tokens_per_step": 1200} for i, loss in enumerate(losses, 1)]
+    return dataclasses.replace(record, run=dataclasses.replace(record.run, steps=steps))
 
 
 @pytest.mark.parametrize(
     ("losses", "says"),
     [
-        ([5, 3, 2, 1.5, 1.2, 1, 3, 4, 4, 4, 4, 4, 4, 4, 4], "diverged: its loss was 1.00, and is 4.00"),
-        ([2.4] * 15, "never took off"),
-        ([2, 1, None, 0.5, 0.4, 0.3, 0.3, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2], "not finite"),
+        ([5, 3, 2, 1.5, 1.2, 1, 3, 4, 4, 4, 4, 4, 4, 4, 4], "wrong: training diverged: its loss was 1.00, and is 4.00"),
+        ([2.4] * 15, "wrong: training never took off: the loss stays at 2.40"),
+        ([2, 1, None, 0.5, 0.4, 0.3, 0.3, 0.2, 0.2, 0.2], "costly: 0 steps were skipped: numbers were not finite"),
     ],
 )
-def test_curves_that_go_wrong(sound: Path, losses: list[float | None], says: str) -> None:
-    found = examine(dataclasses.replace(gather(sound, None, None, None), updates=curve(losses)))
-    assert first(found) == "diverged"
-    assert says in found[0].what
+def test_curves_that_go_wrong(record: Record, losses: list[float | None], says: str) -> None:
+    assert only(examine(with_steps(record, losses))) == says
 
 
-def test_a_run_that_gave_up(sound: Path) -> None:
-    run = copied(sound, "crashed")
-    (run / "crash.json").write_text('{"step": 155, "sentences": []}')
-    assert [(finding.id, finding.cost) for finding in findings(run)] == [("diverged", ALL)]
-    (run / "crash.json").write_text('{"step": 95, "sentences": []}')  # it was resumed, and went on to the end
-    assert findings(run) == []
+def test_a_run_that_gave_up(copy: Path) -> None:
+    (copy / "crash.json").write_text('{"step": 155, "sentences": []}')
+    assert only(findings(copy)) == "wrong: training gave up: numbers were not finite"
+    (copy / "crash.json").write_text('{"step": 95, "sentences": []}')  # it was resumed, and went on to the end
+    assert findings(copy) == []
 
 
-def test_dev_curves(sound: Path) -> None:
-    record = gather(sound, None, None, None)
-
-    def with_dev(losses: list[float], bleus: list[float]) -> list[str]:
-        pairs = enumerate(zip(losses, bleus, strict=True), 1)
-        dev = [{"step": 15 * i, "dev_nll": loss, "dev_bleu": bleu} for i, (loss, bleu) in pairs]
-        return [finding.id for finding in examine(dataclasses.replace(record, validations=dev))]
-
-    good = [50.0, 80, 90, 95, 97, 97, 97, 97, 97, 97]
-    assert with_dev([1, 0.5, 0.4, 0.3, 0.25, 0.22, 0.21, 0.2, 0.2, 0.2], good) == []
-    assert with_dev([1, 0.5, 0.4, 0.3, 0.25, 0.22, 0.4, 0.5, 0.6, 0.7], good) == []  # BLEU does not mind
-    assert with_dev([1, 0.5, 0.4, 0.3, 0.25, 0.22, 0.4, 0.5, 0.6, 0.7], [*good[:-1], 90]) == ["overfitting"]
-    assert with_dev([3, 2.5, 2.3, 2.1, 2, 1.9, 1.8, 1.7, 1.6, 1.5], good) == ["still-falling"]
+# --- what belongs together -------------------------------------------------------------------------------------------
 
 
-# --- compared with the paper -----------------------------------------------------------------------------------------
+def test_a_corpus_with_another_tokenizer(sound: Path, place: Path) -> None:
+    settings = recipe.load(place / "tiny.yaml", ["corpus.tokenizer.vocabulary_size=310"])
+    other = prepare(settings.corpus, place / "data" / "other", PrepareOptions(workers=1))
+    tokenizer, corpus = findings(sound, other)
+    assert (tokenizer.severity, tokenizer.where) == ("wrong", str(other / "tokenizer.model"))
+    assert "another tokenizer" in tokenizer.what
+    assert (corpus.severity, corpus.where) == ("wrong", str(other))
 
 
-def of_the_paper(record: Record, *changes: str) -> Record:
-    """Return a record of a finished run of base.yaml with changes; its data is not there."""
-    settings = recipe.load(Path("recipes/base.yaml"), changes)
-    steps = settings.training.steps
-    tokens = settings.training.tokens_per_step
-    updates = [{"step": steps, "nll": 1.5, "tgt_tokens_per_step": tokens, "skipped": 0}]
-    averaged = list(range(steps - 1500 * (settings.averaging.last - 1), steps + 1, 1500))
-    return dataclasses.replace(
-        record, settings=settings, near="base", corpus=None, updates=updates, validations=[], step=steps,
-        averaged=averaged, hypothesis=None, reference=None, triples=[], bleu=None,
-    )  # fmt: skip
+def test_a_model_with_another_tokenizer(copy: Path) -> None:
+    (copy / "tokenizer.model").write_bytes(spm.train(["another text of other words"], 300))
+    assert {finding.where.rpartition("/")[2] for finding in findings(copy)} == {"tokenizer.model"}
 
 
-def test_the_papers_own_recipe_is_left_alone(sound: Path) -> None:
-    assert examine(of_the_paper(gather(sound, None, None, None))) == []
+def test_a_corpus_prepared_anew(sound: Path, place: Path) -> None:
+    changes = ["corpus.limit=1400", f"corpus.tokenizer.file={sound}/tokenizer.model"]
+    other = prepare(
+        recipe.load(place / "tiny.yaml", changes).corpus, place / "data" / "fewer", PrepareOptions(workers=1)
+    )
+    assert only(findings(sound, other)) == "wrong: the run was trained on another corpus"
+
+
+def test_settings_of_the_search_changed_after_translating(copy: Path) -> None:
+    (copy / "recipe.yaml").write_text((copy / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
+    assert only(findings(copy)) == "wrong: another model or other decoding settings made these"
+
+
+def test_fewer_pairs_than_expected_and_many_dropped(record: Record, place: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(place / "data" / "numbers", tmp_path / "numbers"))
+    cleaning = json.loads((data / "cleaning.json").read_text())
+    cleaning |= {"read": 3000, "kept": 1500, "warnings": ["the sides look swapped"]}
+    (data / "cleaning.json").write_text(json.dumps(cleaning))
+    expect = record.run.settings.expect.model_copy(update={"pairs": [2000, 2100]})
+    settings = record.run.settings.model_copy(update={"expect": expect})
+    run = dataclasses.replace(
+        record.run, settings=settings, corpus=dataclasses.replace(record.run.corpus, directory=data)
+    )
+    assert [finding.what for finding in examine(dataclasses.replace(record, run=run))] == [
+        "1,500 training pairs, not 2,000",
+        "50% of the pairs were dropped",
+        "nmt prepare warned: the sides look swapped",
+    ]
+
+
+# --- the test set and the output -------------------------------------------------------------------------------------
+
+
+def test_translations_of_another_test_set(sound: Path, place: Path, tmp_path: Path) -> None:
+    lines, dev = read_lines(sound / "test.hyp"), place / "data" / "numbers" / "dev.tgt"
+    assert only(findings(sound, None, sound / "dev.hyp")) == "wrong: these are translations of the dev set"
+    assert "not the test set" in only(findings(sound, None, sound / "dev.hyp", dev))
+    short = written(tmp_path / "short", lines[:-1])
+    assert only(findings(sound, None, short)) == "wrong: 39 translations and 40 references"
+    assert "line by line" in only(findings(sound, None, written(tmp_path / "shifted", [*lines[1:], lines[0]])))
+    filtered = written(tmp_path / "filtered", ["Ein Satz."] * 2737)
+    assert "filtered newstest2014" in only(findings(sound, None, filtered))
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "cost"),
+    ("says", "change"),
     [
-        ("training.tokens_per_step=3125", "tokens-per-update", (1.5, 6)),
-        ("training.steps=50000", "updates", (0.5, 1)),
-        ("training.steps=5000", "updates", (4, 20)),
-        ("averaging.last=1", "averaging", (0.3, 1)),
-        ("training.warmup_steps=100", "warm-up", (1, 20)),
-        ("model.dropout=0.0", "model", (1.2, 1.2)),
-        ("training.label_smoothing=0.0", "model", (0.5, 0.5)),
-        ("model.num_layers=2", "model", (2.1, 2.1)),
-        ("model.positions=learned", "model", (0.1, 0.1)),
-        ("model.norm=pre", "norm", (0.3, 0.6)),
-        ("decoding.beam=1", "search", (0.3, 1)),
-        ("decoding.alpha=0", "search", (0, 0.3)),
-        ("training.clip_norm=1", "details", (0, HARMLESS)),
-        ("training.precision=bf16", "details", (0, HARMLESS)),
+        ("are empty", lambda hyp, src: ""),
+        ("are copies of their source", lambda hyp, src: src),
+        ("repeat themselves", lambda hyp, src: f"{hyp} eins zwei drei" + " eins zwei drei" * 5),
     ],
 )
-def test_departures_from_the_paper(sound: Path, change: str, name: str, cost: tuple[float, float]) -> None:
-    found = examine(of_the_paper(gather(sound, None, None, None), change))
-    assert [finding.id for finding in found] == [name]
-    assert found[0].cost == pytest.approx(cost)
+@pytest.mark.parametrize("share", [8, 40])
+def test_bad_lines_of_output(
+    sound: Path, place: Path, tmp_path: Path, says: str, change: Callable[[str, str], str], share: int
+) -> None:
+    lines, sources = read_lines(sound / "test.hyp"), read_lines(place / "data" / "numbers" / "test.src")
+    wrong = [change(h, s) if i < share else h for i, (h, s) in enumerate(zip(lines, sources, strict=True))]
+    first = findings(sound, None, written(tmp_path / "hyp", wrong))[0]
+    assert (first.severity, first.what) == ("wrong" if share == 40 else "costly", f"{share} of 40 translations {says}")
 
 
-def test_larger_updates_make_up_for_fewer(sound: Path) -> None:
-    changes = ("training.steps=25000", "training.tokens_per_step=100000")
-    assert examine(of_the_paper(gather(sound, None, None, None), *changes)) == []
+def test_short_output(sound: Path, tmp_path: Path) -> None:
+    lines = [line.rpartition(" ")[0] or line for line in read_lines(sound / "test.hyp")]
+    assert "times the words of their references" in only(findings(sound, None, written(tmp_path / "hyp", lines)))
 
 
-def test_the_data_of_the_paper(sound: Path) -> None:
-    record = gather(sound, None, None, None)
-    mine = dataclasses.replace(of_the_paper(record), corpus=record.corpus)
-    found = {finding.id: finding for finding in examine(mine)}
-    assert list(found) == ["data", "vocabulary"]  # 1,500 pairs and 320 pieces
-    assert found["data"].cost[0] > 5
+def test_tokenised_and_lower_cased_output(sound: Path, tmp_path: Path) -> None:
+    references = written(tmp_path / "refs", ['Das ist „gut“, sagt er: "Ja."'] * 40)
+    for says, change in (("look tokenised", lambda line: moses_tokenize(line, "de")), ("are lower-cased", str.lower)):
+        lines = [change(line) for line in read_lines(references)]
+        record = gather(sound, None, written(tmp_path / "hyp", lines), references)
+        found = examine(dataclasses.replace(record, run=dataclasses.replace(record.run, corpus=None, validations=[])))
+        assert f"40 of 40 translations {says}" in [finding.what for finding in found]
 
 
-def test_most_costly_first(sound: Path) -> None:
-    changes = ("decoding.alpha=0", "averaging.last=1", "model.num_layers=2", "training.tokens_per_step=3125")
-    found = examine(of_the_paper(gather(sound, None, None, None), *changes))
-    assert [finding.id for finding in found] == ["tokens-per-update", "model", "averaging", "search"]
+# --- the command -----------------------------------------------------------------------------------------------------
 
 
-# --- said well, or not at all ----------------------------------------------------------------------------------------
+def test_the_command(sound: Path, place: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("sys.argv", ["nmt", "doctor", "runs/sound", "--hypothesis", "runs/sound/dev.hyp", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code  # 0 whatever it finds
+    told = json.loads(capsys.readouterr().out)
+    (finding,) = told["findings"]
+    assert finding.keys() == {"severity", "what", "where", "do"}
+    assert (finding["severity"], finding["where"]) == ("wrong", "runs/sound/dev.hyp")
+    assert told["unchecked"] == []
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_every_finding_is_explained_within_the_width(sound: Path, width: int) -> None:
-    record = gather(sound, None, None, None)
-    found = [Finding(name, f"This is so, {name}.", ALL if i % 2 else (0.25, 1)) for i, name in enumerate(ABOUT)]
-    shown = text(record, found, width)
-    assert all(f"This is so, {name}." in " ".join(shown.split()) for name in ABOUT)
-    assert all(len(line) <= width for line in shown.split("\n") if str(sound) not in line)
-
-
-def test_the_command(sound: Path, place: Path) -> None:
-    done = nmt("doctor", "runs/sound", cwd=place)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode().endswith("\nNothing was found that is known to cost BLEU.\n")
-    done = nmt("doctor", "runs/sound", "--hypothesis", "runs/sound/dev.hyp", "--json", cwd=place)
-    assert (done.returncode, done.stderr) == (0, b"")
-    told = json.loads(done.stdout)
-    assert [(row["id"], row["cost"]) for row in told["findings"]] == [("test-set", None)]
-    assert {"what", "paper", "source", "do"} <= told["findings"][0].keys()
-
-
-def test_it_does_not_wait_for_torch(sound: Path, place: Path) -> None:
-    done = nmt("doctor", "runs/sound", cwd=place, PYTHONPROFILEIMPORTTIME="1")
-    loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.decode().split("\n")}
-    assert done.returncode == 0
-    assert "sacrebleu" in loaded
-    assert "torch" not in loaded
+@pytest.mark.parametrize("width", [60, 80])
+def test_every_finding_is_said_within_the_width_most_serious_first(copy: Path, monkeypatch, capsys, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    (copy / "metrics.jsonl").unlink()
+    lines = read_lines(copy / "test.hyp")
+    written(copy / "test.hyp", ["" if i < 4 else line for i, line in enumerate(lines)])
+    (copy / "crash.json").write_text('{"step": 155}')
+    doctor(copy, None, None, None, False)
+    shown = capsys.readouterr().out
+    said = " ".join(shown.split())
+    assert said.index("1. wrong training gave up") < said.index("costly 4 of 40 translations are empty")
+    assert "recipes/README.md" in shown
+    assert "Not checked, for there is nothing yet: loss." in said
+    assert all(len(line) <= width for line in shown.split("\n") if "/" not in line)
 
 
 @pytest.mark.parametrize(
@@ -384,61 +280,39 @@ def test_it_does_not_wait_for_torch(sound: Path, place: Path) -> None:
     [
         ("recipe.yaml", None, 66),
         ("recipe.yaml", b"training: [", 65),
-        ("recipe.yaml", b"training: {steps: many}", 65),
         ("metrics.jsonl", b'{"step": 1}\nnonsense\n{"step": 3}\n', 65),
-        ("metrics.jsonl", b'["step"]\n', 65),
-        ("metrics.jsonl", b'{"step": 1, "nll": "low"}\n', 65),
         ("corpus.json", b"{", 65),
         ("model/manifest.json", b"", 65),
-        ("model/manifest.json", b'{"steps": 3}', 65),
         ("translations.json", b"[]", 65),
         ("test.hyp", b"\xff\n", 65),
     ],
 )
-def test_damaged_runs(sound: Path, tmp_path: Path, file: str, content: bytes | None, code: int) -> None:
-    run = Path(shutil.copytree(sound, tmp_path / "run"))
-    data = sound.parent.parent / "data" / "numbers"
-    (run / file).unlink()
+def test_damaged_runs(copy: Path, file: str, content: bytes | None, code: int) -> None:
+    (copy / file).unlink()
     if content is not None:
-        (run / file).write_bytes(content)
+        (copy / file).write_bytes(content)
     with pytest.raises(NmtError) as caught:
-        findings(run, data)
+        findings(copy)
     assert caught.value.exit_code == code
     assert "\n" not in str(caught.value)
-    assert file.rpartition("/")[2] in str(caught.value) or content is None
 
 
-def test_what_is_missing(sound: Path, tmp_path: Path) -> None:
-    assert "no run in nowhere" in complaint(nmt("doctor", "nowhere", cwd=tmp_path), 66)
+def test_what_is_missing_or_damaged(sound: Path, place: Path, tmp_path: Path) -> None:
     for files in ((tmp_path / "no", None), (None, tmp_path / "no"), (None, None, tmp_path / "no")):
         with pytest.raises(MissingError):
             findings(sound, *files)
-
-
-def test_a_damaged_corpus(sound: Path, place: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no run in nowhere"):
+        findings(Path("nowhere"))
     data = Path(shutil.copytree(place / "data" / "numbers", tmp_path / "numbers"))
     (data / "test.tgt").write_text("shorter\n")
     with pytest.raises(DataError, match=r"test\.tgt is damaged"):
         findings(sound, data)
 
 
-def test_a_run_on_its_way(sound: Path) -> None:
-    record = gather(sound, None, None, None)
-    for step, cost in ((149, None), (100, (0.5, 4)), (60, (2, 10)), (10, (4, 20))):
-        found = examine(dataclasses.replace(record, step=step, averaged=[]))
-        assert [(finding.id, finding.cost) for finding in found] == ([("updates", cost)] if cost else [])
-    assert found[0].what == "10 updates of the 150 planned."
-
-
-def test_a_run_that_has_only_begun(sound: Path, place: Path, tmp_path: Path) -> None:
+def test_a_run_that_has_only_begun(sound: Path, tmp_path: Path, place: Path, capsys) -> None:
     run = tmp_path / "begun"
     run.mkdir()
     for name in ("recipe.yaml", "corpus.json", "tokenizer.model"):
         shutil.copy(sound / name, run)
-    record = gather(run, place / "data" / "numbers", None, None)
-    assert examine(record) == []
-    assert [line.partition(":")[0] for line in record.unchecked] == [
-        "loss curve",
-        "averaging",
-        "output, test set and metric",
-    ]
+    doctor(run, place / "data" / "numbers", None, None, False)
+    assert "Not checked, for there is nothing yet: loss, averaging, output." in capsys.readouterr().out

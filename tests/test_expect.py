@@ -22,8 +22,8 @@ def test_a_run_on_its_curve_is_no_news() -> None:
 
 
 def test_a_run_off_its_curve_is_told_by_what() -> None:
-    assert judged(CURVE, 300, 80, 6) == "dev perplexity 80.00, expected 60.00 at update 300"
-    assert judged(CURVE, 600, 20, 18) == "dev BLEU 18.0, expected 22.0 at update 600"
+    assert judged(CURVE, 300, 80, 6) == "dev perplexity 80.00, expected 60.00 at step 300"
+    assert judged(CURVE, 600, 20, 18) == "dev BLEU 18.0, expected 22.0 at step 600"
     both = judged(CURVE, 600, 80, 1)
     assert "80.00, expected 20.00" in both
     assert "1.0, expected 22.0" in both
@@ -33,8 +33,8 @@ def test_a_run_off_its_curve_is_told_by_what() -> None:
 
 def test_between_known_steps_the_last_one_is_the_least() -> None:
     assert judged(CURVE, 599, 60) == ""
-    assert "update 300" in judged(CURVE, 450, 90)
-    assert "update 600" in judged(CURVE, 50_000, 60)
+    assert "step 300" in judged(CURVE, 450, 90)
+    assert "step 600" in judged(CURVE, 50_000, 60)
 
 
 def test_nothing_known_nothing_said() -> None:
@@ -56,8 +56,8 @@ def test_training_says_once_that_it_is_off(
     pairs, curve = warnings_of(capsys)
     assert "600 to 900 training pairs" in pairs
     assert "has 500" in pairs
-    assert "update 10 is off the curve" in curve
-    assert "expected 2.00 at update 5" in curve
+    assert "step 10 is off the curve" in curve
+    assert "expected 2.00 at step 5" in curve
     assert f"nmt doctor {run}" in curve
 
 

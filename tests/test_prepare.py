@@ -1,5 +1,4 @@
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -7,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
 import texts
 
 from nmt_cli import artefact
-from nmt_cli.corpus import cleaning, sources, stages, store, toy
+from nmt_cli.corpus import cleaning, readers, sources, stages, store
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, NmtError, OutputError
+from nmt_cli.errors import DataError, DownloadError, OutputError
 
 PAIRS = texts.pairs(1200)
 
@@ -56,53 +54,28 @@ def test_text_comes_out_as_it_went_in(tmp_path: Path) -> None:
     assert sorted(path.name for path in out.parent.iterdir()) == ["own"]  # nothing is left beside it
 
 
-def write_as(kind: str, folder: Path) -> dict[str, Any]:
-    """Write the pairs in one of the formats; return the knobs that name the files."""
-    src, tgt = ["\n".join(side) for side in zip(*PAIRS, strict=True)]  # no line feed at the end
-    if kind in ("tsv", "jsonl", "translation.jsonl"):
-        lines = {
-            "tsv": [f"{s}\t{t}" for s, t in PAIRS],
-            "jsonl": [json.dumps({"en": s, "de": t}) for s, t in PAIRS],
-            "translation.jsonl": [json.dumps({"translation": {"de": t, "en": s}}) for s, t in PAIRS],
-        }[kind]
-        path = str(texts.write(folder / f"both.{kind}", lines))
-        return {"train_src": [path], "train_tgt": [path]}
-    if kind == "several":
-        cut = [("a", PAIRS[:500]), ("b", PAIRS[500:])]
-        for name, some in cut:
-            texts.write(folder / f"{name}.en", (s for s, _ in some))
-            texts.write(folder / f"{name}.de", (t for _, t in some))
-        return {
-            f"train_{side}": [str(folder / f"{n}.{x}") for n, _ in cut] for side, x in (("src", "en"), ("tgt", "de"))
-        }
-    for text, language in ((src, "en"), (tgt, "de")):
-        path = folder / f"a.{language}{kind}"
-        data = text.encode()
-        if kind == ".gz":
-            path.write_bytes(gzip.compress(data[:9999]) + gzip.compress(data[9999:]))  # two members
-        elif kind == ".zst":
-            with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
-                file.write(data)
-        else:
-            path.write_bytes(data.replace(b"\n", b"\r\n"))
-    return {"train_src": [str(folder / f"a.en{kind}")], "train_tgt": [str(folder / f"a.de{kind}")]}
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    assert readers.split_lines("a\rb\u2028c\n\nd".encode(), "x") == ["a\rb\u2028c", "", "d"]
+    assert readers.split_lines(b"a\n\n", "x") == ["a", ""]
+    with pytest.raises(DataError, match=r"x, line 3 is not UTF-8"):
+        readers.split_lines(b"a\n\n\xff\n", "x")
+    assert readers.read_lines(tmp_path / "none") == []
 
 
-@pytest.mark.parametrize("kind", ["", ".gz", ".zst", "tsv", "jsonl", "translation.jsonl", "several"])
-def test_every_format_gives_the_same_pairs(tmp_path: Path, kind: str) -> None:
-    plain = {"name": "own", "tokenizer": {"vocabulary_size": "400"}, **write_as(kind, tmp_path)}
-    assert stored(texts.run(texts.corpus(plain), tmp_path / "out")) == PAIRS
-
-
-@pytest.mark.parametrize(
-    ("suffix", "line"),
-    [(".tsv", "only one field"), (".tsv", "a\tb\tc"), (".jsonl", '{"en": 1, "de": "x"}'), (".jsonl", "[")],
-)
-def test_a_malformed_line_is_named(tmp_path: Path, suffix: str, line: str) -> None:
-    good = "a\tb" if suffix == ".tsv" else '{"en": "a", "de": "b"}'
-    path = str(texts.write(tmp_path / f"bad{suffix}", [good, good, line]))
-    with pytest.raises(DataError, match=rf"bad\{suffix}, line 3: expected"):
-        texts.run(texts.corpus({"name": "own", "train_src": [path], "train_tgt": [path]}), tmp_path / "out")
+@pytest.mark.parametrize("kind", ["CR", ".gz", "several"])
+def test_every_kind_of_file_gives_the_same_pairs(tmp_path: Path, kind: str) -> None:
+    plain: dict[str, Any] = {"name": "own", "tokenizer": {"vocabulary_size": "400"}, "train_src": [], "train_tgt": []}
+    for name, pairs in (("a", PAIRS[:500]), ("b", PAIRS[500:])) if kind == "several" else (("a", PAIRS),):
+        for side, language in enumerate(("src", "tgt")):
+            data = "\n".join(pair[side] for pair in pairs).encode()  # no line feed at the end
+            path = tmp_path / f"{name}.{language}{kind * (kind == '.gz')}"
+            two_members = gzip.compress(data[:9999]) + gzip.compress(data[9999:])
+            path.write_bytes(two_members if kind == ".gz" else data.replace(b"\n", b"\r\n") if kind == "CR" else data)
+            plain[f"train_{language}"].append(str(path))
+    out = texts.run(texts.corpus(plain), tmp_path / "out")
+    assert stored(out) == PAIRS
+    recorded = {source["name"]: source["sha256"] for source in store.open_corpus(out).manifest["sources"]}
+    assert recorded == {path.name: artefact.sha256(path) for path in tmp_path.iterdir() if path.is_file()}
 
 
 def test_the_same_bytes_whatever_the_workers_locale_or_hash_seed(tmp_path: Path, monkeypatch: Any) -> None:
@@ -164,68 +137,56 @@ def test_a_directory_of_something_else_is_never_replaced(
     assert (tmp_path / "precious" / "thesis.txt").exists()
 
 
-def test_a_killed_run_is_taken_up_stage_by_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = texts.own(tmp_path / "in", PAIRS)
-    whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
-
-    def stop(*_: object) -> None:
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stages, "encode", stop)
-        with pytest.raises(RuntimeError):
-            texts.run(section, tmp_path / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr(stages, "clean", stop)
-        patch.setattr("nmt_cli.corpus.tokenizer.train", stop)
-        assert store.open_corpus(texts.run(section, tmp_path / "out")).identity == whole
-    assert not list(tmp_path.glob(".out*"))
-
-
-def test_a_stage_that_was_altered_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = texts.own(tmp_path / "in", PAIRS)
-    with monkeypatch.context() as patch:
-        patch.setattr(stages, "encode", None)
-        with pytest.raises(TypeError):
-            texts.run(section, tmp_path / "out")
-    spool = tmp_path / ".out.preparing" / "clean" / "text.src"
-    spool.write_bytes(spool.read_bytes().replace(b"dog", b"cat"))
-    assert stored(texts.run(section, tmp_path / "out")) == PAIRS
-
-
-def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts.run(texts.corpus({"name": "wmt14-en-de"}), tmp_path / "data" / "wmt", dry_run=True)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert all(fact in shown.err for fact in ("818 MB", "4,508,785", "memory", "time"))
+def test_dry_run_writes_nothing_and_asks_nobody_of_wmt14(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for limit, arrow in ((None, "14,753 MB"), (1000, "")):
+        texts.run(texts.corpus({"name": "wmt14-en-fr", "limit": limit}), tmp_path / "data" / "wmt", dry_run=True)
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert all(what in shown.err for what in ("7,778 MB", arrow, "memory", "time"))
+        assert ("Arrow" in shown.err) == bool(arrow)
+        assert f"datasets/wmt/wmt14at{sources.WMT14_REVISION}" in "".join(shown.err.split())
     assert list(tmp_path.iterdir()) == []
-    assert "datasets/wmt/wmt14" in "".join(shown.err.split())
 
 
-def test_dry_run_counts_the_pairs_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = toy.generate(1).train
-    texts.run(texts.corpus({"name": "toy-en-de"}), tmp_path / "toy", dry_run=True)
-    shown = capsys.readouterr().err
-    assert f" {len(made):,}" in shown
-    assert "generated" in shown
-    size = sum(len(line.encode()) + 1 for pair in made for line in pair)
-    assert sources.estimate(texts.corpus({"name": "toy-en-de"}), None).text == pytest.approx(size, rel=0.1)
-    texts.run(texts.corpus({"name": "multi30k-en-de"}), tmp_path / "m", dry_run=True)
-    shown = capsys.readouterr().err
-    assert "29,000" in shown
-    assert "raw.githubusercontent.com" in "".join(shown.split())
-    hub = {"name": "hub:owner/some", "src": "en", "tgt": "de"}
-    texts.run(texts.corpus(hub), tmp_path / "hub", dry_run=True)
-    assert capsys.readouterr().err.count("unknown") == 4  # no request is made
+def test_dry_run_counts_the_pairs_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DownloadError("nobody answers")
+
+    monkeypatch.setattr(sources, "_builder", refuse)
     own = {"name": "mine", "train_src": ["no.en"], "train_tgt": ["no.de"]}
-    texts.run(texts.corpus(own), tmp_path / "own", dry_run=True)
-    shown = "".join(capsys.readouterr().err.split())
-    assert "no.deismissing" in shown
-    assert shown.count("unknown") == 3
+    for plain, expected, unknown in (
+        ({"name": "toy-en-de"}, ("20,000", "generated"), 0),
+        ({"name": "multi30k-en-de"}, ("29,000", "raw.githubusercontent.com"), 0),
+        ({"name": "hub:owner/some"}, ("nobodyanswers",), 4),
+        (own, ("no.enisnotthere",), 3),
+    ):
+        texts.run(texts.corpus(plain), tmp_path / "out", dry_run=True)
+        shown = "".join(capsys.readouterr().err.split())
+        assert all(what in shown for what in expected), shown
+        assert shown.count("unknown") == unknown
+    real = texts.run(texts.corpus({"name": "toy-en-de"}), tmp_path / "toy")
+    pairs = store.open_corpus(real).manifest["sources"]
+    text = sources.estimate(texts.corpus({"name": "toy-en-de"}), None)
+    assert text.rows["train"] == max(source["rows"] for source in pairs)
+    assert text.bytes == pytest.approx(sum(s["bytes"] for s in pairs if s["name"].startswith("train")), rel=0.1)
 
 
-def test_limit_takes_the_first_pairs(tmp_path: Path) -> None:
-    assert stored(texts.run(texts.own(tmp_path / "in", PAIRS, limit=700), tmp_path / "out")) == PAIRS[:700]
+def test_limit_takes_the_first_pairs_of_files_that_are_checked_whole(tmp_path: Path) -> None:
+    section = texts.own(tmp_path / "in", PAIRS, limit=700)
+    out = texts.run(section, tmp_path / "out")
+    assert stored(out) == PAIRS[:700]
+    assert [source["rows"] for source in store.open_corpus(out).manifest["sources"]] == [1200, 1200]
+    texts.run(section, out)
+
+
+def test_another_number_of_rows_in_own_files_is_not_called_a_download(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"1,200 pairs, 1,000 are expected.*Correct the files or corpus\.rows"
+    ) as caught:
+        texts.run(texts.own(tmp_path / "in", PAIRS, rows=1000), tmp_path / "out")
+    assert "etch" not in str(caught.value)
 
 
 def test_a_tokenizer_is_reused_and_its_hash_kept(tmp_path: Path) -> None:
@@ -234,11 +195,11 @@ def test_a_tokenizer_is_reused_and_its_hash_kept(tmp_path: Path) -> None:
     other = texts.own(tmp_path / "other", PAIRS[:300], tokenizer={"file": str(model)})
     second = texts.run(other, tmp_path / "second")
     assert (second / "tokenizer.model").read_bytes() == model.read_bytes()
-    sources = store.open_corpus(second).manifest["sources"]
-    assert artefact.sha256(model) in [source["sha256"] for source in sources]
+    recorded = store.open_corpus(second).manifest["sources"]
+    assert artefact.sha256(model) in [source["sha256"] for source in recorded]
 
 
-def test_lengths_and_ratios_are_judged_in_pieces(tmp_path: Path) -> None:
+def test_lengths_and_ratios_are_judged_in_tokens(tmp_path: Path) -> None:
     long, lopsided = ("dog " * 80, "hund " * 80), ("the small dog sleeps under the tree", "das")
     settings = {"max_tokens": 60, "max_ratio": 3}
     out = texts.run(texts.own(tmp_path / "in", [*PAIRS, long, lopsided], cleaning=settings), tmp_path / "out")
@@ -258,9 +219,13 @@ def test_duplicates_are_found_exactly_in_any_number_of_passes(tmp_path: Path, mo
     assert len(stored(kept)) == len(text)
 
 
-def test_the_sample_is_drawn_at_random_from_all_and_stated_by_its_seed(tmp_path: Path) -> None:
+def test_the_sample_is_drawn_at_random_from_all_and_stated_by_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "SAMPLE_PAIRS", 300)
+
     def models(seed: int, name: str) -> bytes:
-        section = texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 350, "sample_pairs": 300}, seed=seed)
+        section = texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 350}, seed=seed)
         return (texts.run(section, tmp_path / name) / "tokenizer.model").read_bytes()
 
     assert models(1, "a") == models(1, "b") != models(2, "c")
@@ -348,6 +313,6 @@ def test_nothing_usable(tmp_path: Path, lines: list[str]) -> None:
 
 
 def test_a_vocabulary_that_does_not_fit_the_text(tmp_path: Path) -> None:
-    with pytest.raises(NmtError, match="at most"):
+    with pytest.raises(DataError, match="at most"):
         texts.run(texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 30_000}), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

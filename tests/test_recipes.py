@@ -1,4 +1,4 @@
-"""The package's own recipes: each loads, builds, does one update, and expects what the paper says of it."""
+"""The package's own recipes: each loads, builds, does one step, and expects what the paper says of it."""
 
 from pathlib import Path
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from nmt_cli import recipe
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.reporting import paper
+from nmt_cli.training.distributed import make_accelerator
+from nmt_cli.training.train import Run, open_run
 from nmt_cli.transformer.model import Transformer, parameter_count
 
 ROOT = Path(__file__).parent.parent
@@ -32,31 +35,31 @@ def test_no_two_recipes_share_a_run() -> None:
 
 
 def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
-    found = {}
+    rows = {}
     for path in TABLE_3:
         settings = recipe.load(ROOT / path)
         assert settings.averaging.last == 1
         assert settings.corpus == recipe.load(ROOT / "recipes" / "base.yaml").corpus
         row = paper.table_3(settings)
         assert row, path
-        perplexity, bleu, millions = row[1]
+        perplexity, bleu, millions = row.figures
         expect = settings.expect
         assert (expect.dev_perplexity, expect.paper_dev_bleu) == ([float(perplexity)], float(bleu)), path
         assert (expect.dev_steps, expect.bleu, expect.paper_bleu) == ([settings.training.steps], [], None), path
-        found[row[0]] = settings, millions
-    assert len(found) == len(TABLE_3) == len(paper.TABLE_3.splitlines()) == 20
-    for name, (settings, millions) in found.items():
+        rows[row.name] = settings, millions
+    assert len(rows) == len(TABLE_3) == len(paper.rows()) == 20
+    for name, (settings, millions) in rows.items():
         if millions == "-":
             continue
-        # The released code's: biases, 40,960 pieces, and an embedding of 32 target spaces beside the source's.
+        # The released code's: biases, 40,960 tokens, and an embedding of 32 target spaces beside the source's.
         released = recipe.Model(**{**vars(settings.model), "attention_bias": True})
         count = parameter_count(released, 40_960) + 32 * settings.model.d_model
         ours = settings.expect.parameters or 0
-        if name.startswith("big"):  # no count of pieces fits all rows and this one: 213 would be 35,700 pieces here
+        if name.startswith("big"):  # no count of tokens fits all rows and this one: 213 would be 35,700 tokens here
             assert ours / 1e6 == pytest.approx(float(millions), rel=0.01)
         else:
             assert round(count / 1e6) == float(millions)
-            assert 0 < count - ours < 5.1e6  # what biases, and 3,960 pieces more, take
+            assert 0 < count - ours < 5.1e6  # what biases, and 3,960 tokens more, take
 
 
 def test_table_3_differs_from_base_in_its_row_only() -> None:
@@ -66,12 +69,12 @@ def test_table_3_differs_from_base_in_its_row_only() -> None:
         knobs = [change for change in changed if not change.startswith(("name", "expect", "averaging.last: 5 -> 1"))]
         row = paper.table_3(recipe.load(ROOT / path))
         assert row
-        allowed = {change.split("=")[0] for change in row[0].split()[1:]} | {"max_length"}
+        allowed = {change.partition("=")[0].rpartition(".")[2] for change in row.name.split()[1:]} | {"max_length"}
         assert {knob.partition(":")[0].rpartition(".")[2] for knob in knobs} <= allowed
 
 
 def _different() -> dict[str, Path]:
-    """Return one recipe of each kind of update: how much dropout and smoothing there is makes no other one."""
+    """Return one recipe of each kind of step: how much dropout and smoothing there is makes no other one."""
     kinds: dict[str, Path] = {}
     for path in PATHS:
         settings = recipe.load(ROOT / path)
@@ -81,26 +84,20 @@ def _different() -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("path", _different().values(), ids=_different())
-def test_one_update_of_every_recipe(
+def test_one_step_of_every_recipe(
     path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole width and depth; a vocabulary of 320 and a batch of a few words make it quick."""
-    from nmt_cli.training.start import open_run
-    from nmt_cli.training.update import Trainer
-
-    from nmt_cli.training.train import TrainOptions, accelerator_for
-
-    monkeypatch.setattr(Trainer, "rehearse", lambda self: None)  # the update is enough
+    monkeypatch.setattr(Run, "check_memory", lambda self: None)  # the step is enough
     settings = recipe.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])
-    accelerator = accelerator_for(settings, TrainOptions(numbers_corpus, tmp_path))
-    run = open_run(settings, numbers_corpus, tmp_path, 0, accelerator)
-    trainer = run.trainer
-    before = trainer.transformer.embedding.weight.detach().clone()
-    parts, _, tokens = trainer.parts(0)
-    nll, norm = trainer.update(1, parts, tokens)
+    accelerator = make_accelerator(settings, tmp_path)
+    run = open_run(settings, open_corpus(numbers_corpus), accelerator, tmp_path, 0)
+    before = run.transformer.embedding.weight.detach().clone()
+    batch = run.step_batch(0)
+    nll, norm = run.take_step(1, batch)
     assert torch.isfinite(norm)
     assert float(norm) > 0
-    assert 3 < float(nll) / tokens < 12  # log of 320 pieces is 5.8, and weights are random
-    assert not torch.equal(before, trainer.transformer.embedding.weight)
+    assert 3 < float(nll) / batch.tgt_tokens < 12  # log of 320 tokens is 5.8, and weights are random
+    assert not torch.equal(before, run.transformer.embedding.weight)
     if run.metrics is not None:
         run.metrics.close()

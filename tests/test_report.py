@@ -1,32 +1,32 @@
 """The report: everything is on the page, nothing of it runs, nothing is asked for, and what is missing is said."""
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_run import HOSTILE, make_run, records
+from small_run import make_run, records
 
-from nmt_cli import recipe
+from nmt_cli import artefact, recipe
 from nmt_cli.errors import DataError, MissingError
 from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
-from nmt_cli.reporting.antecedents import Follower
-from nmt_cli.reporting.page import compared, escape, page, table
+from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
+from nmt_cli.reporting.page import compared, render
 from nmt_cli.reporting.report import report
-from nmt_cli.reporting.svg import Line, heat_map, histogram, line_chart, log_ticks, ticks
+from nmt_cli.scoring.score import evaluate
 
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 TAGS = (
     " html head meta link title style body main script h1 h2 h3 p small b i em mark code pre div nav a section details"
-    " summary table thead tbody tr th td figure figcaption svg rect line text polyline circle label select option input"
-    " noscript img span "
+    " summary table thead tbody tr th td figure figcaption svg rect line text polyline label select option input"
+    " noscript canvas span "
 )
-VOID = {"meta", "link", "img", "input", "br"}
+VOID = {"meta", "link", "input", "br"}
 
 
 class Reader(HTMLParser):
@@ -56,7 +56,7 @@ class Reader(HTMLParser):
             self.text += data
 
 
-def check_harmless(text: str, scripts: int) -> Reader:
+def check_harmless(text: str, scripts: int = 0) -> Reader:
     """Check that a page holds so many scripts of its own, no other code, and no address to fetch."""
     reader = Reader(text)
     assert sum(tag == "script" for tag, _ in reader.tags) == scripts
@@ -75,8 +75,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_run(tmp_path_factory.mktemp("small"))
 
 
-def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+def read(path: Path) -> Reader:
+    return check_harmless(path.read_text(encoding="utf-8"))
 
 
 def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
@@ -84,39 +84,33 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
     target = report(run, data=data)
     assert target == run / "report.html"
     assert target.stat().st_size < 200_000
-    reader = check_harmless(text_of(target), scripts=0)
-    shown = reader.text
-    for title in (
-        "Curves",
-        "Scores",
-        "Curves",
-        "Development sentences",
-        "Best and worst",
-        "Data",
-        "Model",
-        "Checkpoints",
+    page = read(target)
+    for text in (
+        *("Scores", "Curves", "Development sentences", "Best and worst translations", "Data", "Model", "Checkpoints"),
         "Repeat it",
+        "<script>window.hacked = 1</script>",  # as text
+        "\\u202eright to left",  # a line of the test set, which is kept as it was
+        "<b onmouseover=alert(1)>eins</b>",  # a sample
+        "10 to 20",  # expected
+        "nrefs:1|case:mixed|eff:no|tok:13a",  # the signature
+        "200 of 200",
+        "source equals target",  # dropped, with its example
+        f"nmt train {run}/recipe.yaml",
+        "a" * 16,  # the averaged checkpoints' hashes
+        "log_every: 50",  # in the whole recipe
+        "zwei \\u202e drei",  # another sample
     ):
-        assert title in shown
-    assert "<script>window.hacked = 1</script>" in shown  # as text
-    assert "\\u202eright to left" in shown  # a test line, which is kept as it was
-    assert "<b onmouseover=alert(1)>eins</b>" in shown  # a sample
-    assert "10 to 20" in shown  # expected
-    assert "nrefs:1|case:mixed|eff:no|tok:13a" in shown  # the signature
-    assert "200 of 200" in shown
-    assert "source equals target" in shown  # dropped, with its example
-    assert f"nmt train {run}/recipe.yaml" in shown
-    assert "a" * 16 in shown  # the averaged checkpoints' hashes
-    assert sum(tag == "polyline" for tag, _ in reader.tags) >= 8
+        assert text in page.text
+    assert sum(tag == "polyline" for tag, _ in page.tags) >= 8
+    assert sum(attributes.get("class") == "averaged" for _, attributes in page.tags) == 2 * 6  # charts
 
 
 def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
     expect = ["dev_steps=[50,200,9000]", "dev_perplexity=[7,3,2]", "dev_bleu=[10,20,30]", "pairs=[40,50]"]
     run, data = make_run(tmp_path, *(f"expect.{change}" for change in expect))
-    text = text_of(report(run, data=data))
-    check_harmless(text, scripts=0)
-    assert "expected: 3 at step 200<" in text
-    assert "expected: 20 at step 200<" in text
+    text = read(report(run, data=data)).text
+    assert "expected 3 at step 200" in text
+    assert "expected 20 at step 200" in text
     assert "9,000" not in text
     assert "(expected: 40 to 50)" in text
 
@@ -126,43 +120,61 @@ def test_two_runs_side_by_side(small, tmp_path):
     text = data.parent / "text"
     same = [f"corpus.train_src=[{text}/train.en]", f"corpus.train_tgt=[{text}/train.de]"]
     other, _ = make_run(tmp_path / "other", "name=other", "model.num_layers=1", *same)
-    reader = check_harmless(text_of(report(run, [other], tmp_path / "both.html", data)), scripts=0)
-    assert "model.num_layers: 2 -> 1" in reader.text
-    assert "Side by side" in reader.text
-    assert "other training" in reader.text  # in a legend
+    shown = read(report(run, [other], tmp_path / "both.html", data)).text
+    assert "model.num_layers: 2 -> 1" in shown
+    assert "Side by side" in shown
+    assert "other training" in shown  # in a legend
+
+
+def test_the_corpus_of_a_run_of_the_hub_is_looked_for_where_prepare_puts_it(tmp_path, monkeypatch):
+    run, data = make_run(tmp_path / "place", "corpus.name=own")
+    plain = (run / "recipe.yaml").read_text().replace("name: own", "name: hub:some/thing")
+    (run / "recipe.yaml").write_text(plain)
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    data.rename("data/some-thing")
+    assert "Training sentences by their length" in read(report(run)).text
 
 
 def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, capsys):
-    run, _ = small
     monkeypatch.chdir(tmp_path)
-    shown = Reader(text_of(report(run, out=tmp_path / "r.html"))).text
+    shown = read(report(small[0], out=tmp_path / "r.html")).text
     assert "no prepared corpus in data/own" in capsys.readouterr().err
     assert "The prepared corpus was not found" in shown
     assert "Loss" in shown
 
 
+def test_translations_of_another_model_are_not_scored(tmp_path):
+    run, data = make_run(tmp_path)
+    artefact.replace_file(run / "translations.json", artefact.json_bytes({"made_by": "another"}))
+    assert "No scored translations yet" in read(report(run, data=data)).text
+
+
+def test_trees_are_scored_by_the_function_for_trees_only(tmp_path):
+    run, data = make_run(tmp_path)
+    plain = (run / "recipe.yaml").read_text()
+    assert "format: text" in plain
+    (run / "recipe.yaml").write_text(plain.replace("format: text", "format: trees"))
+    assert "No scored translations yet" in read(report(run, data=data)).text
+
+    def score(options, hypotheses):
+        scores = evaluate(options, hypotheses)
+        scores.scores[0] = dataclasses.replace(scores.scores[0], name="F1 of brackets")
+        return scores
+
+    assert "F1 of brackets on test" in read(report(run, data=data, score_trees=score)).text
+
+
 def test_a_run_that_has_only_begun(tmp_path):
-    run = make_run(tmp_path / "new")[0]
+    run, data = make_run(tmp_path / "new")
     for name in ("metrics.jsonl", "test.hyp", "model/manifest.json"):
         (run / name).unlink()
-    shown = Reader(text_of(report(run, data=tmp_path / "new" / "data"))).text
+    shown = read(report(run, data=data)).text
     assert "Nothing is logged yet" in shown
     assert "No scored translations yet" in shown
     make_run(tmp_path / "else", "corpus.tokenizer.vocabulary_size=335")
     with pytest.raises(DataError, match="another corpus"):
         report(run, data=tmp_path / "else" / "data")
-
-
-def test_the_pronoun_s_head_is_told_where_the_antecedent_is_known(small, tmp_path, monkeypatch):
-    run, data = small
-    found = Follower("cross-attention", 2, 1, 121, 121, 59)
-    monkeypatch.setattr("nmt_cli.reporting.report._toy", lambda run: True)
-    monkeypatch.setattr("nmt_cli.reporting.antecedents.followers", lambda *_: [found])
-    reader = check_harmless(text_of(report(run, out=tmp_path / "r.html", data=data)), scripts=0)
-    assert "layer 2, head 1121 of 12162" in reader.text  # 62: always the second noun
-
-
-def test_no_run(tmp_path):
     with pytest.raises(MissingError, match=r"no run in .*nmt train"):
         report(tmp_path)
 
@@ -174,72 +186,63 @@ def test_a_long_run_stays_small_and_numbers_that_were_not_finite_are_left_out(sm
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     target = report(run, out=tmp_path / "long.html", data=data)
     assert target.stat().st_size < 2_000_000
-    assert "step 1,000,000" in text_of(target)
+    page = read(target)
+    assert "step 1,000,000" in page.text
+    points = [attributes["points"] for tag, attributes in page.tags if tag == "polyline"]
+    assert max(map(len, points)) > 4000  # long texts are cut, curves are not
+    assert all(re.fullmatch(r"[0-9., ]+", path) for path in points)
 
 
 @given(st.text())
-def test_escaped_text_shows_itself_and_nothing_else(text):
-    reader = Reader(f"<p>{escape(text)}</p>")
-    assert [tag for tag, _ in reader.tags] == ["p"]
-    assert not BIDI.search(reader.text)
-    if text.isprintable() and len(text) < 1000:
-        assert reader.text == text
+def test_any_text_shows_itself_and_nothing_else(text):
+    values = {"title": text, "model": text, "roles": {text: text}}
+    data = {"sentences": [{"text": text}], "role": text, "layer": 1, "layers": 1, "d_k": 1, "positions": []}
+    page = render("attend.html", {**values, "data": data}, "attend.js").decode()
+    reader = check_harmless(page, scripts=2)
+    assert len(reader.tags) == 76
+    if text.isprintable() and "\r" not in text and 0 < len(text) < 1000:
+        assert f"Model {text}. Hover" in reader.text
+    held = page.partition('id="data">')[2].partition("</script>")[0]
+    assert json.loads(held) == data
 
 
-def test_hostile_text_everywhere():
-    cells = [[text, text] for text in HOSTILE]
-    lengths = np.array([3, 4])
-    body = table(HOSTILE[:2], cells, "lc") + compared(" ".join(HOSTILE), HOSTILE[0])
-    body += line_chart(HOSTILE[0], [Line(t, [(1, 1.0), (2, 2.0)]) for t in HOSTILE], band=(1, 2, HOSTILE[1]))
-    body += heat_map(HOSTILE[0], HOSTILE, HOSTILE, np.eye(len(HOSTILE))) + histogram(
-        HOSTILE[0], [(HOSTILE[1], lengths)]
-    )
-    data = {"texts": HOSTILE}
-    text = page(HOSTILE[3], body, "const own = 1;", data).decode()
-    reader = check_harmless(text, scripts=2)
-    assert json.loads(text.partition('id="data">')[2].partition("</script>")[0]) == data
-    assert reader.text.count("window.hacked") > 20
-
-
-def test_compared_marks_what_differs():
-    assert compared("a b c", "a x c") == "a <mark>b</mark> c"
-    assert compared("", "a") == "<em>(empty)</em>"
+def test_what_differs_from_the_reference_is_told_apart():
+    assert compared("a b c", "a x c") == [("a", True), ("b", False), ("c", True)]
+    assert compared("", "a") == []
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
 def test_ticks_are_few_round_and_inside(low, span):
-    found = ticks(low, low + span)
-    assert len(found) <= 7
-    assert all(low - 1e-9 * (abs(low) + span) <= t <= low + span + 1e-9 * (abs(low) + span) for t in found)
+    places = ticks(low, low + span)
+    assert len(places) <= 7
+    assert all(low - 1e-9 * (abs(low) + span) <= t <= low + span + 1e-9 * (abs(low) + span) for t in places)
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1.01, 1e4))
 def test_ticks_of_logarithms_are_inside(low, factor):
-    found = log_ticks(low, low * factor)
-    assert found == sorted(found)
-    assert all(low * 0.99 <= t <= low * factor * 1.01 for t in found)
+    places = log_ticks(low, low * factor)
+    assert places == sorted(places)
+    assert all(low * 0.99 <= t <= low * factor * 1.01 for t in places)
 
 
 def test_a_chart_places_its_points():
-    chart = line_chart("x", [Line("a", [(0, 0.0), (50, 5.0), (100, 10.0)])], band=(2, 4, "expected"))
-    points = re.search(r'points="([^"]*)"', chart)[1].split()
-    (x0, y0), (x1, y1), (x2, y2) = (map(float, p.split(",")) for p in points)
+    chart = line_chart("x", [Line("a", [(0, 0.0), (50, 5.0), (100, 10.0)]), Line("b", [])], band=(2, 4, "expected"))
+    (curve,) = chart["curves"]
+    (x0, y0), (x1, y1), (x2, y2), _ = (map(float, point.split(",")) for point in curve["path"].split())
     assert (x0, x2, y2, y0) == (52, 468, 10, 214)  # the chart's edges
     assert (x1, y1) == ((x0 + x2) / 2, (y0 + y2) / 2)
-    assert line_chart("x", [Line("a", [])]) == ""
-    assert "polyline" in line_chart("x", [Line("a", [(5, 3.0)])], log=True)
+    assert chart["band"] == (132.4, 40.8, "expected")
+    assert line_chart("x", [Line("a", [])]) is None
+    assert line_chart("x", [Line("a", [(5, 3.0)])], log=True)["curves"][0]["path"] == "468.0,112.0 468.0,112.0"
 
 
 def test_the_papers_rows():
-    rows = [line.partition(": ")[2].partition(";") for line in paper.TABLE_3.splitlines()]
-    for changes, _, figures in rows:
-        settings = Recipe()
-        for change in changes.split():
-            name, value = change.split("=")
-            section = settings.model if hasattr(settings.model, name) else settings.training
-            setattr(section, name, type(getattr(section, name))(value))
-        assert paper.table_3(settings)[1] == figures.split()
+    rows = paper.rows()
     assert len(rows) == 20
+    for row in rows:
+        assert paper.table_3(row.settings) == row
+        assert len(row.figures) == 3
+    assert [row.figures[1] for row in rows if "dropout=0.2" in row.name] == ["25.5"]
     assert paper.table_3(recipe.from_plain({"model": {"d_ff": 100}}, "test")) is None
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli import artefact, recipe
-from nmt_cli.corpus.store import open_corpus, read_lines
+from nmt_cli import artefact, cli, recipe
+from nmt_cli.corpus.store import Corpus, open_corpus, read_lines
 from nmt_cli.reproduce import ReproduceOptions, reproduce
-from nmt_cli.scoring.score import corpus_bleu
+from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics
 
 
@@ -41,7 +41,6 @@ def test_every_stage_leaves_its_artefact(played: tuple[recipe.Recipe, ReproduceO
     assert artefact.verify(options.run / "model", "model")["steps"] == [10, 20, 30]
     for split in ("dev", "test"):
         assert len(read_lines(options.run / f"{split}.hyp")) == len(corpus.lines(split)[0]) == 20
-    assert (options.run / "report.html").stat().st_size > 1000
 
 
 def test_again_does_nothing_and_says_the_same(
@@ -72,7 +71,7 @@ def test_what_was_expected_stands_beside_what_came(
     settings = recipe.load(tiny_recipe_file, [f"expect.{change}" for change in changes])
     assert reproduce(settings, played[1]) == 0
     said = capsys.readouterr().err
-    assert re.search(r"dev perplexity after update 30 +123 +\d", said)
+    assert re.search(r"dev perplexity after step 30 +123 +\d", said)
     assert re.search(r"dev BLEU as in the paper.* 32\.5 \(the paper\) +\d", said)
     assert re.search(r"test BLEU as in the paper.* 31\.5 \(the paper\) +\d", said)
     assert re.search(r"test BLEU \(sacreBLEU\) +98 to 100 +\d", said)
@@ -89,3 +88,29 @@ def test_goes_on_where_something_is_missing(played: tuple[recipe.Recipe, Reprodu
     shutil.rmtree(run / "checkpoints" / "step-0000030")
     assert reproduce(settings, ReproduceOptions(options.data, run, workers=1)) == 0
     assert (run / "test.hyp").read_bytes() == before  # trained, averaged and translated again, to the same bits
+
+
+def test_the_command_writes_the_report_after_it(
+    played: tuple[recipe.Recipe, ReproduceOptions], tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, options = played
+    page = options.run / "report.html"
+    assert not page.exists()
+    cli.reproduce(tiny_recipe_file, data=options.data, run=options.run, workers=1)
+    assert f"{page} shows all of it" in capsys.readouterr().err
+    assert page.stat().st_size > 1000
+
+
+def test_of_trees_other_rows_are_shown(
+    played: tuple[recipe.Recipe, ReproduceOptions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, options = played
+    lines: dict[str, list[str]] = {}
+
+    def rows(_settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> tuple[list, str]:
+        lines.update(hypotheses)
+        return [["test F1", "91.3 (the paper)", "0.00"]], "brackets"
+
+    assert reproduce(settings, options, rows) == 0
+    assert lines["test"] == read_lines(options.run / "test.hyp")
+    assert re.search(r"test F1 +91.3 \(the paper\) +0.00", capsys.readouterr().err)

@@ -1,4 +1,6 @@
 import gzip
+import hashlib
+import subprocess
 from pathlib import Path
 
 import hub_server
@@ -8,7 +10,7 @@ import texts
 from pyarrow import parquet
 
 from nmt_cli.corpus import sources, store
-from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -16,7 +18,7 @@ from nmt_cli.errors import DataError, MissingError, UsageError
     [
         ({"name": "multi30k-en-da"}, "Did you mean multi30k-en-de"),
         ({"name": "nothing-like-it"}, "Named corpora"),
-        ({"name": "hub:../../etc"}, "hub:owner/name"),
+        ({"name": "hub:../../etc"}, "hub:OWNER/NAME"),
         ({"name": "toy-en-de", "train_src": ["a"], "train_tgt": ["b"]}, "another corpus.name"),
         ({"name": "own", "train_src": ["a"], "train_tgt": ["b"], "dev_src": "c"}, "both or neither"),
     ],
@@ -27,22 +29,39 @@ def test_contradictions_are_usage_errors(plain: dict[str, object], message: str)
 
 
 @pytest.mark.parametrize(
-    ("names", "config", "train", "dev"),
+    ("name", "typed", "chosen"),
     [
-        (["de-en/train-00000-of-00002.parquet", "de-en/train-00001-of-00002.parquet", "fr-en/train-0.parquet"], "de-en",
-         ["de-en/train-00000-of-00002.parquet", "de-en/train-00001-of-00002.parquet"], []),
-        (["data/train-00000-of-00001-abc.parquet", "data/validation-00000-of-00001.parquet"], None,
-         ["data/train-00000-of-00001-abc.parquet"], ["data/validation-00000-of-00001.parquet"]),
-        (["en-de/train/0000.parquet", "en-de/validation/0000.parquet"], "en-de",
-         ["en-de/train/0000.parquet"], ["en-de/validation/0000.parquet"]),
-        (["train.parquet", "dev.parquet", "trainer.parquet", "README.md"], None, ["train.parquet"], ["dev.parquet"]),
+        (None, {}, {"name": "toy-en-de", "src": "en", "tgt": "de"}),
+        ("multi30k-de-en", {"limit": 5}, {"name": "multi30k-de-en", "src": "de", "limit": 5}),
+        ("hub:a/b@v1", {"src": ["en"], "tgt": ["cs"]}, {"name": "hub:a/b@v1", "src": "en", "tgt": "cs"}),
+        (None, {"src": ["a/news.en.gz"], "tgt": ["b.txt"]}, {"name": "out", "src": "en", "tgt": "tgt"}),
+        (None, {"src": ["x.fr.txt"], "tgt": ["x.de"], "tokenizer": Path("m")}, {"src": "fr", "tgt": "de"}),
     ],
-)  # fmt: skip
-def test_files_of_a_data_set_are_found_in_the_usual_layouts(
-    names: list[str], config: str | None, train: list[str], dev: list[str]
+)
+def test_what_is_typed_chooses_the_corpus(
+    name: str | None, typed: dict[str, object], chosen: dict[str, object]
 ) -> None:
-    picked = sources._pick(names, config)
-    assert (picked["train"], picked["dev"]) == (train, dev)
+    section = sources.choose(name, {"dev_src": None, **typed}, Path("data/out"), ["corpus.seed=3"])
+    assert {key: getattr(section, key) for key in chosen} == chosen
+    assert section.seed == 3
+    assert section.tokenizer.file == ("m" if "tokenizer" in typed else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "message"),
+    [
+        ("hub:a/b", {}, "needs its languages"),
+        (None, {"src": ["a"]}, "both sides"),
+        ("toy-en-de", {"src": ["a"], "tgt": ["b"]}, "brings its own text"),
+        ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "not both"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(name: str | None, typed: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        sources.choose(name, typed, None, [])
+
+
+# Multi30k: six small files, downloaded one by one.
 
 
 def multi30k(folder: Path, languages: tuple[str, str] = ("en", "fr"), train: int = 290) -> Path:
@@ -54,174 +73,223 @@ def multi30k(folder: Path, languages: tuple[str, str] = ("en", "fr"), train: int
     return folder
 
 
-def test_a_mirror_with_other_counts_warns_with_both_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MULTI30K_PINS", {})
+
+
+@pytest.mark.usefixtures("_unpinned")
+def test_a_mirror_with_other_counts_warns_with_both_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     section = texts.corpus({"name": "multi30k-en-fr", "tokenizer": {"vocabulary_size": "400"}})
     out = texts.run(section, tmp_path / "out", mirror=multi30k(tmp_path / "mirror"))
     assert "train has 290 pairs, 29,000 are expected" in capsys.readouterr().err
     corpus = store.open_corpus(out)
     assert len(corpus.src) == 290
     assert corpus.lines("dev")[0] == [src for src, _ in texts.pairs(1014, 1)]
-    assert [source["rows"] for source in corpus.manifest["sources"]] == [290, 290, 1014, 1014, 1000, 1000]
+    assert sorted(source["rows"] for source in corpus.manifest["sources"]) == [290, 290, 1000, 1000, 1014, 1014]
 
 
-def test_a_download_with_other_counts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_unpinned")
+def test_a_download_with_other_counts_is_refused_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hub_server.serving("multi30k", multi30k(tmp_path / "served")) as hub:
-        monkeypatch.setattr(sources, "MULTI30K_URL", f"{hub.url}/datasets/multi30k/resolve/x/y")
-        monkeypatch.setattr(sources, "MULTI30K_PINS", {})
-        monkeypatch.setattr(hub_server._Handler, "_file", lambda self, _: self._answer(200, served(self)))
+        monkeypatch.setattr(sources, "MULTI30K_URL", hub.url)
         section = texts.corpus({"name": "multi30k-en-fr", "tokenizer": {"vocabulary_size": "400"}})
         with pytest.raises(DataError, match=r"290 pairs, 29,000 are expected.*corpus\.rows=290"):
             texts.run(section, tmp_path / "out")
         asked = len(hub.requests)
-        section.rows = 290
+        section = section.model_copy(update={"rows": 290})
         assert len(store.open_corpus(texts.run(section, tmp_path / "out")).src) == 290
         assert len(hub.requests) == asked == 6  # what was downloaded is not downloaded again
 
 
-def served(handler: hub_server._Handler) -> bytes:
-    return (handler.server.folder / handler.path.rpartition("/")[2]).read_bytes()
-
-
 def test_pinned_files_with_other_bytes_are_refused(tmp_path: Path) -> None:
     mirror = multi30k(tmp_path / "mirror", ("en", "de"))
-    with pytest.raises(DataError, match=r"train\.en\.gz has SHA-256"):
+    with pytest.raises(DataError, match=r"val\.en\.gz is not the file at .*SHA-256"):
         texts.run(texts.corpus({"name": "multi30k-en-de"}), tmp_path / "out", mirror=mirror)
 
 
+@pytest.mark.usefixtures("_unpinned")
 def test_a_mirror_without_a_file_says_which_and_where_from(tmp_path: Path) -> None:
     mirror = multi30k(tmp_path / "mirror")
     (mirror / "val.fr.gz").unlink()
-    with pytest.raises(MissingError, match=r"has no val\.fr\.gz\. Fetch https://"):
-        texts.run(texts.corpus({"name": "multi30k-en-fr"}), tmp_path / "out", mirror=mirror)
-    with pytest.raises(MissingError, match="no directory"):
-        texts.run(texts.corpus({"name": "multi30k-en-fr"}), tmp_path / "out", mirror=tmp_path / "none")
-    with pytest.raises(MissingError, match=r"has no de-en/train-\*\.parquet"):
-        texts.run(texts.corpus({"name": "wmt14-en-de"}), tmp_path / "out", mirror=mirror)
+    for name, folder, message in (
+        ("multi30k-en-fr", mirror, r"has no val\.fr\.gz\. Fetch https://"),
+        ("multi30k-en-fr", tmp_path / "none", "no directory"),
+        ("wmt14-en-de", mirror, r"has no de-en/train-\*\.parquet"),
+    ):
+        with pytest.raises(MissingError, match=message):
+            texts.run(texts.corpus({"name": name}), tmp_path / "out", mirror=folder)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [({}, None), ({"busy": 2}, None), ({"cut": 2}, None), ({"busy": 3}, DownloadError), ({"cut": 3}, DownloadError)],
+    ids=str,
+)
+def test_a_download_is_tried_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: dict[str, int], error: type[NmtError] | None
+) -> None:
+    monkeypatch.setattr(sources, "PAUSES", (0, 0))
+    data, target = bytes(range(256)) * 100, tmp_path / "deep" / "file.gz"
+    (tmp_path / "file.gz").write_bytes(data)
+    with hub_server.serving("x", tmp_path) as hub:
+        vars(hub).update(fault)
+        if error:
+            with pytest.raises(error, match="Try later"):
+                sources.fetch(f"{hub.url}/file.gz", target, None)
+            assert not target.exists()
+        else:
+            sources.fetch(f"{hub.url}/file.gz", target, hashlib.sha256(data).hexdigest())
+            assert target.read_bytes() == data
+        assert len(hub.requests) == 1 + min(2, sum(fault.values()))
+        assert [p.name for p in tmp_path.glob("deep/*")] == (["file.gz"] if target.exists() else [])
+
+
+def test_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PAUSES", (0, 0))
+    (tmp_path / "file.gz").write_bytes(b"another")
+    with hub_server.serving("x", tmp_path) as hub:
+        with pytest.raises(DataError, match="SHA-256"):
+            sources.fetch(f"{hub.url}/file.gz", tmp_path / "out", "0" * 64)
+        with pytest.raises(DownloadError, match="404"):
+            sources.fetch(f"{hub.url}/none.gz", tmp_path / "out", None)
+        assert len(hub.requests) == 2
+    with pytest.raises(DownloadError, match="refused"):
+        sources.fetch(f"{hub.url}/file.gz", tmp_path / "out", None)
+    assert not (tmp_path / "out").exists()
 
 
 def test_real_multi30k_from_a_mirror(corpora: Path, tmp_path: Path) -> None:
-    corpus = store.open_corpus(
-        texts.run(texts.corpus({"name": "multi30k-de-en"}), tmp_path / "out", mirror=corpora / "multi30k"), content=True
-    )
+    section = texts.corpus({"name": "multi30k-de-en"})
+    corpus = store.open_corpus(texts.run(section, tmp_path / "out", mirror=corpora / "multi30k"), content=True)
     assert 28_900 < len(corpus.src) <= 29_000
     assert (len(corpus.lines("dev")[0]), len(corpus.lines("test")[1])) == (1014, 1000)
     assert (corpus.manifest["src"], corpus.manifest["generated"]) == ("de", False)
     assert corpus.lines("test")[1][0].startswith("A man in an orange hat")
 
 
-def data_set(folder: Path, config: str = "de-en", shards: int = 2) -> Path:
-    """Write a small data set in the hub's layout."""
+# Data sets of the hub: a mirror of one, and the real client against a small hub.
+
+
+def data_set(folder: Path, config: str = "de-en", shards: int = 2, columns: bool = False) -> Path:
+    """Write a small data set in the hub's layout, with a column `translation` or with a column for each language."""
     (folder / config).mkdir(parents=True)
-    text = [{"de": tgt, "en": src} for src, tgt in texts.pairs(1200)]
-    cuts = {"train": [text[i:1000:shards] for i in range(shards)], "validation": [text[1000:1100]]}
-    cuts["test"] = [text[1100:]]
+    pairs = [{"de": tgt, "en": src} for src, tgt in texts.pairs(1200)]
+    cuts = {"train": [pairs[i:1000:shards] for i in range(shards)], "validation": [pairs[1000:1100]]}
+    cuts["test"] = [pairs[1100:]]
+    card = f"configs:\n- config_name: {config}\n  data_files:\n"
+    info = f"dataset_info:\n- config_name: {config}\n  download_size: 123000000\n  dataset_size: 456000000\n  splits:\n"
     for split, parts in cuts.items():
+        card += f"  - split: {split}\n    path: {config}/{split}-*\n"
+        info += f"  - name: {split}\n    num_bytes: 1\n    num_examples: {sum(map(len, parts))}\n"
         for i, rows in enumerate(parts):
-            table = pyarrow.table({"translation": rows})
+            table = pyarrow.Table.from_pylist(rows) if columns else pyarrow.table({"translation": rows})
             parquet.write_table(table, folder / config / f"{split}-{i:05}-of-{len(parts):05}.parquet")
+    (folder / "README.md").write_text(f"---\n{card}{info}---\n")
     return folder
 
 
-def test_any_data_set_with_translations_and_only_as_many_shards_as_needed(tmp_path: Path) -> None:
-    with hub_server.serving("some/texts", data_set(tmp_path / "hub", shards=4)) as hub:
-        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-        words = ["prepare", "hub:some/texts", "--config", "de-en", "--src", "en", "--tgt", "de"]
-        words += ["--limit", "300", "--set", "corpus.tokenizer.vocabulary_size=400", "--out", tmp_path / "out"]
-        done = texts.nmt(*words, **env)
-        assert done.returncode == 0, done.stderr
-        assert sum("GET" in r and "train-" in r for r in hub.requests) == 2
-    corpus = store.open_corpus(tmp_path / "out")
-    assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (300, 100, 100)
-    assert hub_server.COMMIT in corpus.manifest["origin"]
+SECTION = {"name": "hub:some/texts", "config": "de-en", "tokenizer": {"vocabulary_size": "400"}}
 
 
-def test_a_mirror_of_a_data_set_must_have_all_shards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_mirror_of_a_data_set(tmp_path: Path, columns: bool) -> None:
+    mirror = data_set(tmp_path / "mirror", columns=columns)
+    out = texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
+    corpus = store.open_corpus(out)
+    assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (1000, 100, 100)
+    texts.run(texts.corpus(SECTION), out, mirror=mirror)  # finished, and its files are the same
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out"]
+
+
+def test_a_mirror_must_have_all_shards_and_the_languages(tmp_path: Path) -> None:
     mirror = data_set(tmp_path / "mirror", shards=3)
+    with pytest.raises(DataError, match="no text in 'fr' among its columns translation"):
+        texts.run(texts.corpus({**SECTION, "tgt": "fr"}), tmp_path / "out", mirror=mirror)
+    (mirror / "de-en" / "train-00001-of-00003.parquet").write_bytes(b"PAR1 damaged")
+    with pytest.raises(DataError, match="some/texts cannot be used"):
+        texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
     (mirror / "de-en" / "train-00001-of-00003.parquet").unlink()
-    section = texts.corpus({"name": "hub:some/texts", "config": "de-en"})
-    with pytest.raises(MissingError, match="only 2 train files"):
-        texts.run(section, tmp_path / "out", mirror=mirror)
+    with pytest.raises(MissingError, match="only 2 of the 3 files of train"):
+        texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
 
 
-def test_a_data_set_of_other_languages_is_refused(tmp_path: Path) -> None:
-    section = texts.corpus({"name": "hub:some/texts", "config": "de-en", "src": "en", "tgt": "fr"})
-    with pytest.raises(DataError, match="'translation' with 'en' and 'fr'"):
-        texts.run(section, tmp_path / "out", mirror=data_set(tmp_path / "mirror"))
-
-
-# The real client against a small hub, with real news text.
-
-
-def wmt(
-    hub: hub_server.Hub, tmp_path: Path, name: str = "wmt14-en-de", home: str = "home", **env: str
-) -> tuple[int, str]:
+def hub_prepare(hub: hub_server.Hub, tmp_path: Path, *words: object, **env: str) -> "subprocess.CompletedProcess[str]":
     hub.requests.clear()
-    words = ["prepare", name, "--out", tmp_path / f"out-{home}", "--workers", 1, "--set", "corpus.rows=13071"]
-    words += ["--set", "corpus.tokenizer.vocabulary_size=2000", "--overwrite"]
-    done = texts.nmt(*words, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / home), HF_HUB_DISABLE_XET="1", **env)
+    done = texts.nmt(
+        "prepare", *words, "--out", tmp_path / "out", "--workers", 1, "--set", "corpus.tokenizer.vocabulary_size=1000",
+        "--overwrite", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"), HF_HUB_DISABLE_XET="1", **env,
+    )  # fmt: skip
     assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
+    return done
 
 
-def parquet_downloads(hub: hub_server.Hub) -> int:
-    return sum(r.startswith("GET") and r.endswith(".parquet") for r in hub.requests)
+def test_wmt14_from_the_hub_at_its_pinned_commit_and_again_offline(corpora: Path, tmp_path: Path) -> None:
+    served = data_set(tmp_path / "hub")
+    for file in (corpora / "wmt14-mini" / "de-en").iterdir():
+        (served / "de-en" / file.name).unlink(missing_ok=True)
+        (served / "de-en" / file.name).symlink_to(file)
+    rows = ["--set", "corpus.rows=13071"]
+    with hub_server.serving("wmt/wmt14", served, sources.WMT14_REVISION) as hub:
+        hub.cut = 1
+        done = hub_prepare(hub, tmp_path, "wmt14-en-de", *rows)
+        assert (done.returncode, hub.cut) == (0, 0), done.stderr
+        assert sum(r.startswith("GET") and r.endswith(".parquet") for r in hub.requests) == 5  # one of them twice
+        assert not any("/main/" in request for request in hub.requests)
+    first = store.open_corpus(tmp_path / "out", content=True)
+    assert (len(first.lines("dev")[0]), len(first.lines("test")[0])) == (3000, 3003)
+    assert 12_000 < len(first.src) < 13_071
+    assert sources.WMT14_REVISION in first.manifest["origin"]
+    done = hub_prepare(hub, tmp_path, "wmt14-en-de", *rows, HF_HUB_OFFLINE="1")  # nobody listens any more
+    assert done.returncode == 0, done.stderr
+    assert store.open_corpus(tmp_path / "out").identity == first.identity
+    done = hub_prepare(hub, tmp_path, "wmt14-en-de", HF_HUB_OFFLINE="1")
+    assert done.returncode == 65
+    assert "13,071 pairs, 4,508,785 are expected" in done.stderr
+    done = hub_prepare(hub, tmp_path, "wmt14-en-fr", HF_HUB_OFFLINE="1")
+    assert done.returncode in (65, 69), done.stderr
 
 
-def test_wmt14_from_the_hub_and_again_without_it(corpora: Path, tmp_path: Path) -> None:
-    with hub_server.serving("wmt/wmt14", corpora / "wmt14-mini") as hub:
-        code, text = wmt(hub, tmp_path)
-        assert (code, parquet_downloads(hub)) == (0, 4), text
-        assert not any("fr-en" in request for request in hub.requests)
-        cold = store.open_corpus(tmp_path / "out-home", content=True)
-        assert (len(cold.lines("dev")[0]), len(cold.lines("test")[0])) == (3000, 3003)
-        assert 12_000 < len(cold.src) < 13_071
-        code, text = wmt(hub, tmp_path)
-        assert (code, hub.requests) == (0, []), text
-    code, text = wmt(hub, tmp_path, HF_HUB_OFFLINE="1")  # nobody listens any more
-    assert code == 0, text
-    assert store.open_corpus(tmp_path / "out-home").identity == cold.identity
+def test_a_data_set_of_columns_streamed_to_its_limit(tmp_path: Path) -> None:
+    words = ["--config", "de-en", "--src", "en", "--tgt", "de"]
+    with hub_server.serving("some/texts", data_set(tmp_path / "hub", shards=4, columns=True)) as hub:
+        done = hub_prepare(hub, tmp_path, "hub:some/texts", *words, "--limit", 300)
+        assert done.returncode == 0, done.stderr
+        assert not any("train-00003" in request for request in hub.requests if request.startswith("GET"))
+        corpus = store.open_corpus(tmp_path / "out")
+        assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (300, 100, 100)
+        assert hub_server.COMMIT in corpus.manifest["origin"]
+        assert not list((tmp_path / "home").rglob("*.arrow"))
+        done = hub_prepare(hub, tmp_path, f"hub:some/texts@{hub_server.COMMIT}", *words, "--dry-run")
+        assert all(what in done.stderr for what in ("123 MB", "456 MB", "1,000", "Arrow"))
+        assert not any("parquet" in request for request in hub.requests)
+        done = hub_prepare(hub, tmp_path, "hub:some/texts@0000000", *words)
+        assert (done.returncode, "Revision" in done.stderr) == (65, True), done.stderr
 
 
-def test_wmt14_through_cut_connections_and_a_busy_hub(corpora: Path, tmp_path: Path) -> None:
-    with hub_server.serving("wmt/wmt14", corpora / "wmt14-mini") as hub:
-        hub.cut, hub.busy = 2, 2
-        code, text = wmt(hub, tmp_path, "wmt14-en-fr")
-        assert (code, hub.cut, hub.busy) == (0, 0, 0), text
-        assert store.open_corpus(tmp_path / "out-home", content=True).manifest["tgt"] == "fr"
-
-
-def test_wmt14_with_a_flipped_byte_is_set_aside_and_fetched_again(corpora: Path, tmp_path: Path) -> None:
-    with hub_server.serving("wmt/wmt14", corpora / "wmt14-mini") as hub:
+def test_a_damaged_download_is_removed_and_fetched_again(tmp_path: Path) -> None:
+    words = ["hub:some/texts", "--config", "de-en", "--src", "en", "--tgt", "de"]
+    with hub_server.serving("some/texts", data_set(tmp_path / "hub")) as hub:
         hub.flip = "train-00001-of-00002.parquet"
-        code, text = wmt(hub, tmp_path)
-        assert code == 65
-        assert "train-00001-of-00002.parquet has SHA-256" in text
-        assert not (tmp_path / "out-home").exists()
-        hub.flip = ""
-        code, text = wmt(hub, tmp_path)
-        assert (code, parquet_downloads(hub)) == (0, 1), text
-
-
-def test_wmt14_of_a_wrong_size_is_not_taken(corpora: Path, tmp_path: Path) -> None:
-    with hub_server.serving("wmt/wmt14", corpora / "wmt14-mini") as hub:
-        hub.short = "validation-00000-of-00001.parquet"
-        code, text = wmt(hub, tmp_path)
-        assert code == 69, text
-        assert "pass --mirror DIR" in text
-        hub.short = ""
-        code, text = wmt(hub, tmp_path)
-        assert code == 0, text
-
-
-def test_wmt14_with_too_few_rows_or_no_network_says_what_to_do(corpora: Path, tmp_path: Path) -> None:
-    with hub_server.serving("wmt/wmt14", corpora / "wmt14-mini") as hub:
-        words = ["prepare", "wmt14-en-de", "--out", tmp_path / "out"]
-        done = texts.nmt(*words, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
+        done = hub_prepare(hub, tmp_path, *words)
         assert done.returncode == 65
-        assert "13,071 pairs, 4,508,785 are expected" in done.stderr
-    done = texts.nmt(*words, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "empty"))
-    assert done.returncode == 69
-    assert "/datasets/wmt/wmt14/tree/main/de-en into DIR/de-en and pass --mirror DIR" in done.stderr
+        assert "train-00001-of-00002.parquet was damaged on its way" in done.stderr
+        assert not (tmp_path / "out").exists()
+        hub.flip = ""
+        done = hub_prepare(hub, tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+        assert sum(r.startswith("GET") and r.endswith(".parquet") for r in hub.requests) == 1
+
+
+def test_errors_of_the_hub_say_what_to_do() -> None:
+    import datasets
+
+    section = texts.corpus(SECTION)
+    for raised, error, message in (
+        (ConnectionError("no route"), DownloadError, "de-en into DIR/de-en and pass --mirror DIR"),
+        (datasets.exceptions.DatasetNotFoundError("no such thing"), DataError, "no such thing"),
+        (ValueError("BuilderConfig 'x' not found.\nAvailable: ['y']"), DataError, r"Available: \['y'\]"),
+        (OSError(28, "No space left"), OSError, "No space left"),
+    ):
+        with pytest.raises(error, match=message), sources._hub_errors(section):
+            raise raised

@@ -7,8 +7,7 @@ import texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt_cli.corpus import cleaning
-from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer, check, train
+from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer, normalise, train
 from nmt_cli.errors import DataError, MissingError
 
 LINES = [line for pair in texts.pairs(500) for line in pair]
@@ -34,14 +33,14 @@ def test_a_signal_while_the_text_is_read_stays_what_it_is() -> None:
         train(lines(), 400)
 
 
-def test_special_pieces(file: Path) -> None:
+def test_special_tokens(file: Path) -> None:
     tokenizer = Tokenizer(file)
     assert (PAD, UNK, EOS) == (0, 1, 2)
     assert tokenizer.vocabulary_size == 400
-    assert tokenizer.pieces([0, 1, 2]) == ["<pad>", "<unk>", "</s>"]
+    assert tokenizer.tokens([0, 1, 2]) == ["<pad>", "<unk>", "</s>"]
 
 
-def test_text_cannot_name_special_pieces(file: Path) -> None:
+def test_text_cannot_name_special_tokens(file: Path) -> None:
     [ids] = Tokenizer(file).encode(["</s> <unk> <pad> <s>"])
     assert min(ids) > EOS
 
@@ -60,7 +59,7 @@ def test_arrays_hold_the_same_ids(file: Path) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁")))
 def test_normalised_text_comes_back_exactly(file: Path, text: str) -> None:
-    line = cleaning.normalise(text)
+    line = normalise(text)
     tokenizer = Tokenizer(file)
     assert tokenizer.decode(tokenizer.encode([line])) == [line]
 
@@ -86,33 +85,24 @@ def test_impossible_sizes_are_explained(lines: list[str], size: int, message: st
         train(lines, size)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "huge"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "garbage"])
 def test_damaged_models_are_refused(file: Path, tmp_path: Path, damage: str) -> None:
     data = file.read_bytes()
-    bad = {"empty": b"", "cut": data[:-50], "garbage": b"model" * 100, "huge": bytes(17 << 20)}[damage]
+    bad = {"empty": b"", "cut": data[:-50], "garbage": b"model" * 100}[damage]
     (tmp_path / "bad.model").write_bytes(bad)
     with pytest.raises(DataError, match=r"bad\.model is not"):
         Tokenizer(tmp_path / "bad.model")
-    with pytest.raises(DataError, match=r"bad\.model is not"):
-        check(tmp_path / "bad.model")
 
 
 def test_missing_models_are_missed(tmp_path: Path) -> None:
-    for opened in (Tokenizer, check):
-        with pytest.raises(MissingError):
-            opened(tmp_path / "none.model")
+    with pytest.raises(MissingError):
+        Tokenizer(tmp_path / "none.model")
 
 
-def test_models_with_other_special_pieces_are_refused(tmp_path: Path) -> None:
+def test_models_with_other_special_tokens_are_refused(tmp_path: Path) -> None:
     prefix = tmp_path / "other"
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_prefix=str(prefix), vocab_size=300, model_type="bpe", minloglevel=2
     )
     with pytest.raises(DataError, match="this package needs"):
         Tokenizer(prefix.with_suffix(".model"))
-    with pytest.raises(DataError, match="this package needs"):
-        check(prefix.with_suffix(".model"))
-
-
-def test_a_good_model_passes_the_check(file: Path) -> None:
-    check(file)

@@ -1,10 +1,7 @@
 """The generated language: its German against hand-written tables, and what the corpus promises."""
 
-import os
+import hashlib
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +12,7 @@ ANTECEDENT = re.compile(
     r"The (?:(?:small|big|brown|black|white) )?(\w+) .* the (\w+) because it (?:is|was) too (\w+)\."
 )
 TRUE_OF_ANIMALS = {"tired", "frightened", "sick", "lazy", "nervous", "sleepy", "shy", "exhausted", "clumsy", "careful"}
-ROOT = str(Path(toy.__file__).parents[2])
+PINNED = {"train": "28017b83a97c013a", "dev": "98d36645a82d3eb2", "test": "269e7987a8bbd144"}  # SHA-256 of seed 1
 GARDEN, MARKET = ("in the garden", "im Garten"), ("to the market", "zum Markt")
 
 
@@ -38,7 +35,12 @@ def phrase(words: str) -> Phrase:
 
 
 def verb(base: str) -> Row:
-    return next(row for table in (*toy.VERBS.values(), toy.SAYING) for row in toy._rows(table) if row[0] == base)
+    return next(
+        row
+        for table in (*toy.TABLES["verbs"].values(), toy.TABLES["saying"])
+        for row in toy._rows(table)
+        if row[0] == base
+    )
 
 
 def clause(who: str, base: str, form: str, what: str = "", *, dative: bool = False, no: bool = False,
@@ -194,11 +196,16 @@ def test_numbers_in_words() -> None:
     assert len(toy.NUMBERS) == len(set(toy.NUMBERS.values())) == 98
 
 
-def test_sizes_and_disjoint_splits(corpus: ToyCorpus) -> None:
-    assert [len(split) for split in (corpus.train, corpus.dev, corpus.test)] == [20_000, 500, 500]
+def test_the_text_is_the_same_everywhere_and_no_sentence_occurs_twice(corpus: ToyCorpus) -> None:
+    splits = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
+    digests = {}
+    for name, pairs in splits.items():
+        digests[name] = hashlib.sha256("".join(f"{en}\t{de}\n" for en, de in pairs).encode()).hexdigest()[:16]
+    assert digests == PINNED
     for side in (0, 1):
-        sentences = [pair[side] for split in (corpus.train, corpus.dev, corpus.test) for pair in split]
-        assert len(set(sentences)) == len(sentences)
+        sentences = [pair[side] for pairs in splits.values() for pair in pairs]
+        assert len(set(sentences)) == len(sentences) == 21_000
+    assert generate(5, 300, 30, 30) == generate(5, 300, 30, 30) != generate(6, 300, 30, 30)
 
 
 def test_every_line_is_raw_text_of_4_to_16_words(corpus: ToyCorpus) -> None:
@@ -259,56 +266,6 @@ def test_the_minimal_pair_of_the_paper() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("least", "en", "de"),
-    [
-        (300, r"^(Yesterday|Today|Tomorrow|Last|Next|On|At|In|Every|This)\b", r"^\w+ "),
-        (1000, r" not |cannot", r" nicht\b"),
-        (200, r" not ", r"\bkeine?[nmr]?\b"),
-        (150, r"\bmust not\b", r"\b(darf|darfst|dürfen)\b"),
-        (300, r"\bwants? to\b", r"\b(will|willst|wollen)\b"),
-        (200, r"\bwill\b", r"\b(werde|wirst|wird|werden)\b"),
-        (500, r"\b(has|have)\b", r"\b(habe|hast|hat|haben)\b"),
-        (300, r"\b(has|have)\b", r"\b(bin|bist|ist|sind)\b"),
-        (500, r"^(Do|Does|Did|Has|Have|Is|Are|Was|Were|Can|Must|Will)\b.*\?", r"\?"),
-        (150, r"^Who ", r"^Wer "),
-        (150, r"^Whom ", r"^Wen "),
-        (50, r"^Whom ", r"^Wem "),
-        (150, r"^What ", r"^Was "),
-        (100, r"^Where ", r"^Wo "),
-        (100, r"^Where ", r"^Wohin "),
-        (100, r"^When ", r"^Wann "),
-        (50, r"^Why ", r"^Warum "),
-        (300, r" that ", r", dass "),
-        (300, r"although|Although", r"[Oo]bwohl .*"),
-        (300, r"[Bb]ecause (?!it)", r"[Ww]eil "),
-        (300, r"opens|closes|arrived|picked up|woke up", r" (auf|zu|an)[.,?]"),
-        (100, r"because|that|before|although", r"(zusieht|ankommt|ankam|aufmachte|abfuhren|aufstand)\b"),
-        (150, r"o'clock|half past| to | past ", r"\b(Uhr|halb|Viertel|nach|vor)\b"),
-        (40, r"half past", r"\bhalb\b"),
-        (200, r"-(one|two|three|four|five|six|seven|eight|nine)\b", r"und(zwan|drei|vier|fünf|sech|sieb|acht|neun)"),
-        (1000, r"because it (is|was) too", r"weil (er|sie|es) zu"),
-    ],
-)
-def test_train_holds_every_phenomenon(corpus: ToyCorpus, least: int, en: str, de: str) -> None:
-    assert sum(bool(re.search(en, pair[0]) and re.search(de, pair[1])) for pair in corpus.train) >= least
-
-
-def test_the_seed_alone_decides() -> None:
-    code = "from nmt_cli.corpus.toy import generate; print(repr(generate(5, 300, 30, 30)))"
-    made = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONUTF8": "1", "PYTHONPATH": ROOT},
-            capture_output=True,
-            check=True,
-        ).stdout.decode()
-        for seed in ("0", "1")
-    }
-    assert made == {f"{generate(5, 300, 30, 30)!r}\n"}
-    assert generate(5, 300, 30, 30) != generate(6, 300, 30, 30)
-
-
 def test_pronoun_accuracy_counts_antecedent_sentences_only() -> None:
     tired = "The animal did not cross the street because it was too tired."
     wide = "The animal did not cross the street because it was too wide."
@@ -326,12 +283,3 @@ def test_pronoun_accuracy_counts_antecedent_sentences_only() -> None:
     assert pronoun_accuracy([], [], []) == (0, 0)
     with pytest.raises(ValueError):
         pronoun_accuracy(sources, references[:1], references)
-
-
-def test_pronoun_accuracy_finds_the_unseen_pairs_of_the_test(corpus: ToyCorpus) -> None:
-    sources, references = [en for en, _ in corpus.test], [de for _, de in corpus.test]
-    expected = sum(bool(ANTECEDENT.fullmatch(en)) for en in sources)
-    assert pronoun_accuracy(sources, references, references) == (expected, expected)
-    always_es = [re.sub(r"weil (er|sie) ", "weil es ", de) for de in references]
-    right, total = pronoun_accuracy(sources, always_es, references)
-    assert right < total * 0.6

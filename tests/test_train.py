@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,37 +17,32 @@ import numpy as np
 import pytest
 import torch
 from accelerate import tracking
-from nmt_cli.training.update import LossModel, Trainer
+from small_run import Lab, lab_fixture  # noqa: F401
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe import Recipe
-from nmt_cli.training import checkpoints, metrics, start
+from nmt_cli.training import batches, checkpoints, metrics
+from nmt_cli.training import train as module
 from nmt_cli.training.average import average
-from nmt_cli.training.batches import Updates
-from nmt_cli.training.loss import smoothed_loss
-from nmt_cli.training.optim import adam
-from nmt_cli.training.train import TrainOptions, train
-from nmt_cli.training.validation import dev_set
+from nmt_cli.training.loss import LossModel, smoothed_loss
+from nmt_cli.training.train import Run, TrainOptions, open_run, train
+from nmt_cli.training.validation import Validation, dev_set
 from nmt_cli.transformer.model import Transformer, pack
 from nmt_cli.transformer.weights import load_model, load_tensors
 
-Make = Callable[..., Recipe]
-Hashes = Callable[..., tuple[str, str]]
 
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Send this process SIGTERM in this step."""
+    take_step = Run.take_step
 
-def stop_in_update(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Send this process SIGTERM in the update `step`."""
-    real = Trainer.update
-
-    def update(self: Trainer, now: int, *rest: Any) -> Any:
+    def stopped(self: Run, now: int, *rest: Any) -> Any:
         if now == step:
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(self, now, *rest)
+        return take_step(self, now, *rest)
 
-    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(Run, "take_step", stopped)
 
 
 def losses(run: Path) -> list[float]:
@@ -59,13 +53,13 @@ def losses(run: Path) -> list[float]:
 # ---- What a run leaves behind ----
 
 
-def test_metrics_say_what_was_done(reference_run: Path, numbers_corpus: Path) -> None:
-    records = metrics.read(reference_run / "metrics.jsonl")
+def test_metrics_say_what_was_done(lab: Lab) -> None:
+    records = metrics.read(lab.reference / "metrics.jsonl")
     lines = [r for r in records if "nll" in r]
     assert [r["step"] for r in lines] == [5, 10, 15, 20, 25, 30]
     assert lines[-1]["nll"] < lines[0]["nll"] - 2
-    corpus = open_corpus(numbers_corpus)
-    for side, ids in (("src", corpus.src.ids), ("tgt", corpus.tgt.ids)):  # 15 updates are an epoch
+    corpus = open_corpus(lab.corpus)
+    for side, ids in (("src", corpus.src.ids), ("tgt", corpus.tgt.ids)):  # 15 steps are an epoch
         assert sum(r[f"{side}_tokens_per_step"] for r in lines[:3]) * 5 == pytest.approx(len(ids))
     for record in lines:
         assert record["gradient_norm"] > 0
@@ -77,32 +71,26 @@ def test_metrics_say_what_was_done(reference_run: Path, numbers_corpus: Path) ->
     assert [r["step"] for r in records if "dev_nll" in r] == [15, 30]
 
 
-def test_the_run_holds_the_last_weights_and_the_best_step(reference_run: Path) -> None:
-    model = load_model(reference_run / "model")
-    newest = load_tensors(checkpoints.directory_of(reference_run, 30) / checkpoints.MODEL)
+def test_the_run_holds_the_last_weights_and_the_best_step(lab: Lab) -> None:
+    model = load_model(lab.reference / "model")
+    newest = load_tensors(checkpoints.directory_of(lab.reference, 30) / checkpoints.MODEL)
     assert all(torch.equal(tensor, newest[name]) for name, tensor in model.model.state_dict().items())
-    assert checkpoints.steps_in(reference_run) == [10, 20, 30]
-    best = json.loads((reference_run / "best.json").read_text())
-    validated = [r for r in metrics.read(reference_run / "metrics.jsonl") if "dev_nll" in r]
+    assert checkpoints.steps_in(lab.reference) == [10, 20, 30]
+    best = json.loads((lab.reference / "best.json").read_text())
+    validated = [r for r in metrics.read(lab.reference / "metrics.jsonl") if "dev_nll" in r]
     assert best == {"step": 30, "dev_nll": validated[-1]["dev_nll"], "dev_bleu": validated[-1]["dev_bleu"]}
 
 
-def test_a_finished_run_does_no_work_and_keeps_its_average(
-    tmp_path: Path,
-    reference_run: Path,
-    tiny_recipe: Make,
-    numbers_corpus: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(reference_run, run)
+def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    run = lab.run
+    shutil.copytree(lab.reference, run)
     average(run, 3, None)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0
-    assert "run: finished with update 30 of 30; " in capsys.readouterr().err
+    assert lab.train() == 0
+    assert "run: finished with step 30 of 30; " in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     shutil.rmtree(run / "model")  # as if it had been killed before the model was committed
-    assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0
+    assert lab.train() == 0
     assert load_model(run / "model").manifest["steps"] == [30]
 
 
@@ -110,144 +98,102 @@ def test_a_finished_run_does_no_work_and_keeps_its_average(
 
 
 @pytest.mark.parametrize("stops", [(1, 15), (7, 9), (14, 16), (29,)])
-def test_a_run_stopped_anywhere_ends_with_the_same_bits(
-    tmp_path: Path,
-    stops: tuple[int, ...],
-    reference_run: Path,
-    tiny_recipe: Make,
-    numbers_corpus: Path,
-    fingerprint: Hashes,
-) -> None:
-    options = TrainOptions(numbers_corpus, tmp_path / "run")
+def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[int, ...]) -> None:
     for stop in stops:
         with pytest.MonkeyPatch.context() as patch:
-            stop_in_update(patch, stop)
-            assert train(tiny_recipe(), options) == 143
-        assert checkpoints.steps_in(options.run)[-1] == stop
-    assert train(tiny_recipe(), options) == 0
-    assert fingerprint(options.run) == fingerprint(reference_run)
-    assert [r["step"] for r in metrics.read(options.run / "metrics.jsonl")] == [
-        r["step"] for r in metrics.read(reference_run / "metrics.jsonl")
+            stop_at(patch, stop)
+            assert lab.train() == 143
+        assert checkpoints.steps_in(lab.run)[-1] == stop
+    assert lab.train() == 0
+    assert lab.fingerprint(lab.run) == lab.fingerprint(lab.reference)
+    assert [r["step"] for r in metrics.read(lab.run / "metrics.jsonl")] == [
+        r["step"] for r in metrics.read(lab.reference / "metrics.jsonl")
     ]
-    assert average(options.run, 3, None)[1] == [10, 20, 30], "an interruption must not change the average"
+    assert average(lab.run, 3, None)[1] == [10, 20, 30], "an interruption must not change the average"
 
 
-def test_a_run_made_longer_is_the_longer_run(
-    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path, fingerprint: Hashes
-) -> None:
-    options = TrainOptions(numbers_corpus, tmp_path / "run")
+def test_a_run_made_longer_is_the_longer_run(lab: Lab) -> None:
     for steps in (12, 30):
-        assert train(tiny_recipe(f"training.steps={steps}"), options) == 0
-        assert load_model(options.run / "model").manifest["steps"] == [steps]
-    assert fingerprint(options.run) == fingerprint(reference_run)
+        assert lab.train(f"training.steps={steps}") == 0
+        assert load_model(lab.run / "model").manifest["steps"] == [steps]
+    assert lab.fingerprint(lab.run) == lab.fingerprint(lab.reference)
 
 
-@pytest.mark.parametrize("seed", ["1", "random"])
-def test_hash_seeds_change_nothing(
-    tmp_path: Path, seed: str, reference_run: Path, tiny_recipe_file: Path, numbers_corpus: Path, fingerprint: Hashes
-) -> None:
+def test_the_hash_seed_changes_nothing(lab: Lab, tmp_path: Path, tiny_recipe_file: Path) -> None:
     """The reference run has had this process' own hash seed."""
-    arguments = ["train", str(tiny_recipe_file), "--data", str(numbers_corpus), "--run", str(tmp_path / "run")]
+    arguments = ["train", str(tiny_recipe_file), "--data", str(lab.corpus), "--run", str(lab.run)]
     (tmp_path / "spec").write_text(json.dumps([{"args": [*arguments, "--set", "training.steps=20"]}]))
     job = Path(__file__).parent / "faults" / "job.py"
-    environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(job.parents[2])}
+    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(job.parents[2])}
     done = subprocess.run([sys.executable, job, tmp_path / "spec"], env=environment, capture_output=True, check=True)
     assert json.loads(done.stdout)[0]["codes"] == [0], done.stderr
-    assert fingerprint(tmp_path / "run", 20) == fingerprint(reference_run, 20)
+    assert lab.fingerprint(lab.run, 20) == lab.fingerprint(lab.reference, 20)
 
 
 # ---- Ends ----
 
 
-def test_max_epochs_and_max_hours(tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path) -> None:
-    options = TrainOptions(numbers_corpus, tmp_path / "run")
-    assert train(tiny_recipe("training.max_epochs=0.4"), options) == 0
-    assert checkpoints.steps_in(options.run) == [6]
-    assert load_model(options.run / "model").manifest["steps"] == [6]
-    assert train(tiny_recipe("training.max_hours=0"), options) == 0
-    assert checkpoints.steps_in(options.run) == [6]
-    assert train(tiny_recipe("training.steps=8"), options) == 0
-    assert checkpoints.steps_in(options.run)[-1] == 8
+def test_max_hours(lab: Lab) -> None:
+    assert lab.train("training.steps=6") == 0
+    assert lab.train("training.max_hours=0") == 0
+    assert checkpoints.steps_in(lab.run) == [6]
+    assert load_model(lab.run / "model").manifest["steps"] == [6]
 
 
-def test_patience_stops_and_the_best_checkpoint_stays(
-    tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nmt_cli.training import train as module
-    from nmt_cli.training.validation import Validation
-
+def test_patience_stops_and_the_best_checkpoint_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([3.0, 2.0, 2.5, 2.5, 2.5])
     monkeypatch.setattr(module, "validate", lambda *_: Validation(next(found), None))
-    options = TrainOptions(numbers_corpus, tmp_path / "run")
     changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
-    assert train(tiny_recipe(*changes, "training.keep_checkpoints=2"), options) == 0
-    assert json.loads((options.run / "best.json").read_text()) == {"step": 6, "dev_nll": 2.0, "dev_bleu": None}
-    assert checkpoints.steps_in(options.run) == [6, 10, 15], "the best, and the last two regular ones"
-    assert average(options.run, 2, None)[1] == [10, 15]
+    assert lab.train(*changes, "training.keep_checkpoints=2") == 0
+    assert json.loads((lab.run / "best.json").read_text()) == {"step": 6, "dev_nll": 2.0, "dev_bleu": None}
+    assert checkpoints.steps_in(lab.run) == [6, 10, 15], "the best, and the last two regular ones"
+    assert average(lab.run, 2, None)[1] == [10, 15]
 
 
-def test_the_best_may_be_the_highest_bleu(
-    tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nmt_cli.training import train as module
-    from nmt_cli.training.validation import Validation
-
-    found = iter([Validation(3.0, 5.0), Validation(2.0, 4.0), Validation(2.5, 6.0), *[Validation(1.0, 6.0)] * 2])
-    monkeypatch.setattr(module, "validate", lambda *_: next(found))
-    options = TrainOptions(numbers_corpus, tmp_path / "run")
-    changes = ("training.validate_every=3", "training.patience=2", "training.best_by=bleu")
-    assert train(tiny_recipe(*changes), options) == 0
-    assert json.loads((options.run / "best.json").read_text()) == {"step": 9, "dev_nll": 2.5, "dev_bleu": 6.0}
-    assert checkpoints.steps_in(options.run) == [9, 10, 15]
-    with pytest.raises(UsageError, match=r"training\.validate_bleu is 0"):
-        tiny_recipe("training.best_by=bleu", "training.validate_bleu=0")
-
-
-def test_patience_without_a_development_set_is_refused(
-    tmp_path: Path, tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = tiny_recipe("corpus.dev_src=null", "corpus.dev_tgt=null", "training.patience=2", "training.steps=2")
+def test_patience_without_a_development_set_is_refused(lab: Lab, tmp_path: Path) -> None:
+    settings = lab.recipe("corpus.dev_src=null", "corpus.dev_tgt=null", "training.patience=2", "training.steps=2")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
     with pytest.raises(DataError, match="needs a development set"):
-        train(settings, TrainOptions(data, tmp_path / "run"))
+        train(settings, TrainOptions(data, tmp_path / "refused"))
     settings.training.patience = None
-    assert train(settings, TrainOptions(data, tmp_path / "run2")) == 0
+    assert train(settings, TrainOptions(data, lab.run)) == 0
 
 
 @pytest.mark.parametrize("lines", [{"dev.tgt": "eins\n"}, {"dev.src": "one " * 99 + "\n", "dev.tgt": "eins\n"}])
-def test_a_development_set_that_cannot_be_used_is_refused(
-    tmp_path: Path, lines: dict[str, str], tiny_recipe: Make, numbers_corpus: Path
-) -> None:
-    corpus = open_corpus(numbers_corpus)
-    shutil.copytree(numbers_corpus, tmp_path / "data")
+def test_a_development_set_that_cannot_be_used_is_refused(lab: Lab, tmp_path: Path, lines: dict[str, str]) -> None:
+    corpus = open_corpus(lab.corpus)
+    shutil.copytree(lab.corpus, tmp_path / "data")
     for name, text in lines.items():
         (tmp_path / "data" / name).write_text(text)
     changed = dataclasses.replace(corpus, directory=tmp_path / "data")
     with pytest.raises(DataError, match="cannot be used"):
-        dev_set(changed, Tokenizer(corpus.tokenizer_file), tiny_recipe())
+        dev_set(changed, lab.recipe())
 
 
 # ---- Arithmetic ----
 
 
-def test_weights_and_moments_are_float32_under_bf16(tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path) -> None:
-    options = TrainOptions(numbers_corpus, tmp_path / "run")
+def test_weights_and_moments_are_float32_under_bf16(lab: Lab) -> None:
     try:
-        train(tiny_recipe("training.precision=bf16", "training.steps=5"), options)
+        lab.train("training.precision=bf16", "training.steps=5")
     except UsageError:
         pytest.skip("this hardware has no bf16")
-    model, moments = checkpoints.load(options.run, 5)
+    model, moments = checkpoints.load(lab.run, 5)
     assert {tensor.dtype for tensor in [*model.values(), *moments.values()]} == {torch.float32}
     fine = model["embedding.weight"]
     assert not torch.equal(fine, fine.bfloat16().float()), "weights must be finer than bf16"
-    assert losses(options.run) == pytest.approx([6.23], rel=0.01)
+    assert losses(lab.run) == pytest.approx([6.23], rel=0.01)
 
 
 class OneOf:
-    """As much of Accelerate as an update needs, for process `rank` of `world`, without other processes."""
+    """As much of Accelerate as a step needs, for process `rank` of `world`, without other processes."""
 
     def __init__(self, world: int, rank: int) -> None:
         self.num_processes, self.process_index, self.device = world, rank, torch.device("cpu")
+        self.is_main_process = False
+
+    def prepare(self, *things: Any) -> Any:
+        return things
 
     def no_sync(self, model: Any) -> Any:
         return contextlib.nullcontext()
@@ -259,22 +205,20 @@ class OneOf:
         return torch.nn.utils.clip_grad_norm_(list(parameters), limit)
 
 
-def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, step: int) -> dict[str, torch.Tensor]:
-    """Return the float64 gradient of an update, averaged over processes as DDP does."""
+def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, index: int) -> dict[str, torch.Tensor]:
+    """Return the float64 gradient of a step, averaged over processes as DDP does."""
     torch.manual_seed(3)
-    corpus = open_corpus(data)
-    model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
-    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-    training = settings.training
-    updates = Updates(corpus, training.tokens_per_step, training.micro_batches, training.seed)
-    loss_model = LossModel(model, training.label_smoothing, torch.float64)
-    keep = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None, state={})
+    corpus, training = open_corpus(data), settings.training
+    transformer = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
+    total = {name: torch.zeros_like(p) for name, p in transformer.named_parameters()}
+    plan = batches.BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
+    model = LossModel(transformer, training.label_smoothing, torch.float64)
+    no_adam = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
     for rank in range(world):
-        accelerator = OneOf(world, rank)
-        trainer = Trainer(settings, updates, accelerator, model, loss_model, keep, torch.float64, memory_tokens)
-        parts, _, tgt_tokens = trainer.parts(step)
-        trainer.update(step + 1, parts, tgt_tokens)
-        for name, parameter in model.named_parameters():
+        run = Run(settings, Path(), corpus, OneOf(world, rank), plan, transformer, model, no_adam, torch.float64,
+                  memory_tokens, checkpoints.State(), None, None)  # fmt: skip
+        run.take_step(index + 1, run.step_batch(index))
+        for name, parameter in transformer.named_parameters():
             total[name] += parameter.grad / world
             parameter.grad = None
     return total
@@ -285,121 +229,97 @@ def difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3, 8])
-def test_the_gradient_is_that_of_one_big_batch(tiny_recipe: Make, numbers_corpus: Path, micro_batches: int) -> None:
+def test_the_gradient_is_that_of_one_big_batch(lab: Lab, micro_batches: int) -> None:
     """Bar B15: 1e-10 relative in float64, whatever the number of parts and processes, dropout included."""
-    settings = tiny_recipe(f"training.micro_batches={micro_batches}")
+    settings = lab.recipe(f"training.micro_batches={micro_batches}")
     for step in (0, 7):
-        whole = gradients(settings, numbers_corpus, 1, 1_000_000, step)
+        whole = gradients(settings, lab.corpus, 1, 1_000_000, step)
         for world in (1, 2, 3):
             if world <= micro_batches:
                 for memory_tokens in (1, 120, 1_000_000):
-                    split = gradients(settings, numbers_corpus, world, memory_tokens, step)
+                    split = gradients(settings, lab.corpus, world, memory_tokens, step)
                     assert difference(whole, split) < 1e-10
 
 
-def test_the_gradient_is_that_of_the_sentences_one_by_one(tiny_recipe: Make, numbers_corpus: Path) -> None:
-    settings = tiny_recipe("model.dropout=0")
-    parts = gradients(settings, numbers_corpus, 2, 100, 0)
+def test_the_gradient_is_that_of_the_sentences_one_by_one(lab: Lab) -> None:
+    settings = lab.recipe("model.dropout=0")
+    parts = gradients(settings, lab.corpus, 2, 100, 0)
     torch.manual_seed(3)
-    corpus = open_corpus(numbers_corpus)
+    corpus = open_corpus(lab.corpus)
     model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
-    updates = Updates(corpus, 400, 4, settings.training.seed)
-    sentences = np.concatenate(updates.micro_batches_of(0))
+    plan = batches.BatchPlan(corpus, 400, 4, settings.training.seed)
+    sentences = np.concatenate(plan.micro_batches_of(0))
     for i in sentences:
         batch = pack(*corpus.src.gather(np.array([i])), *corpus.tgt.gather(np.array([i])))
         loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
-        (loss / int(updates.tgt_lengths[sentences].sum())).backward()
+        (loss / int(plan.tgt_lengths[sentences].sum())).backward()
     assert difference({n: p.grad for n, p in model.named_parameters()}, parts) < 1e-10  # type: ignore[misc]
 
 
-def test_memory_changes_nothing_but_the_order_of_sums(
-    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
-) -> None:
-    train(tiny_recipe("training.memory_tokens=60"), TrainOptions(numbers_corpus, tmp_path / "run"))
-    assert losses(tmp_path / "run") == pytest.approx(losses(reference_run), rel=1e-5)
+def test_a_process_without_a_micro_batch_takes_part_and_adds_nothing(lab: Lab) -> None:
+    settings = lab.recipe("training.tokens_per_step=1", "training.micro_batches=9")  # a step is one pair
+    whole, shared = (gradients(settings, lab.corpus, world, 1000, 0) for world in (1, 3))
+    assert difference(whole, shared) < 1e-10
 
 
-def test_the_rehearsal_is_of_the_longest_sentences_and_leaves_nothing(
-    tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, corpus = tiny_recipe(), open_corpus(numbers_corpus)
-    model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    loss_model = LossModel(model, 0.1, torch.float32)
-    seen, real = [], LossModel.forward
-    monkeypatch.setattr(LossModel, "forward", lambda self, batch, masks: seen.append(batch) or real(self, batch, masks))
-    updates, optimizer = Updates(corpus, 400, 4, 1), adam(model, settings.training)
-    trainer = Trainer(settings, updates, OneOf(1, 0), model, loss_model, optimizer, torch.float32, 200)
-    randomness = torch.get_rng_state()
-    trainer.rehearse()
-    assert torch.equal(torch.get_rng_state(), randomness)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
+    settings, corpus = lab.recipe("training.memory_tokens=200"), open_corpus(lab.corpus)
+    seen, forward = [], LossModel.forward
+    monkeypatch.setattr(LossModel, "forward", lambda self, b, masks: seen.append(b) or forward(self, b, masks))
+    run = open_run(settings, corpus, OneOf(1, 0), tmp_path, 0)
+    torch.manual_seed(settings.training.seed)
+    untouched = Transformer(settings.model, run.transformer.vocabulary_size).state_dict()
+    assert all(torch.equal(tensor, untouched[name]) for name, tensor in run.transformer.state_dict().items())
+    assert all(parameter.grad is None for parameter in run.transformer.parameters())
     (batch,) = seen
     assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
-    longest = max(int(updates.src_lengths.max()), int(updates.tgt_lengths.max()))
-    assert max(batch.src.max_length, batch.tgt.max_length) == longest
+    assert max(batch.src.max_length, batch.tgt.max_length) == run.plan.longer_lengths.max()
 
 
-def test_what_fits_at_once_does_not_depend_on_free_memory(tiny_recipe: Make) -> None:
-    big = tiny_recipe("model.d_model=1024", "model.d_ff=4096", "model.num_layers=6").model
-    assert 256 <= start.memory_tokens(big, torch.device("cpu")) <= 8192
-    assert start.memory_tokens(tiny_recipe().model, torch.device("cpu")) == 8192
+def test_what_fits_at_once_does_not_depend_on_free_memory(lab: Lab) -> None:
+    big = lab.recipe("model.d_model=1024", "model.d_ff=4096", "model.num_layers=6").model
+    assert 256 <= batches.default_memory_tokens(big, torch.device("cpu")) <= 8192
+    assert batches.default_memory_tokens(lab.recipe().model, torch.device("cpu")) == 8192
 
 
 # ---- Launchers and trackers ----
 
 
-def test_accumulation_set_by_the_launcher_changes_nothing(
-    tmp_path: Path,
-    reference_run: Path,
-    tiny_recipe: Make,
-    numbers_corpus: Path,
-    fingerprint: Hashes,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_accumulation_set_by_the_launcher_changes_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    train(tiny_recipe("training.steps=10"), TrainOptions(numbers_corpus, tmp_path / "run"))
-    assert fingerprint(tmp_path / "run", 10) == fingerprint(reference_run, 10)
+    lab.train("training.steps=10")
+    assert lab.fingerprint(lab.run, 10) == lab.fingerprint(lab.reference, 10)
 
 
 def test_a_launcher_that_starts_one_process_of_several_is_reported(
-    tmp_path: Path,
-    tiny_recipe: Make,
-    numbers_corpus: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    train(tiny_recipe("training.steps=1"), TrainOptions(numbers_corpus, tmp_path / "run"))
+    lab.train("training.steps=1")
     assert "one process alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
-def test_other_wrappers_are_refused(
-    tmp_path: Path, kind: str, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_wrappers_are_refused(lab: Lab, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         accelerate.Accelerator, "distributed_type", property(lambda self: accelerate.DistributedType(kind))
     )
     with pytest.raises(UsageError, match=f"{kind} is not supported"):
-        train(tiny_recipe(), TrainOptions(numbers_corpus, tmp_path / "run"))
+        lab.train()
 
 
 @pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])
-def test_a_tracker_that_is_not_there_is_refused(
-    tmp_path: Path, name: str, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_that_is_not_there_is_refused(lab: Lab, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "get_available_trackers", list)
     with pytest.raises(UsageError, match=f"no tracker '{name}' here.*pip install"):
-        train(tiny_recipe(), TrainOptions(numbers_corpus, tmp_path / "run", name))
-    assert not (tmp_path / "run").exists()
+        lab.train(tracker=name)
+    assert not lab.run.exists()
 
 
-def test_a_tracker_gets_recipe_losses_and_validations(
-    tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tracker_gets_recipe_losses_and_validations(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, Any] = {"log": []}
 
     class Fake(tracking.GeneralTracker):
@@ -418,9 +338,9 @@ def test_a_tracker_gets_recipe_losses_and_validations(
     monkeypatch.setattr(tracking, "get_available_trackers", lambda: [board])
     monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Fake)
     changes = ("training.steps=10", "training.validate_every=10")
-    assert train(tiny_recipe(*changes), TrainOptions(numbers_corpus, tmp_path / "run", "tensorboard")) == 0
+    assert lab.train(*changes, tracker="tensorboard") == 0
     assert got["name"] == "tiny"
-    assert str(got["directory"]) == str(tmp_path / "run")
+    assert str(got["directory"]) == str(lab.run)
     assert got["recipe"]["training.steps"] == 10
     assert all(isinstance(value, int | float | str) for value in got["recipe"].values())
     assert [step for step, _ in got["log"]] == [5, 10, 10]
@@ -431,34 +351,27 @@ def test_a_tracker_gets_recipe_losses_and_validations(
 # ---- Fine-tuning ----
 
 
-def test_fine_tuning_starts_from_the_model(
-    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
-) -> None:
-    settings = tiny_recipe(f"training.init_from={reference_run / 'model'}", "training.steps=5")
-    assert train(settings, TrainOptions(numbers_corpus, tmp_path / "run")) == 0
-    assert losses(tmp_path / "run")[0] < losses(reference_run)[-1] + 0.1
-    assert train(settings, TrainOptions(numbers_corpus, tmp_path / "run")) == 0, "the model is not needed again"
+def test_fine_tuning_starts_from_the_model(lab: Lab) -> None:
+    changes = (f"training.init_from={lab.reference / 'model'}", "training.steps=5")
+    assert lab.train(*changes) == 0
+    assert losses(lab.run)[0] < losses(lab.reference)[-1] + 0.1
+    assert lab.train(*changes) == 0, "the model is not needed again"
 
 
-def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(
-    tmp_path: Path, reference_run: Path, tiny_recipe: Make
-) -> None:
-    settings = tiny_recipe("corpus.limit=300", f"training.init_from={reference_run / 'model'}")
+def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_path: Path) -> None:
+    settings = lab.recipe("corpus.limit=300", f"training.init_from={lab.reference / 'model'}")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
-    sizes = {open_corpus(data).manifest["vocabulary_size"], load_model(reference_run).model.vocabulary_size}
+    sizes = {open_corpus(data).manifest["vocabulary_size"], load_model(lab.reference).model.vocabulary_size}
     assert len(sizes) == 1
     with pytest.raises(DataError, match="another tokenizer"):
-        train(settings, TrainOptions(data, tmp_path / "run"))
+        train(settings, TrainOptions(data, lab.run))
 
 
-def test_fine_tuning_refuses_another_shape(
-    tmp_path: Path, reference_run: Path, tiny_recipe: Make, numbers_corpus: Path
-) -> None:
-    settings = tiny_recipe("model.d_ff=32", f"training.init_from={reference_run / 'model'}")
+def test_fine_tuning_refuses_another_shape(lab: Lab) -> None:
     with pytest.raises(DataError, match="does not fit"):
-        train(settings, TrainOptions(numbers_corpus, tmp_path / "run"))
+        lab.train("model.d_ff=32", f"training.init_from={lab.reference / 'model'}")
 
 
-def test_a_sentence_longer_than_the_model_is_refused(tmp_path: Path, tiny_recipe: Make, numbers_corpus: Path) -> None:
+def test_a_sentence_longer_than_the_model_is_refused(lab: Lab) -> None:
     with pytest.raises(DataError, match=r"Raise model\.max_length"):
-        train(tiny_recipe("model.max_length=8"), TrainOptions(numbers_corpus, tmp_path / "run"))
+        lab.train("model.max_length=8")

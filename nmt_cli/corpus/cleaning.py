@@ -1,7 +1,7 @@
 """What `prepare` repairs in a line and why it drops a pair, each with a name to count it by.
 
 A pair is dropped for the first reason that holds, in the order of `DROPPED`. The last three need the whole corpus
-or subword pieces, and are found by later stages.
+or subword tokens, and are found by later stages.
 """
 
 import hashlib
@@ -16,17 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt_cli import recipe
+from nmt_cli.corpus.readers import Chunk
+from nmt_cli.corpus.tokenizer import normalise as normalise
 
 LONG_LINE, NOT_UTF8, EMPTY, COPY = "line over the byte limit", "not UTF-8", "empty side", "source equals target"
 SCRIPT, HELD_OUT, DUPLICATE = "wrong script", "in dev or test", "duplicate pair"
-TOO_LONG, RATIO = "too many pieces", "length ratio"
+TOO_LONG, RATIO = "too many tokens", "length ratio"
 DROPPED = (LONG_LINE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT, DUPLICATE, TOO_LONG, RATIO)
 SOURCE_HELD_OUT = "source alone in dev or test (kept)"
 EXAMPLES = 3
 
-# Controls, every Unicode space and line separator, zero-width space, BOM, and lone surrogates (JSON can hold them;
-# SentencePiece cannot). ZWJ, ZWNJ and soft hyphens stay: scripts and words need them.
-_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
 _REPAIRS = {
     "byte-order mark": re.compile("\ufeff"),
     "carriage return at the end": re.compile("\r$"),
@@ -37,32 +36,26 @@ _REPAIRS = {
 # Only entities with their semicolon: html.unescape alone also rewrites "&copy" in "?a=1&copy=2".
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
+# By script: the ranges of its letters, and languages that are written in it.
 _SCRIPTS = {
-    "latin": "A-Za-z\xaa\xba\xc0-\u02af\u0300-\u036f\u1e00-\u1eff\ufb00-\ufb06\uff21-\uff5a",
-    "cyrillic": "\u0400-\u052f",
-    "greek": "\u0370-\u03ff\u1f00-\u1fff",
-    "arabic": "\u0600-\u06ff\u0750-\u077f\ufb50-\ufdff\ufe70-\ufeff",
-    "hebrew": "\u0590-\u05ff",
-    "indic": "\u0900-\u0dff",
-    "hangul": "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af",
-    "han": "\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff",  # kana too: Japanese mixes them
+    "latin": (
+        "A-Za-z\xaa\xba\xc0-\u02af\u0300-\u036f\u1e00-\u1eff\ufb00-\ufb06\uff21-\uff5a",
+        "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
+    ),
+    "cyrillic": ("\u0400-\u052f", "ru uk bg mk be kk"),
+    "greek": ("\u0370-\u03ff\u1f00-\u1fff", "el"),
+    "arabic": ("\u0600-\u06ff\u0750-\u077f\ufb50-\ufdff\ufe70-\ufeff", "ar fa ur"),
+    "hebrew": ("\u0590-\u05ff", "he"),
+    "indic": ("\u0900-\u0dff", "hi mr ne bn gu pa ta te kn ml si"),
+    "hangul": ("\u1100-\u11ff\u3130-\u318f\uac00-\ud7af", "ko"),
+    "han": ("\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff", "zh ja"),  # kana too: Japanese mixes them
 }
-_LANGUAGES = {
-    "latin": "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
-    "cyrillic": "ru uk bg mk be kk",
-    "greek": "el",
-    "arabic": "ar fa ur",
-    "hebrew": "he",
-    "indic": "hi mr ne bn gu pa ta te kn ml si",
-    "hangul": "ko",
-    "han": "zh ja",
-}
-_SCRIPT_OF = {language: script for script, languages in _LANGUAGES.items() for language in languages.split()}
-_OWN = {script: re.compile(f"[{ranges}]") for script, ranges in _SCRIPTS.items()}
+_SCRIPT_OF = {language: script for script, (_, languages) in _SCRIPTS.items() for language in languages.split()}
+_OWN = {script: re.compile(f"[{ranges}]") for script, (ranges, _) in _SCRIPTS.items()}
 # Letters of other scripts: what is neither in these ranges nor a digit, sign or punctuation.
 _OTHER = {
     script: re.compile(f"[^\x00-@\\[-`{{-\xbf\u2000-\u2bff\u3000-\u303f{ranges}]")
-    for script, ranges in _SCRIPTS.items()
+    for script, (ranges, _) in _SCRIPTS.items()
 }
 # Words that are frequent in one of these languages and rare in the others: enough to notice swapped files.
 _WORDS = {
@@ -72,18 +65,6 @@ _WORDS = {
     "cs": "je se na že jsou v s který není pro jako ve",
 }
 _FREQUENT = {language: frozenset(words.split()) for language, words in _WORDS.items()}
-
-
-def normalise(line: str) -> str:
-    """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped.
-
-    Training text and the input of `translate` both pass here. Doing it twice changes nothing.
-    """
-    if not line.isascii() and not unicodedata.is_normalized("NFC", line):
-        line = unicodedata.normalize("NFC", line)
-    if not line.isprintable():  # false for all that _NOT_TEXT holds; true for most lines, and faster
-        line = _NOT_TEXT.sub(" ", line)
-    return " ".join(line.split())
 
 
 def unescape(line: str) -> str:
@@ -97,45 +78,72 @@ def pair_hash(src: str, tgt: str) -> bytes:
 
 
 @dataclass
-class Tally:
-    """How often each repair and each reason occurred, with the first examples of each; the attributes are JSON."""
+class CleaningStats:
+    """How often each repair and each reason occurred, with the first examples of each, and signs of a wrong file.
+
+    Attributes:
+        not_utf8_at: number of the first line that is not UTF-8, from 1.
+        shifted_at: number of the first line of each chunk whose sides look shifted.
+        votes: for source and target, words typical of the side's own language and of the other's.
+    """
 
     read: int = 0
+    chunks: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    not_utf8_at: int | None = None
+    shifted_at: list[int] = field(default_factory=list)
+    votes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 2), np.int64))
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
         """Count one dropped (or noted) pair."""
         self.dropped[reason] += 1
-        kept = self.examples.setdefault(reason, [])
-        if len(kept) < EXAMPLES:
-            kept.append((src[:200], tgt[:200]))
+        examples = self.examples.setdefault(reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append((src[:200], tgt[:200]))
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "CleaningStats") -> None:
         """Add what a later chunk, or stage, counted."""
+        if self.not_utf8_at is None and other.not_utf8_at is not None:
+            self.not_utf8_at = self.read + other.not_utf8_at
+        self.shifted_at += [self.read + line for line in other.shifted_at]
         self.read += other.read
-        self.warnings += other.warnings
+        self.chunks += other.chunks
         self.dropped += other.dropped
         self.repaired += other.repaired
-        for reason, examples in other.examples.items():
-            kept = self.examples.setdefault(reason, [])
-            kept += examples[: EXAMPLES - len(kept)]
+        self.votes = self.votes + other.votes
+        for reason, new in other.examples.items():
+            examples = self.examples.setdefault(reason, [])
+            examples += new[: EXAMPLES - len(examples)]
+
+    def warnings(self, src: str, tgt: str) -> list[str]:
+        """Return what looks wrong with files of these languages, one line each."""
+        lines = []
+        if self.dropped[NOT_UTF8]:
+            lines.append(f"{self.dropped[NOT_UTF8]:,} lines are not UTF-8, the first is line {self.not_utf8_at:,}")
+        if self.shifted_at:
+            lines.append(
+                f"from about line {self.shifted_at[0]:,} the lines of one side look shifted: their lengths fit their "
+                f"neighbours' translations better than their own ({len(self.shifted_at)} of {self.chunks} chunks)"
+            )
+        if (self.votes[:, 1] > 2 * self.votes[:, 0]).all() and self.votes.sum() >= 50:
+            lines.append(f"the sides look swapped: {src} text reads like {tgt} and vice versa")
+        return lines
 
 
-def repair(line: str, settings: recipe.Cleaning, tally: Tally) -> str:
+def repair(line: str, settings: recipe.Cleaning, stats: CleaningStats) -> str:
     """Return a line unescaped (if wanted) and normalised, and count what was done to it."""
     if settings.unescape and "&" in line:
         plain = unescape(line)
-        tally.repaired["HTML entity"] += plain != line
+        stats.repaired["HTML entity"] += plain != line
         line = plain
     if line.isprintable() and line.isascii():
         return " ".join(line.split())
     if not line.isprintable():
         for kind, pattern in _REPAIRS.items():
-            tally.repaired[kind] += bool(pattern.search(line))
-    tally.repaired["NFC"] += not unicodedata.is_normalized("NFC", line)
+            stats.repaired[kind] += bool(pattern.search(line))
+    stats.repaired["NFC"] += not unicodedata.is_normalized("NFC", line)
     return normalise(line)
 
 
@@ -159,7 +167,7 @@ class HeldOut:
 
 def held_out(splits: Sequence[tuple[list[str], list[str]]], settings: recipe.Cleaning) -> HeldOut:
     """Return the hashes of held-out text that training pairs are compared with."""
-    ignored = Tally()
+    ignored = CleaningStats()
     pairs = [
         (repair(src, settings, ignored), repair(tgt, settings, ignored))
         for src_lines, tgt_lines in splits
@@ -169,16 +177,14 @@ def held_out(splits: Sequence[tuple[list[str], list[str]]], settings: recipe.Cle
 
 
 @dataclass
-class Cleaned:
-    """One chunk after cleaning: its kept pairs, their hashes, and what happened to the others."""
+class CleanedChunk:
+    """One chunk after cleaning: its remaining pairs as UTF-8 lines, their hashes, and what happened to the others."""
 
-    src: list[str]
-    tgt: list[str]
+    pairs: int
+    src: bytes
+    tgt: bytes
     hashes: bytes
-    tally: Tally
-    first_not_utf8: int | None
-    shifted: bool
-    swap_votes: npt.NDArray[np.int64]
+    stats: CleaningStats
 
 
 @dataclass(frozen=True)
@@ -190,35 +196,36 @@ class Cleaner:
     settings: recipe.Cleaning
     held_out: HeldOut
 
-    def __call__(self, chunk: tuple[list[bytes | None], list[bytes | None]]) -> Cleaned:
+    def __call__(self, chunk: Chunk) -> CleanedChunk:
         """Clean a chunk of raw lines; None stands for a line that was too long to be read."""
-        tally, hashes, first_not_utf8 = Tally(len(chunk[0])), [], None
-        kept_src: list[str] = []
-        kept_tgt: list[str] = []
-        for i, (raw_src, raw_tgt) in enumerate(zip(*chunk, strict=True)):
+        stats, hashes = CleaningStats(len(chunk[0]), chunks=1), []
+        src_lines: list[str] = []
+        tgt_lines: list[str] = []
+        for number, (raw_src, raw_tgt) in enumerate(zip(*chunk, strict=True), 1):
             if raw_src is None or raw_tgt is None:
-                tally.drop(LONG_LINE, *(("(too long)" if raw is None else "") for raw in (raw_src, raw_tgt)))
+                stats.drop(LONG_LINE, *(("(too long)" if raw is None else "") for raw in (raw_src, raw_tgt)))
                 continue
             try:
                 src, tgt = raw_src.decode(), raw_tgt.decode()
             except UnicodeDecodeError:
-                tally.drop(NOT_UTF8, *(raw[:200].decode(errors="backslashreplace") for raw in (raw_src, raw_tgt)))
-                first_not_utf8 = i if first_not_utf8 is None else first_not_utf8
+                stats.drop(NOT_UTF8, *(raw[:200].decode(errors="backslashreplace") for raw in (raw_src, raw_tgt)))
+                stats.not_utf8_at = stats.not_utf8_at or number
                 continue
-            src, tgt = repair(src, self.settings, tally), repair(tgt, self.settings, tally)
+            src, tgt = repair(src, self.settings, stats), repair(tgt, self.settings, stats)
             pair = pair_hash(src, tgt)
             reason = self._reason(src, tgt, pair)
             if reason:
-                tally.drop(reason, src, tgt)
+                stats.drop(reason, src, tgt)
                 continue
             if self.held_out.sources and pair_hash(src, "") in self.held_out.sources:
-                tally.drop(SOURCE_HELD_OUT, src, tgt)
-            kept_src.append(src)
-            kept_tgt.append(tgt)
+                stats.drop(SOURCE_HELD_OUT, src, tgt)
+            src_lines.append(src)
+            tgt_lines.append(tgt)
             hashes.append(pair)
-        votes = np.array([_votes(kept_src, self.src, self.tgt), _votes(kept_tgt, self.tgt, self.src)])
-        hashed = b"".join(hashes)
-        return Cleaned(kept_src, kept_tgt, hashed, tally, first_not_utf8, shifted(kept_src, kept_tgt), votes)
+        stats.votes = np.array([_votes(src_lines, self.src, self.tgt), _votes(tgt_lines, self.tgt, self.src)])
+        stats.shifted_at = [1] if shifted(src_lines, tgt_lines) else []
+        src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in (src_lines, tgt_lines))
+        return CleanedChunk(len(hashes), src_text, tgt_text, b"".join(hashes), stats)
 
     def _reason(self, src: str, tgt: str, pair: bytes) -> str | None:
         if not src or not tgt:

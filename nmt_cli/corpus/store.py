@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt_cli import artefact
+from nmt_cli.corpus.readers import read_lines as read_lines
 from nmt_cli.errors import DataError, MissingError
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -25,7 +26,7 @@ KIND = "corpus"
 
 
 def id_type(vocabulary_size: int) -> str:
-    """Return the smallest storage type ("<u2" or "<u4") that holds every piece id."""
+    """Return the smallest storage type ("<u2" or "<u4") that holds every token id."""
     return "<u2" if vocabulary_size <= 1 << 16 else "<u4"
 
 
@@ -40,7 +41,7 @@ class Side:
         return len(self.offsets) - 1
 
     def lengths(self) -> Lengths:
-        """Return the length of every sentence in pieces, EOS counted."""
+        """Return the length of every sentence in tokens, EOS counted."""
         return np.diff(self.offsets)
 
     def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
@@ -76,14 +77,6 @@ class Corpus:
         return read_lines(self.directory / f"{split}.src"), read_lines(self.directory / f"{split}.tgt")
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file, split on line feeds only; [] where the file does not exist."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().decode().split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
-
-
 class SideWriter:
     """Writes one side of the training ids, some sentences at a time.
 
@@ -109,11 +102,6 @@ class SideWriter:
         """Finish both files."""
         self._ids.close()
         self._offsets.close()
-
-
-def write_lines(path: Path, lines: list[str]) -> None:
-    """Write raw text, one sentence a line."""
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
 def _side(directory: Path, name: str, kind: str, pairs: int) -> Side:

@@ -4,118 +4,23 @@ A synchronous grammar: every rule builds both sides together, so an English sent
 pair asks for what the Transformer is about: words that move far (verb second, verb final, separable prefixes), endings
 that depend on words elsewhere, and the pronoun "it", whose German gender hangs on which of two nouns the last word of
 the sentence fits. Where English leaves a choice, the grammar makes it once: "you" is "du", the past is the Präteritum.
+Its words are in toy.toml.
 """
 
 import re
+import tomllib
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from random import Random
 
 Row = list[str]
-Pair = tuple[str, str]  # English, German; in the tables an underscore stands for a space
+Pair = tuple[str, str]  # English, German
 NONE = ("", "")
 
-# "adjectives: nouns", a noun as "english[/plural] gender german plural". Gender w is a masculine with weak declension.
-NOUNS = {
-    "people": """friendly tall clever famous rich poor: man/men m Mann Männer; woman/women f Frau Frauen;
-        child/children n Kind Kinder; boy w Junge Jungen; girl n Mädchen Mädchen; teacher m Lehrer Lehrer;
-        doctor m Arzt Ärzte; student w Student Studenten; king m König Könige; queen f Königin Königinnen""",
-    "family": """friendly tall clever famous: brother m Bruder Brüder; sister f Schwester Schwestern; son m Sohn Söhne;
-        daughter f Tochter Töchter; friend m Freund Freunde; neighbour w Nachbar Nachbarn; aunt f Tante Tanten""",
-    "animals": """small big brown black white: animal n Tier Tiere; dog m Hund Hunde; cat f Katze Katzen;
-        cow f Kuh Kühe; horse n Pferd Pferde; bear w Bär Bären; rabbit n Kaninchen Kaninchen; fox/foxes m Fuchs Füchse;
-        pig n Schwein Schweine; mouse/mice f Maus Mäuse; goat f Ziege Ziegen; camel n Kamel Kamele;
-        wolf/wolves m Wolf Wölfe; elephant w Elefant Elefanten; goose/geese f Gans Gänse; chicken n Huhn Hühner""",
-    "things": """new old small red blue green expensive cheap: book n Buch Bücher; car n Auto Autos;
-        chair m Stuhl Stühle; clock f Uhr Uhren; bag f Tasche Taschen; picture n Bild Bilder; coat m Mantel Mäntel;
-        lamp f Lampe Lampen; key m Schlüssel Schlüssel; dress/dresses n Kleid Kleider; knife/knives n Messer Messer""",
-    "openings": "new old big small heavy: door f Tür Türen; window n Fenster Fenster; suitcase m Koffer Koffer",
-    "vehicles": "small big old new: train m Zug Züge; ship n Schiff Schiffe; ferry/ferries f Fähre Fähren",
-}
-# "english german [stem before an ending, where it differs]"
-ADJECTIVES = """friendly freundlich; tall groß; clever klug; famous berühmt; rich reich; poor arm;
-    small klein; big groß; brown braun; black schwarz; white weiß; new neu; old alt; red rot; blue blau; green grün;
-    cheap billig; expensive teuer teur; heavy schwer; tired müde müd; sick krank; nervous nervös; frightened ängstlich;
-    lazy faul; sleepy schläfrig; shy schüchtern; careful vorsichtig; exhausted erschöpft; clumsy ungeschickt;
-    wide breit; deep tief; dangerous gefährlich; slippery rutschig; muddy schlammig; narrow eng; dark dunkel dunkl;
-    steep steil; high hoch hoh; sour sauer saur; hard hart; bitter bitter; salty salzig; sweet süß; dry trocken"""
-PLACES = """in_the_garden im_Garten in_den_Garten; in_the_kitchen in_der_Küche in_die_Küche; at_the_lake am_See zum_See;
-    in_the_forest im_Wald in_den_Wald; in_the_village im_Dorf ins_Dorf; at_the_school an_der_Schule zur_Schule;
-    at_the_station am_Bahnhof zum_Bahnhof; at_the_market auf_dem_Markt zum_Markt"""  # where, where to
-
-# "subjects | complement | question word": verbs as "base past participle infinitive present preterite participle" and
-# "sein", with a slash after a separable prefix; a complement is a case with kinds of nouns, a place, state or nothing.
-VERBS = {
-    "people family | acc people family animals | whom wen": """see saw seen sehen sieht sah gesehen;
-        find found found finden findet fand gefunden; look_for looked_for looked_for suchen sucht suchte gesucht""",
-    "people family | acc people family | whom wen": """meet met met treffen trifft traf getroffen;
-        call called called an/rufen ruft rief gerufen; invite invited invited ein/laden lädt lud geladen""",
-    "people family | acc things | what was": """buy bought bought kaufen kauft kaufte gekauft;
-        sell sold sold verkaufen verkauft verkaufte verkauft; pick_up picked_up picked_up auf/heben hebt hob gehoben;
-        throw_away threw_away thrown_away weg/werfen wirft warf geworfen""",
-    "people family | acc openings | what was": """open opened opened auf/machen macht machte gemacht;
-        close closed closed zu/machen macht machte gemacht""",
-    "people family animals | dat people family | whom wem": """help helped helped helfen hilft half geholfen;
-        follow followed followed folgen folgt folgte gefolgt sein; watch watched watched zu/sehen sieht sah gesehen""",
-    "people family animals | in | where wo": """sleep slept slept schlafen schläft schlief geschlafen;
-        wait waited waited warten wartet wartete gewartet; play played played spielen spielt spielte gespielt""",
-    "people family | to | where wohin": """go went gone gehen geht ging gegangen sein;
-        return returned returned zurück/kehren kehrt kehrte gekehrt sein""",
-    "vehicles | none | when wann": """leave left left ab/fahren fährt fuhr gefahren sein;
-        arrive arrived arrived an/kommen kommt kam gekommen sein""",
-    "people family animals | none | when wann": """wake_up woke_up woken_up auf/wachen wacht wachte gewacht sein;
-        get_up got_up got_up auf/stehen steht stand gestanden sein""",
-    "people family animals | be | why warum": "be was been sein ist war gewesen sein",
-}
-SAYING = """say said said sagen sagt sagte gesagt; know knew known wissen weiß wusste gewusst;
-    hope hoped hoped hoffen hofft hoffte gehofft; believe believed believed glauben glaubt glaubte geglaubt"""
-STATES = """tired müde; hungry hungrig; thirsty durstig; sick krank; very_happy sehr_glücklich; too_nervous zu_nervös"""
-# ich, du, er, wir where the present is irregular; modals stand under their English names
-FINITE = """sein bin bist ist sind; haben habe hast hat haben; wissen weiß weißt weiß wissen;
-    will werde wirst wird werden; can kann kannst kann können; could konnte konntest konnte konnten;
-    must muss musst muss müssen; must_not darf darfst darf dürfen; want_to will willst will wollen"""
-CONJUNCTIONS = "because weil; although obwohl; before bevor; that dass"
-DAYS = "on_Monday am_Montag; on_Tuesday am_Dienstag; on_Friday am_Freitag; in_the_evening am_Abend"
-TIMES = {
-    "present": "today heute; every_day jeden_Tag; in_the_morning am_Morgen; in_the_evening am_Abend",
-    "past": f"yesterday gestern; last_week letzte_Woche; {DAYS}",
-    "perfect": "today heute; this_week diese_Woche",
-    "modal": f"today heute; tomorrow morgen; next_week nächste_Woche; {DAYS}",
-}
-# The paper's example: what an animal did not do, to what, and what can only be true of that other noun.
-SCENES = {
-    "cross crossed crossed überqueren überquert überquerte überquert": """street f Straße wide dangerous slippery;
-        bridge f Brücke high slippery; river m Fluss wide deep dangerous; field n Feld wide muddy;
-        meadow f Wiese wide muddy; stream m Bach wide deep; bog n Moor deep dangerous muddy""",
-    "enter entered entered betreten betritt betrat betreten": """cave f Höhle dark deep; hut f Hütte dark narrow;
-        forest m Wald dark dangerous; tunnel m Tunnel dark narrow; house n Haus dark narrow""",
-    "climb climbed climbed besteigen besteigt bestieg bestiegen": """mountain m Berg steep high dangerous;
-        hill m Hügel steep high; tower m Turm high; ladder f Leiter steep high; roof n Dach steep high slippery""",
-    "eat ate eaten fressen frisst fraß gefressen": """apple m Apfel sour hard; carrot f Karotte hard bitter;
-        cake m Kuchen sweet dry; sausage f Wurst salty dry; bread n Brot hard dry""",
-    "pull pulled pulled ziehen zieht zog gezogen": "cart m Wagen heavy; crate f Kiste heavy; boat n Boot heavy",
-}
-MOODS = ["tired", "frightened", "sick", "lazy", "nervous", "sleepy", "shy", "exhausted", "clumsy", "careful"]
-TENSES = {"present": "is ist", "can": "is ist", "want to": "is ist", "past": "was war", "could": "was war"}
-IT = {"m": "er", "w": "er", "f": "sie", "n": "es"}
-
-# Endings by gender (p is the plural) for nominative, accusative, dative.
-THE = {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die den"}
-EIN = {"m": "- en em", "f": "e e er", "n": "- - em", "p": "e e en"}
-WEAK = {"m": "e en en", "f": "e e en", "n": "e e en", "p": "en en en"}  # adjectives after the
-MIXED = {"m": "er en en", "f": "e e en", "n": "es es en", "p": "en en en"}  # after ein-words
-STRONG = {"p": "e e en"}  # after a number or nothing
-EIN_WORDS = {"a": "ein", "no": "kein", "my": "mein", "your": "dein", "his": "sein", "her": "ihr", "our": "unser"}
-PRONOUNS = "I ich - - 0; you du - - 1; he er - - 2; she sie - - 2; we wir - - 3; they sie - - 3"
-OBJECTS = "him - ihn ihm 2; her - sie ihr 2; them - sie ihnen 3"
-UNITS = """one eins; two zwei; three drei; four vier; five fünf; six sechs; seven sieben; eight acht; nine neun;
-    ten zehn; eleven elf; twelve zwölf; thirteen dreizehn; fourteen vierzehn; fifteen fünfzehn; sixteen sechzehn;
-    seventeen siebzehn; eighteen achtzehn; nineteen neunzehn; twenty zwanzig; thirty dreißig; forty vierzig;
-    fifty fünfzig; sixty sechzig; seventy siebzig; eighty achtzig; ninety neunzig"""
-
-Phrase = namedtuple("Phrase", "en de person")  # de in nominative, accusative, dative; person as in FINITE
+Phrase = namedtuple("Phrase", "en de person")  # de in nominative, accusative, dative; person: ich, du, er, wir
 Clause = namedtuple("Clause", "en en_asked de de_inverted de_final")
 
 
@@ -123,16 +28,21 @@ def _rows(table: str) -> list[Row]:
     return [[cell.replace("_", " ") for cell in row.split()] for row in table.split(";")]
 
 
-LEXICON = {kind: (text.partition(":")[0].split(), _rows(text.partition(":")[2])) for kind, text in NOUNS.items()}
-GERMAN, STEM = ({row[0]: row[column] for row in _rows(ADJECTIVES)} for column in (1, -1))
-ACTIONS = [(*key.split(" | "), table) for key, table in VERBS.items()]
-ACTS = [(_rows(verb)[0], scene) for verb, table in SCENES.items() for scene in _rows(table)]
-IRREGULAR = {row[0]: row[1:] for row in _rows(FINITE)}
-ONES = [(one, eins) for one, eins in _rows(UNITS)]  # from index 19 on: the tens
+TABLES = tomllib.loads(Path(__file__).with_name("toy.toml").read_text("utf-8"))
+ENDINGS, TENSES, IT, MOODS = TABLES["endings"], TABLES["tenses"], TABLES["it"], TABLES["moods"].split()
+_NOUNS = {kind: text.split(":") for kind, text in TABLES["nouns"].items()}
+LEXICON = {kind: (adjectives.split(), _rows(nouns)) for kind, (adjectives, nouns) in _NOUNS.items()}
+GERMAN, STEM = ({row[0]: row[column] for row in _rows(TABLES["adjectives"])} for column in (1, -1))
+ACTIONS = [(*key.split(" | "), _rows(verbs)) for key, verbs in TABLES["verbs"].items()]
+ACTS = [(_rows(verb)[0], scene) for verb, scenes in TABLES["scenes"].items() for scene in _rows(scenes)]
+IRREGULAR = {row[0]: row[1:] for row in _rows(TABLES["finite"])}
+ONES = [(one, eins) for one, eins in _rows(TABLES["units"])]  # from index 19 on: the tens
 DIGITS = [("one", "ein"), *ONES[1:9]]
 COMPOUNDS = [(f"{ten}-{one}", f"{eins}und{zehn}") for ten, zehn in ONES[19:] for one, eins in DIGITS]
 NUMBERS = dict(ONES[1:] + COMPOUNDS)
-PERSONS, OTHERS = ([Phrase(row[0], row[1:4], int(row[4])) for row in _rows(table)] for table in (PRONOUNS, OBJECTS))
+PERSONS, OTHERS = (
+    [Phrase(row[0], row[1:4], int(row[4])) for row in _rows(TABLES[table])] for table in ("pronouns", "objects")
+)
 FORMS = ["present", "past", "can", "must", "will", "want to", "present", "past", "perfect", "perfect"]
 
 
@@ -143,11 +53,12 @@ def noun_phrase(noun: Row, determiner: str, adjective: str = "", plural: bool = 
     if plural:
         en, gender = irregular or f"{en}s", "p"
         nouns = [de_plural, de_plural, de_plural + ("" if de_plural[-1] in "ns" else "n")]
-    articles, endings = [NUMBERS.get(determiner, "")] * 3, STRONG
+    articles, endings = [NUMBERS.get(determiner, "")] * 3, ENDINGS["strong"]
     if determiner == "the":
-        articles, endings = THE[gender].split(), WEAK
-    elif determiner in EIN_WORDS:
-        articles, endings = [EIN_WORDS[determiner] + ending.strip("-") for ending in EIN[gender].split()], MIXED
+        articles, endings = ENDINGS["the"][gender].split(), ENDINGS["weak"]
+    elif determiner in ENDINGS["ein_words"]:
+        ein = ENDINGS["ein_words"][determiner]
+        articles, endings = [ein + ending.strip("-") for ending in ENDINGS["ein"][gender].split()], ENDINGS["mixed"]
     described = [adjective and STEM[adjective] + ending for ending in endings[gender].split()]
     if determiner == "no":
         determiner = "" if plural else "a"
@@ -224,7 +135,7 @@ def _some(rng: Random, kinds: str, loose: str = "", pronouns: Sequence[Phrase] =
     kind, plural = rng.choice(kinds.split()), rng.random() < 0.35
     adjectives, nouns = LEXICON[kind]
     loose = loose or (rng.choice(("", rng.choice(list(NUMBERS)))) if plural else "a")
-    own = "the" if kind == "people" else rng.choice(list(EIN_WORDS)[2:])
+    own = "the" if kind == "people" else rng.choice(list(ENDINGS["ein_words"])[2:])
     adjective = rng.choice(adjectives) if rng.random() < 0.4 else ""
     return noun_phrase(rng.choice(nouns), rng.choice(("the", loose, own)), adjective, plural)
 
@@ -235,10 +146,10 @@ def _complement(rng: Random, complement: str, negated: bool, pronouns: Sequence[
     if head == "none":
         return NONE, NONE
     if head == "be":
-        en, de = rng.choice(_rows(STATES))
+        en, de = rng.choice(_rows(TABLES["states"]))
         return NONE, (en, de)
     if head in ("in", "to"):
-        (en, wo, wohin), friend = rng.choice(_rows(PLACES)), _some(rng, "family")
+        (en, wo, wohin), friend = rng.choice(_rows(TABLES["places"])), _some(rng, "family")
         en, de = (en, wo) if head == "in" else (f"to {en[3:]}", wohin)
         return NONE, rng.choice(((en, de), (f"{en} with {friend.en}", f"mit {friend.de[2]} {de}")))
     other = _some(rng, kinds, "no" * negated, pronouns)
@@ -247,7 +158,7 @@ def _complement(rng: Random, complement: str, negated: bool, pronouns: Sequence[
 
 def _clause(rng: Random, form: str, negated: bool = False, time: Pair = NONE) -> Clause:
     subjects, complement, _, verbs = rng.choice(ACTIONS)
-    subject, verb = _some(rng, subjects, "the" * negated, PERSONS), rng.choice(_rows(verbs))
+    subject, verb = _some(rng, subjects, "the" * negated, PERSONS), rng.choice(verbs)
     # A pronoun as object would have to stand before a time or, where the verb comes first, before a noun as subject.
     object, tail = _complement(rng, complement, negated, OTHERS if subject in PERSONS and time == NONE else ())
     return assemble(subject, verb, form, negated, object, tail, time)
@@ -255,7 +166,7 @@ def _clause(rng: Random, form: str, negated: bool = False, time: Pair = NONE) ->
 
 def _statement(rng: Random) -> Pair:
     form, negated, order = rng.choice(FORMS), rng.random() < 0.3, rng.random()
-    en, de = rng.choice(_rows(TIMES.get(form, TIMES["modal"])))
+    en, de = rng.choice(_rows(TABLES["times"].get(form, TABLES["times"]["modal"])))
     if form != "perfect" and rng.random() < 0.5:
         en, de = clock(rng.randint(1, 12), rng.choice((0, 5, 10, 15, 20, 30, 30, 40, 45, 50, 55)))
         if order < 0.1:
@@ -278,17 +189,17 @@ def _question(rng: Random) -> Pair:
     known = _complement(rng, complement, False, OTHERS) if who or complement == "be" else ()
     subject = Phrase("who", ["wer"], 2) if who else _some(rng, subjects, "", PERSONS)
     # The last two forms are the perfect, which "when" does not take.
-    clause = assemble(subject, rng.choice(_rows(verbs)), rng.choice(FORMS[:-2]), False, *known)
+    clause = assemble(subject, rng.choice(verbs), rng.choice(FORMS[:-2]), False, *known)
     return (f"{clause.en}?", f"{clause.de}?") if who else (f"{en} {clause.en_asked}?", f"{de} {clause.de_inverted}?")
 
 
 def _complex(rng: Random) -> Pair:
-    (en, de), tense, negated = rng.choice(_rows(CONJUNCTIONS)), rng.choice(FORMS[:2]), rng.random() < 0.3
+    (en, de), tense, negated = rng.choice(_rows(TABLES["conjunctions"])), rng.choice(FORMS[:2]), rng.random() < 0.3
     form = tense if en == "before" or tense == "past" else rng.choice(("present", "perfect", "must", "can"))
     clause = _clause(rng, form, negated and en != "before")
     main = _clause(rng, tense)
     if en == "that":
-        main = assemble(_some(rng, "people family", "", PERSONS), rng.choice(_rows(SAYING)), tense, False)
+        main = assemble(_some(rng, "people family", "", PERSONS), rng.choice(_rows(TABLES["saying"])), tense, False)
     elif rng.random() < 0.3:
         return f"{en} {clause.en}, {main.en}.", f"{de} {clause.de_final}, {main.de_inverted}."
     return f"{main.en} {en} {clause.en}.", f"{main.de}, {de} {clause.de_final}."
@@ -297,7 +208,7 @@ def _complex(rng: Random) -> Pair:
 def _antecedent(rng: Random, animal: Row, verb: Row, scene: Row) -> Pair:
     en, gender, de, *flaws = scene
     form, own, colour = rng.choice(list(TENSES)), rng.random() < 0.5, rng.choice(["", *LEXICON["animals"][0]])
-    other = f"the {en}", f"{THE[gender].split()[1]} {de}"
+    other = f"the {en}", f"{ENDINGS['the'][gender].split()[1]} {de}"
     main = assemble(noun_phrase(animal, "the", colour), verb, form, True, other)
     reason, (was, war) = rng.choice(MOODS if own else flaws), TENSES[form].split()
     it = IT[animal[1] if own else gender]

@@ -1,147 +1,137 @@
-"""Proof that an exported model is the same: token log-probabilities, greedy and beam output beside ours."""
+"""Is an exported model the same? Token log-probabilities and translations of both toolkits, side by side.
 
-import copy
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+Both translate without length penalty, since theirs is another function. Their limit on the length of a translation
+holds for all sentences at once, so lines where either side reaches ours are not compared. All ids are closed by EOS.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.interop.near_ties import NearTie, outcomes
-from nmt_cli.interop.peers import CTranslate2, Transformers
-from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation.lines import translate_ids
-from nmt_cli.translation.lines import force
-from nmt_cli.translation.search import SearchSettings
+from nmt_cli.console import table
+from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
+from nmt_cli.errors import DataError
+from nmt_cli.interop.marian import library
+from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.translator import Translator
 
-TOLERANCE = 1e-4  # nats per token, or this fraction where a token has less than one in e: float32 in another order
 BATCH = 32
+LOCAL = {"local_files_only": True, "trust_remote_code": False}
+TOLERANCE = 1e-4  # nats per token, or this fraction where a token has less than one in e: float32 in another order
+# Where two hypotheses are nearly as likely, rounding decides: about one line in 8,000. Another way of searching
+# changes many lines. One line more is allowed, so that a comparison of few lines may meet such a tie.
+MAX_DIFFERING = 0.02
+Ids = list[int]
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A line whose translations differ.
+class Transformers:
+    """A directory that transformers loads; `ids` are its ids of our tokens."""
 
-    Attributes:
-        line: its place.
-        ours: our translation's ids.
-        theirs: their translation's ids.
-        gap: by how many nats our model finds its own likelier.
-        near_tie: where the two searches part, if both translations come of one search that rounding turns there;
-            None where rounding does not explain them.
-    """
+    def __init__(self, directory: Path, ids: list[int]) -> None:
+        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True, **LOCAL}
+        self.model, report = library("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
+        self.missing = [name for name in report["missing_keys"] if "embed_positions" not in name]
+        self.ids, self.pad = torch.tensor(ids), ids[PAD]
+        self.ours = self.ids.argsort()
 
-    line: int
-    ours: list[int]
-    theirs: list[int]
-    gap: float
-    near_tie: NearTie | None
+    def check_ids(self, tokenizer: Tokenizer, lines: list[str]) -> None:
+        """Raise DataError if their tokenizer splits these lines differently from ours."""
+        theirs = library("transformers").AutoTokenizer.from_pretrained(self.model.name_or_path, **LOCAL)
+        theirs.punc_normalizer = str  # what sacremoses changes before that is said in the export's README
+        both = zip(theirs(lines)["input_ids"], tokenizer.encode(lines), strict=True)
+        different = sum(self.ours[ids].tolist() != [*mine, EOS] for ids, mine in both)
+        if different:
+            raise DataError(f"MarianTokenizer splits {different} of {len(lines)} lines differently: not exported")
 
+    def _padded(self, sentences: Sequence[Ids]) -> torch.Tensor:
+        longest = max(map(len, sentences))
+        return self.ids[torch.tensor([[*ids, *[PAD] * (longest - len(ids))] for ids in sentences])]
 
-@dataclass
-class Proof:
-    """What the comparison found.
+    @torch.inference_mode()
+    def translate(self, sources: list[Ids], beam: int, limit: int) -> Iterator[Ids]:
+        options = {"num_beams": beam, "length_penalty": 0.0, "early_stopping": False, "max_new_tokens": limit}
+        for start in range(0, len(sources), BATCH):
+            src = self._padded(sources[start : start + BATCH])
+            for row in self.model.generate(src, attention_mask=(src != self.pad).long(), **options):
+                ids = [*self.ours[row[1:]].tolist(), EOS]
+                yield ids[: ids.index(EOS) + 1]
 
-    Attributes:
-        tokens: that were compared.
-        largest: difference of a token's log-probability, in nats, relative where the log-probability is below -1.
-        beam: width of the beam search.
-        ours: our beam search's translations, as ids.
-        theirs: their beam search's translations, as ids.
-        compared: lines compared, by the name of the search.
-        differences: of greedy and beam search's output, by the name of the search.
-    """
-
-    tokens: int
-    largest: float
-    beam: int
-    ours: list[list[int]]
-    theirs: list[list[int]]
-    compared: dict[str, int]
-    differences: dict[str, list[Difference]]
-
-    @property
-    def same(self) -> bool:
-        """Whether nothing differs beyond rounding."""
-        found = [d for differences in self.differences.values() for d in differences]
-        return self.largest <= TOLERANCE and all(d.near_tie for d in found)
+    @torch.inference_mode()
+    def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterator[list[float]]:
+        for start in range(0, len(pairs), BATCH):
+            batch = pairs[start : start + BATCH]
+            src, tgt = self._padded([ids for ids, _ in batch]), self._padded([[PAD, *ids] for _, ids in batch])
+            mask = (src != self.pad).long()
+            logits = self.model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt[:, :-1]).logits
+            gold = torch.log_softmax(logits, -1).gather(2, tgt[:, 1:, None])[:, :, 0]
+            yield from (row[: len(ids)].tolist() for row, (_, ids) in zip(gold, batch, strict=True))
 
 
-def _force(
-    model: Transformer, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], dtype: torch.dtype = torch.float32
-) -> list[list[float]]:
-    parts = (pairs[start : start + BATCH] for start in range(0, len(pairs), BATCH))
-    return [scores for part in parts for scores in force(model, dtype, part)]
+class CTranslate2:
+    """A directory that CTranslate2 loads, on the CPU; its tokens are named as ours."""
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
+        self.translator: Any = library("ctranslate2").Translator(str(directory), compute_type="default")
+        self.names = tokenizer.pieces(list(range(tokenizer.vocabulary_size)))
+        self.ids = {name: i for i, name in enumerate(self.names)}
+
+    def _named(self, sentences: Iterable[Ids]) -> list[list[str]]:
+        return [[self.names[i] for i in ids] for ids in sentences]
+
+    def translate(self, sources: list[Ids], beam: int, limit: int) -> Iterator[Ids]:
+        options = {"length_penalty": 0.0, "min_decoding_length": 0, "max_batch_size": BATCH}  # 0: it may be empty
+        options |= {"beam_size": beam, "max_decoding_length": limit}
+        for result in self.translator.translate_batch(self._named(sources), **options):
+            yield [*(self.ids[name] for name in result.hypotheses[0]), EOS]
+
+    def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterator[list[float]]:
+        sides = self._named(src for src, _ in pairs), self._named(tgt[:-1] for _, tgt in pairs)
+        yield from (result.log_probs for result in self.translator.score_batch(*sides, max_batch_size=BATCH))
 
 
-def _rounding(exact: list[list[float]], *others: list[list[float]]) -> float:
-    """Return the largest difference of a log-probability of first tokens of a sentence, in nats."""
-    sums = ([list(itertools.accumulate(row)) for row in rows] for rows in (exact, *others))
-    first, *rest = (list(itertools.chain.from_iterable(rows)) for rows in sums)
-    return max(abs(p - q) for other in rest for p, q in zip(first, other, strict=True))
+def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
+    """Return the largest difference of a token's log-probability in nats, relative where it is below -1."""
+    both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
+    return max(abs(p - q) / max(1.0, -p) for p, q in both)
 
 
 def compare(
-    model: Transformer,
-    peer: Transformers | CTranslate2,
-    sources: Sequence[Sequence[int]],
-    beam: int,
-    extra_length: int,
-    *,
-    exactly: bool = True,
-) -> Proof:
-    """Translate with both and compare, without length penalty: theirs is another function.
+    translator: Translator, peer: Transformers | CTranslate2, lines: dict[int, str], exact: bool
+) -> tuple[str, list[Ids], list[Ids]]:
+    """Translate `lines` (by their index in the file) with both, greedily and with the recipe's beam.
 
-    Args:
-        model: ours.
-        peer: the exported model in another toolkit.
-        sources: ids, each closed by EOS.
-        beam: width of the beam search.
-        extra_length: see recipe.Decoding. A line where either reaches that limit is not compared: theirs has another.
-        exactly: look for near-ties that explain the differences.
+    Return what this shows, our beam translations and theirs. Where `exact`, show the lines that differ, and raise
+    DataError if log-probabilities or too many translations do.
     """
-    mine = for_inference(model, torch.float32)
-    results: dict[str, tuple[list[list[int]], list[list[int]]]] = {}
-    compared: dict[str, int] = {}
-    differ: list[tuple[str, int]] = []
-    for name, width in (("greedy", 1), ("beam", beam)):
-        settings = SearchSettings(width, 0.0, extra_length)
-        ours = [best[0].ids for best in translate_ids([mine], torch.float32, sources, settings)]
-        theirs = peer.translate(sources, width, extra_length)
-        results[name] = ours, theirs
-        ended = [
-            line
-            for line, (source, a, b) in enumerate(zip(sources, ours, theirs, strict=True))
-            if max(len(a), len(b)) + 1 < len(source) + extra_length
-        ]
-        compared[name] = len(ended)
-        differ += [(name, line) for line in ended if ours[line] != theirs[line]]
-    pairs = [(source, [*ids, EOS]) for source, ids in zip(sources, results["greedy"][0], strict=True)]
-    tokens = sum(len(target) for _, target in pairs)
-    pairs += [(sources[line], [*side[line], EOS]) for name, line in differ for side in results[name]]
-    scores = [_force(mine, pairs), peer.force(pairs)]
-    largest = largest_difference(*scores)
-    differences: dict[str, list[Difference]] = {name: [] for name in results}
-    exact, rounding = model, 0.0
-    if exactly and differ and largest <= TOLERANCE:
-        exact = copy.deepcopy(model).double()
-        rounding = _rounding(_force(exact, pairs, torch.float64), *scores)
-    sums = [sum(row) for row in scores[0][len(sources) :]]
-    for (name, line), likelier in zip(differ, (a - b for a, b in zip(sums[::2], sums[1::2], strict=True)), strict=True):
-        source, pair = sources[line], [side[line] for side in results[name]]
-        tie = None
-        if rounding:
-            limit = min(len(source) + extra_length, model.settings.max_length)
-            ways = outcomes(exact, source, beam if name == "beam" else 1, limit, rounding)
-            turns = [ways.get(tuple(ids)) for ids in pair]
-            tie = max((turn for turn in turns if turn), key=lambda t: t.gap) if all(turns) else None
-        differences[name].append(Difference(line, pair[0], pair[1], likelier, tie))
-    return Proof(tokens, largest, beam, *results["beam"], compared, differences)
-
-
-def largest_difference(ours: list[list[float]], theirs: list[list[float]]) -> float:
-    """Return the largest difference of a token's log-probability, as `Proof.largest` has it."""
-    flat = [(p, q) for a, b in zip(ours, theirs, strict=True) for p, q in zip(a, b, strict=True)]
-    return max(abs(p - q) / max(1.0, -p) for p, q in flat)
+    numbers, decoding = [*lines], translator.recipe.decoding
+    largest, rows, same, reasons = 0.0, [], [], []
+    for beam in sorted({1, decoding.beam}):
+        name = f"beam-{beam}" if beam > 1 else "greedy"
+        pairs = [t.segments[0] for t in translator.translate(lines.values(), beam=beam, alpha=0.0, split=False)]
+        sources, ours = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+        theirs = list(peer.translate(sources, beam, max(map(len, sources)) + decoding.extra_length))
+        limits = [len(source) + decoding.extra_length for source in sources]
+        ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
+        differing = [i for i in ended if ours[i] != theirs[i]]
+        pairs += [(sources[i], theirs[i]) for i in differing]
+        scores = score_targets(translator.models, translator.dtype, pairs)
+        largest = max(largest, largest_difference(scores, peer.score(pairs)))
+        for i, row in zip(differing, scores[len(lines) :], strict=True):
+            texts = translator.tokenizer.decode([ours[i][:-1], theirs[i][:-1]])
+            rows.append([f"{name} {numbers[i] + 1}", *texts, f"{sum(scores[i]) - sum(row):.1e}"])
+        same.append(f"{name} output is the same for {len(ended) - len(differing)} of {len(ended)}")
+        if len(differing) > 1 + MAX_DIFFERING * len(ended):
+            reasons.append(f"more than {MAX_DIFFERING:.0%} of its {name} translations differ")
+    if largest > TOLERANCE:
+        reasons.insert(0, f"its log-probabilities differ by more than {TOLERANCE:g}")
+    text = (
+        f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), without length penalty: the largest difference "
+        f"of a token's log-probability is {largest:.1e}; {', '.join(same)} that end within the limit."
+    )
+    if exact and rows:
+        table("lines that differ", ["search, line", "ours", "theirs", "ours likelier by (nats)"], rows[:20])
+    if exact and reasons:
+        raise DataError(f"the exported model is not the same and is not kept: {' and '.join(reasons)}. {text}")
+    return text, ours, theirs

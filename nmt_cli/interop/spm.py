@@ -1,94 +1,68 @@
-"""SentencePiece models rewritten piece by piece: Marian numbers pieces otherwise than the model that cuts them.
+"""SentencePiece models with their tokens in another order: Marian's ids are those of vocab.json, not of the model.
 
-A model is a protocol buffer message; its field 1 repeats a piece (1 text, 2 score, 3 type). The rest, such as the
-rules that normalise text, is kept byte for byte.
+The file is a protocol buffer message. Its field 1 repeats a token (1 text, 3 type), field 2 tells how it was trained
+(3 algorithm). sentencepiece has a reader of its own, but that needs protobuf, which nothing here installs.
 """
 
-import struct
 from collections.abc import Iterator
 
-PAD_PIECE, UNK_PIECE, EOS_PIECE = "<pad>", "<unk>", "</s>"
-NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5
+SPECIAL = {"<pad>": 3, "<unk>": 2, "</s>": 3}  # our first three tokens and their types
+NORMAL, UNUSED = 1, 5
 UNIGRAM = 1
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise ValueError("a number is cut short")
+    while data[at] & 128:
         value |= (data[at] & 127) << shift
         at, shift = at + 1, shift + 7
-        if data[at - 1] < 128:
-            return value, at
+    return value | data[at] << shift, at + 1
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield (number, content, the whole field) of every field of a message."""
+def _fields(data: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Yield every field of a message: its number, its value as an integer and as bytes, and the whole field."""
     at = 0
     while at < len(data):
         start = at
         key, at = _varint(data, at)
-        size = {1: 8, 5: 4}.get(key & 7)
-        if key & 7 == 2:
-            size, at = _varint(data, at)
-        end = at + size if size is not None else _varint(data, at)[1]
-        if key & 7 not in (0, 1, 2, 5) or end > len(data):
-            raise ValueError("a field is cut short")
-        yield key >> 3, data[at:end], data[start:end]
-        at = end
+        number, size = 0, {1: 8, 5: 4}.get(key & 7)
+        if size is None:
+            number, at = _varint(data, at)
+            size = number if key & 7 == 2 else 0
+        if at + size > len(data):
+            raise IndexError("a field is cut short")
+        yield key >> 3, number, data[at : at + size], data[start : at + size]
+        at += size
 
 
-def _number(value: int) -> bytes:
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _number(value >> 7)
+def _field(content: bytes) -> bytes:
+    """Return a field 1. (Two bytes for its length: a varint may be longer than it must.)"""
+    return bytes([1 << 3 | 2, len(content) & 127 | 128, len(content) >> 7]) + content
 
 
-def _bytes_field(number: int, content: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _number(len(content)) + content
-
-
-def _piece(text: str, score: float, kind: int) -> bytes:
-    return _bytes_field(
-        1, _bytes_field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + b"\x18" + _number(kind)
-    )
-
-
-def pieces(model: bytes) -> dict[str, tuple[float, int]]:
-    """Return the score and type of every piece, in the model's order.
-
-    Raises:
-        ValueError: it is no SentencePiece model.
-    """
-    found = {}
-    for number, content, _ in _fields(model):
+def tokens(model: bytes) -> dict[str, tuple[bytes, int]]:
+    """Return every token's message and type by its text; IndexError, KeyError or ValueError if `model` is none."""
+    result = {}
+    for number, _, token, _ in _fields(model):
         if number == 1:
-            parts = {n: value for n, value, _ in _fields(content)}
-            score = struct.unpack("<f", parts.get(2, bytes(4)))[0]
-            found[parts.get(1, b"").decode()] = score, _varint(parts.get(3, b"\x01"), 0)[0]
-    return found
+            values = {n: (integer, content) for n, integer, content, _ in _fields(token)}
+            result[values[1][1].decode()] = token, values.get(3, (NORMAL, b""))[0]
+    return result
 
 
 def is_unigram(model: bytes) -> bool:
-    """Whether the model finds the likeliest pieces (unigram), rather than merging pairs or something else."""
-    for number, content, _ in _fields(model):
-        if number == 2:
-            kinds = [_varint(value, 0)[0] for n, value, _ in _fields(content) if n == 3]
-            return not kinds or kinds[-1] == UNIGRAM
-    return True
+    """Whether the model splits text into the likeliest tokens, rather than by merging pairs."""
+    training = b"".join(content for number, _, content, _ in _fields(model) if number == 2)
+    return all(algorithm == UNIGRAM for number, algorithm, _, _ in _fields(training) if number == 3)
 
 
 def renumbered(model: bytes, order: list[str]) -> bytes:
-    """Return a model that cuts text as `model` does and numbers pieces as `order` does.
-
-    Args:
-        model: a SentencePiece model.
-        order: pieces; the first three are PAD, UNK and EOS. What `model` has not can be decoded but is never cut.
-    """
-    known = pieces(model)
-    if list(known) == order:
+    """Return a model that splits text as `model` does with the ids of `order`; further tokens can be decoded only."""
+    present, result = tokens(model), b""
+    if list(present) == order:
         return model
-    result = [_piece(text, 0.0, kind) for text, kind in zip(order, (CONTROL, UNKNOWN, CONTROL), strict=False)]
-    for text in order[3:]:
-        score, kind = known.get(text, (0.0, UNUSED))
-        result.append(_piece(text, score, UNUSED if kind in (UNKNOWN, CONTROL) else kind))
-    return b"".join(result) + b"".join(whole for number, _, whole in _fields(model) if number != 1)
+    for text in order:
+        token, kind = present.get(text, (_field(text.encode()), UNUSED))
+        kind = SPECIAL.get(text, UNUSED if kind in SPECIAL.values() else kind)
+        result += _field(token + bytes([3 << 3, kind]))  # of two types in a message the last one counts
+    return result + b"".join(whole for number, _, _, whole in _fields(model) if number != 1)

@@ -8,12 +8,13 @@ Differs from evalb: a hypothesis that is no tree, or one of another number of wo
 and none found; evalb leaves such sentences out. Words are not in the linear form, so they are not compared.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from nmt_cli.errors import DataError, printable
-from nmt_cli.parsing.trees import Spans, spans
+from nmt_cli.errors import DataError
+from nmt_cli.parsing.trees import Phrase, spans
 
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))
 NOT_COUNTED = frozenset(("TOP", "-NONE-", *PUNCTUATION))
@@ -21,53 +22,36 @@ SAME = {"PRT": "ADVP"}
 SIGNATURE = "evalb conventions|prm:COLLINS|unparsable:missed"
 
 
-@dataclass(frozen=True)
-class Brackets:
-    """Counts of one sentence, or their sums.
-
-    Attributes:
-        gold: brackets of the gold trees.
-        found: brackets of the hypotheses that are trees of the right number of words.
-        matched: brackets of both.
-        sentences: gold trees.
-        complete: hypotheses with all brackets right and no other.
-        unparsable: hypotheses that are no trees.
-        wrong_length: hypotheses that are trees of another number of words than the gold tree.
-    """
+class Brackets(NamedTuple):
+    """Counts of one sentence, or their sums. `found` are the brackets of hypotheses of the right number of words."""
 
     gold: int = 0
     found: int = 0
     matched: int = 0
     sentences: int = 0
-    complete: int = 0
-    unparsable: int = 0
-    wrong_length: int = 0
-
-    def __add__(self, other: "Brackets") -> "Brackets":
-        return Brackets(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+    complete: int = 0  # hypotheses with all brackets right and no other
+    unparsable: int = 0  # hypotheses that are no trees
+    wrong_length: int = 0  # hypotheses that are trees of another number of words
 
     @property
     def precision(self) -> float:
-        """Matched of all that were found, 0 to 100."""
         return 100 * self.matched / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """Matched of all in the gold trees, 0 to 100."""
         return 100 * self.matched / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall, 0 to 100."""
         return 200 * self.matched / (self.gold + self.found) if self.gold + self.found else 0.0
 
 
-def _brackets(tree: Spans, kept: Sequence[int]) -> Counter[tuple[str, int, int]]:
-    """Return the brackets that count; `kept[i]` is how many of the first i words do."""
+def _brackets(phrases: list[Phrase], counted: Sequence[int]) -> Counter[Phrase]:
+    """Return the brackets that count; `counted[i]` is how many of the first i words do."""
     return Counter(
-        (SAME.get(label, label), kept[first], kept[end])
-        for label, first, end in tree.phrases
-        if label not in NOT_COUNTED and kept[first] < kept[end]
+        (SAME.get(label, label), counted[first], counted[end])
+        for label, first, end in phrases
+        if label not in NOT_COUNTED and counted[first] < counted[end]
     )
 
 
@@ -77,40 +61,34 @@ def compare(hypothesis: str, gold: str) -> Brackets:
     Raises:
         ValueError: the gold line is no tree.
     """
-    reference = spans(gold.split())
-    kept = [0]
-    for tag in reference.tags:
-        kept.append(kept[-1] + (tag not in PUNCTUATION))
-    wanted = _brackets(reference, kept)
+    phrases, gold_tags = spans(gold.split())
+    counted = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
+    wanted = _brackets(phrases, counted)
     total = wanted.total()
     try:
-        tree = spans(hypothesis.split())
+        phrases, tags = spans(hypothesis.split())
     except ValueError:
         return Brackets(total, sentences=1, unparsable=1)
-    if len(tree.tags) != len(reference.tags):
+    if len(tags) != len(gold_tags):
         return Brackets(total, sentences=1, wrong_length=1)
-    found = _brackets(tree, kept)
-    matched = (found & wanted).total()
-    return Brackets(total, found.total(), matched, 1, int(matched == total == found.total()))
+    obtained = _brackets(phrases, counted)
+    matched = (obtained & wanted).total()
+    return Brackets(total, obtained.total(), matched, 1, int(matched == total == obtained.total()))
 
 
 def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
     """Return the sums over all sentences.
 
     Raises:
-        DataError: no lines, unequal numbers of them, a gold line is no tree, or all of them have no bracket.
+        DataError: a gold line is no tree, or none of them has a bracket.
     """
-    if not gold or len(hypotheses) != len(gold):
-        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {len(gold):,} gold trees")
     total = Brackets()
     for number, (line, tree) in enumerate(zip(hypotheses, gold, strict=True), 1):
         try:
-            total += compare(line, tree)
+            total = Brackets(*map(sum, zip(total, compare(line, tree), strict=True)))
         except ValueError as error:
-            raise DataError(
-                f"line {number:,} of the gold trees is not a linearised tree: {printable(error, 80)}. "
-                "Give bracketed trees, or what nmt prepare made of them"
-            ) from None
+            message = f"line {number:,} of the gold trees is not a linearised tree: {error}"
+            raise DataError(f"{message}. Give bracketed trees, or what nmt prepare made of them") from None
     if not total.gold:
         raise DataError("the gold trees have no brackets: they may be sentences. Give trees, bracketed or linearised")
     return total

@@ -7,32 +7,23 @@ bracket if it is empty, TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP
 with the phrases that hold nothing else. Words stay as they are written, -LRB- and all.
 """
 
+import filecmp
 import functools
+import gzip
 import re
+import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
+from nmt_cli import artefact, recipe
 from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.errors import DataError, printable
+from nmt_cli.errors import DataError, UsageError
 
-ROOTS = ("", "TOP", "ROOT", "S1")
-EMPTY_ELEMENT = "-NONE-"
-# Only ASCII space separates: a no-break space may be part of a word.
-_TOKEN = re.compile(r"\(([^\s()]*)|\)|[^\s()]+", re.ASCII)
-
-
-class Sentence(NamedTuple):
-    """The words of a sentence and its tree's linear form: both lists are joined with single spaces in a corpus."""
-
-    words: list[str]
-    labels: list[str]
-
-
-class Spans(NamedTuple):
-    """What a linear form says: phrases as (label, first word, word after the last), and one part of speech per word."""
-
-    phrases: list[tuple[str, int, int]]
-    tags: list[str]
+Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
+Phrase = tuple[str, int, int]  # label, first word, word after the last
+_PART = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # only ASCII space separates: a word may hold a no-break space
 
 
 @functools.lru_cache(4096)
@@ -46,148 +37,94 @@ def _label(written: str) -> str:
     return label
 
 
-class _Bracket:
-    """A bracket that is open: its label, its place in the linear form (-1: none), and what it holds so far."""
-
-    def __init__(self, label: str, place: int) -> None:
-        self.label, self.place, self.word, self.children = label, place, "", 0
-
-
-class _Reading:
-    """The tree that is being read, part by part; ValueErrors say why it is none."""
-
-    def __init__(self) -> None:
-        self.open: list[_Bracket] = []
-        self.sentence = Sentence([], [])
-
-    def take(self, part: str) -> Sentence | None:
-        """Take "(LABEL", ")" or a word; return the sentence if that closed the outermost bracket."""
+def _tree(part: str, parts: Iterator[str], outermost: bool = False) -> Sentence:
+    """Read the bracket that `part` opens up to its end."""
+    if not part.startswith("("):
+        raise ValueError(f"{part!r} stands outside all brackets")
+    label, word, inside = _label(part[1:]), "", list[Sentence]()
+    root = outermost and label in ("", "TOP", "ROOT", "S1")
+    if not (label or root):
+        raise ValueError("a bracket inside the tree has no label")
+    while (part := next(parts, "")) != ")":
+        if not part:
+            raise ValueError("the file ends before all brackets are closed")
+        if word or (not part.startswith("(") and (inside or root)):
+            raise ValueError(f"the word {word or part!r} has no bracket with a part of speech of its own")
         if part.startswith("("):
-            self._opened(part[1:])
-        elif part == ")":
-            self._closed()
-            if not self.open:
-                done, self.sentence = self.sentence, Sentence([], [])
-                _check_closable(done.labels)
-                return done
+            inside.append(_tree(part, parts))
         else:
-            self._word(part)
-        return None
-
-    def _opened(self, written: str) -> None:
-        label, place = _label(written), len(self.sentence.labels)
-        if self.open:
-            if self.open[-1].word:
-                raise ValueError(f"the bracket of the word {self.open[-1].word!r} holds another bracket")
-            if not label:
-                raise ValueError("a bracket inside the tree has no label")
-            self.open[-1].children += 1
-        if self.open or label not in ROOTS:
-            self.sentence.labels.append(label)
-        else:
-            place = -1
-        self.open.append(_Bracket(label, place))
-
-    def _word(self, word: str) -> None:
-        if not self.open:
-            raise ValueError(f"{word!r} stands outside all brackets")
-        top = self.open[-1]
-        if top.word or top.children or top.place < 0:
-            raise ValueError(f"the word {word!r} has no bracket with a part of speech of its own")
-        top.word = word
-        if top.label == EMPTY_ELEMENT:
-            self.sentence.labels.pop()
-        else:
-            self.sentence.words.append(word)
-
-    def _closed(self) -> None:
-        if not self.open:
-            raise ValueError("a closing bracket has no opening one")
-        top, labels = self.open.pop(), self.sentence.labels
-        if not top.word and not top.children:
-            raise ValueError(f"a bracket {top.label!r} holds nothing")
-        if top.word or top.place < 0:
-            return
-        if len(labels) == top.place + 1:
-            labels.pop()  # it held nothing but empty elements
-        else:
-            labels.append(f"/{top.label}")
+            word = part
+    if word:
+        return ([], []) if label == "-NONE-" else ([word], [label])
+    if not inside:
+        raise ValueError(f"a bracket {label!r} holds nothing")
+    words, labels = ([item for sentence in inside for item in sentence[side]] for side in (0, 1))
+    return words, [label, *labels, f"/{label}"] if labels and not root else labels
 
 
-def _check_closable(labels: list[str]) -> None:
-    """Refuse a tree whose linear form would say something else: `X X /X` hides which X has the word."""
-    for closing in {label for label in labels if label.startswith("/")}:
-        if labels.count(closing) != labels.count(closing[1:]):
-            raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
-
-
-def read(lines: Iterable[str], name: str, max_bytes: int = 1 << 20) -> Iterator[Sentence]:
-    """Yield the trees of a file, be there one a line, several on one, or one over many lines.
-
-    Args:
-        lines: of the file, in order.
-        name: of the file, for messages.
-        max_bytes: a tree that takes more characters than that has lost a bracket.
+def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
+    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines.
 
     Raises:
         DataError: something is not a tree; names the line and the reason.
     """
-    reading, number, began, size = _Reading(), 0, 0, 0
-    for number, line in enumerate(lines, 1):
-        for match in _TOKEN.finditer(line):
-            if not reading.open:
-                began, size = number, 0
-            try:
-                sentence = reading.take(match[0])
-            except ValueError as error:
-                tree = "a tree" if began == number else f"part of the tree that begins on line {began:,}"
-                raise DataError(f"{name}, line {number:,} is not {tree}: {printable(error, 120)}") from None
-            if sentence is not None:
-                yield sentence
-        size += len(line)
-        if reading.open and size > max_bytes:
-            break
-    if reading.open:
-        where = f"line {began:,} holds" if began == number else f"lines {began:,} to {number:,} hold"
-        raise DataError(f"{name}, {where} no whole tree: {len(reading.open)} of its brackets are never closed")
+    number = first = 0  # the line that is read, and the one on which its tree begins; 0: between trees
+
+    def parts() -> Iterator[str]:
+        nonlocal number
+        for line in lines:
+            number += 1
+            yield from _PART.findall(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+
+    stream = parts()
+    try:
+        for part in stream:
+            first = number
+            words, labels = _tree(part, stream, outermost=True)
+            for closing in {label for label in labels if label.startswith("/")}:
+                if labels.count(closing) != labels.count(closing[1:]):  # X X /X: which X has the word?
+                    raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
+            yield words, labels
+            first = 0
+    except (ValueError, RecursionError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        what = f"part of the tree that begins on line {first:,}" if 0 < first < number else "a tree"
+        raise DataError(f"{name}, line {number:,} is not {what}: {error}") from None
 
 
-def spans(labels: Iterable[str]) -> Spans:
-    """Return the phrases and parts of speech of a linear form.
+def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
+    """Return the phrases of a linear form, and one part of speech per word.
 
-    A label that is closed anywhere is a phrase everywhere; the others are parts of speech, one for each word.
+    A label that is closed anywhere is a phrase everywhere; the others are parts of speech.
 
     Raises:
         ValueError: it is no tree; says why.
     """
-    labels = list(labels)
     closed = {label[1:] for label in labels if label.startswith("/")}
-    found, open_ = Spans([], []), list[tuple[str, int]]()
+    phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:
         if label.startswith("/"):
-            name, first = open_.pop() if open_ else ("nothing", -1)
+            name, first = unclosed.pop() if unclosed else ("nothing", -1)
             if name != label[1:]:
                 raise ValueError(f"{label} closes {name}")
-            if first == len(found.tags):
+            if first == len(tags):
                 raise ValueError(f"{name} holds no word")
-            found.phrases.append((name, first, len(found.tags)))
+            phrases.append((name, first, len(tags)))
         elif label in closed:
-            open_.append((label, len(found.tags)))
+            unclosed.append((label, len(tags)))
         else:
-            found.tags.append(label)
-    if open_:
-        raise ValueError(f"{open_[-1][0]} is not closed")
-    return found
+            tags.append(label)
+    if unclosed:
+        raise ValueError(f"{unclosed[-1][0]} is not closed")
+    return phrases, tags
 
 
-def bracketed(sentence: Sentence) -> str:
+def bracketed(words: list[str], labels: list[str]) -> str:
     """Return the tree as one line of brackets under TOP, as evalb reads it: `read` gives the same sentence again.
 
     Raises:
         ValueError: the labels are no tree, or one of another number of words, or there are no words.
     """
-    words, labels = sentence
-    tags = len(spans(labels).tags)
+    tags = len(spans(labels)[1])
     if not words or tags != len(words):
         raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
     closed, rest, parts = {label[1:] for label in labels if label.startswith("/")}, iter(words), ["(TOP"]
@@ -197,3 +134,40 @@ def bracketed(sentence: Sentence) -> str:
         else:
             parts.append(f"({label}" if label in closed else f"({label} {next(rest)})")
     return " ".join(parts) + ")"
+
+
+def linearise(corpus: recipe.Corpus, directory: Path) -> recipe.Corpus:
+    """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files.
+
+    Raises:
+        DataError: a file (plain or .gz) holds something else than trees.
+        UsageError: the two sides of the corpus are not the same files.
+    """
+    changes: dict[str, Any] = {"format": "text"}
+    artefact.make_directory(directory)
+    for split in ("train", "dev", "test"):
+        src, tgt = f"{split}_src", f"{split}_tgt"
+        files = getattr(corpus, src)
+        if files != getattr(corpus, tgt):
+            raise UsageError(f"a file of trees holds both sides: corpus.{src} and corpus.{tgt} must be the same")
+        if split == "train":
+            changes[src], changes[tgt] = ([path] for path in _write(files, directory, split))
+        elif files:
+            changes[src], changes[tgt] = _write([files], directory, split)
+    return corpus.model_copy(update=changes)
+
+
+def _write(files: list[str], directory: Path, split: str) -> list[str]:
+    """Write the two sides of a split; a file that has the same content already stays as it is."""
+    names = [f"{split}.words", f"{split}.labels"]
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        with Path(place, names[0]).open("wb") as words, Path(place, names[1]).open("wb") as labels:
+            for file in files:
+                with (gzip.open if file.endswith(".gz") else open)(file, "rb") as lines:
+                    for sentence in read(lines, file):
+                        words.write(f"{' '.join(sentence[0])}\n".encode())
+                        labels.write(f"{' '.join(sentence[1])}\n".encode())
+        for name in names:
+            if not (directory / name).exists() or not filecmp.cmp(directory / name, Path(place, name), shallow=False):
+                Path(place, name).replace(directory / name)
+    return [str(directory / name) for name in names]

@@ -3,97 +3,54 @@
 import base64
 import math
 import shutil
-import struct
 import sys
 import unicodedata
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import say
-from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.corpus.cleaning import normalise
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import MissingError, UsageError, printable
-from nmt_cli.reporting.attention_maps import ROLES, Floats, attention_scores, flow, sharpness, softmax
-from nmt_cli.reporting.page import escape, page, section, table
-from nmt_cli.reporting.svg import heat_map
-from nmt_cli.transformer.cache import for_inference
+from nmt_cli.reporting.page import render
+from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import LoadedModel, load_model
-from nmt_cli.translation.lines import encode, translate_lines
-from nmt_cli.translation.search import SearchSettings
 from nmt_cli.translation.translate import choose_models
+from nmt_cli.translation.translator import Translator
 
 MOST_WEIGHTS = 600_000  # on a page: at 16 bits, base64, they keep it under 2 MB
-ROLE_NAMES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
-PRONOUNS = " it its they them their he him she her er ihn ihm sie es ihnen il elle ils elles "
-START, END = "‹start›", "‹end›"
+ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 POSITIONS = 64  # shown
-RED, BLUE = (178, 24, 43), (33, 102, 172)
 SHADES = " ░▒▓█"
-HEADER_LINES = 12
 
 
 @dataclass(frozen=True)
 class AttendOptions:
-    """What to show first and where to write.
-
-    Args:
-        model: a model directory; None for $NMT_MODEL, else the newest under runs/.
-        output: the page.
-        png: a picture of all heads of one layer; needs matplotlib.
-        role: encoder, decoder or cross.
-        layer: from 1; None for the last.
-        head: from 1; None for the one whose weights are most concentrated.
-        translation: of the only text, looked at in place of the model's own.
-    """
+    """What to show first and where to write. Layers and heads count from 1."""
 
     model: Path | None = None
     output: Path = Path("attention.html")
-    png: Path | None = None
+    png: Path | None = None  # all heads of one layer
     role: str = "encoder"
-    layer: int | None = None
-    head: int | None = None
-    translation: str | None = None
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A sentence, its translation, the names of their pieces, and all scores by role (see attention_scores)."""
-
-    text: str
-    translation: str
-    src: list[str]
-    tgt: list[str]
-    scores: dict[str, Floats]
-
-    def sides(self, role: str) -> tuple[list[str], list[str]]:
-        """Return the names of a role's rows and columns."""
-        rows = self.src if role == "encoder" else self.tgt
-        return rows, [START, *self.tgt[:-1]] if role == "decoder" else self.src
-
-    def pronoun(self, role: str) -> int | None:
-        """Return the row of the first pronoun, if there is one."""
-        rows = self.sides(role)[0]
-        whole = (
-            i for i in range(len(rows) - 1) if f" {rows[i].lower()} " in PRONOUNS and not rows[i + 1].startswith("·")
-        )
-        return next(whole, None)
+    layer: int | None = None  # default: the last
+    head: int | None = None  # default: the one whose weights are most concentrated
+    translation: str | None = None  # of the only text, in place of the model's own
 
 
 def attend(texts: Sequence[str], options: AttendOptions) -> int:
     """Write the page for one or more sentences, print a map of one head, and return the exit code.
 
     Raises:
-        UsageError: there is no such role, layer or head, or a text is empty or too long.
+        UsageError: there is no such layer or head, or a text is empty or too long.
         MissingError: there is no model, or no matplotlib for a PNG.
     """
-    if options.role not in ROLES:
-        raise UsageError(f"--role must be one of {', '.join(ROLES)}, not {printable(options.role, 40)!r}")
     if options.translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
     loaded = load_model(choose_models((options.model,) if options.model else ())[0])
@@ -103,235 +60,137 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
         if value and value > most:
             sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
             raise UsageError(f"{name} {value} is not there: this model has {sizes}. Give 1 to {most}")
-    pairs = _pairs(loaded, texts, options.translation)
-    first = softmax(pairs[0].scores[options.role][layer - 1])
-    head = options.head or 1 + int(np.argmax([sharpness(weights)[0] for weights in first]))
-    artefact.replace_file(options.output, _page(loaded, pairs, (options.role, layer, head)))
+    sentences, role = _sentences(loaded, texts, options.translation), options.role
+    heads_HTS, (rows, columns) = sentences[0]["weights"][role][layer - 1], sentences[0]["names"][role]
+    head = options.head or 1 + int(heads_HTS.amax(-1).mean(-1).argmax())
+    artefact.replace_file(options.output, _page(loaded, sentences, {"role": role, "layer": layer, "head": head}))
     say(f"page: {options.output}")
     if options.png:
-        _png(options.png, pairs[0], options.role, layer)
+        _png(options.png, f"{ROLES[role]}, layer {layer}", rows, columns, heads_HTS)
         say(f"picture: {options.png}")
-    for pair in pairs:
-        title = f"{ROLE_NAMES[options.role]}, layer {layer}, head {head}"
-        width = shutil.get_terminal_size((100, 24)).columns
-        lines = terminal_map(title, pair, options.role, layer, head, colour=sys.stdout.isatty(), width=width)
-        print("\n".join(lines))
+    width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout.isatty()
+    for sentence in sentences:
+        (rows, columns), weights_TS = sentence["names"][role], sentence["weights"][role][layer - 1, head - 1]
+        print(f"{ROLES[role]}, layer {layer}, head {head}")
+        print("\n".join(terminal_map(rows, columns, weights_TS, colour=colour, width=width)))
     return 0
 
 
-def _name(piece: str) -> str:
-    """Return how a piece is shown: a dot where it goes on with a word."""
-    if piece.startswith("▁"):
-        return piece[1:] or "▁"
-    return f"·{piece}" if piece[0].isalnum() else piece
-
-
-def _pairs(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[_Pair]:
-    """Translate the texts (unless told how) and compute all scores."""
-    tokenizer, decoding = Tokenizer(loaded.tokenizer_file), loaded.recipe.decoding
-    model, dtype = loaded.model, next(loaded.model.parameters()).dtype
+def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[dict[str, Any]]:
+    """Return each text, its translation (the model's unless given), and by role the names of the tokens that are rows
+    and columns, and the weights, layers x heads x rows x columns."""
+    tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
+    answers = [translation or ""]
     if translation is None:
-        search = SearchSettings(decoding.beam, decoding.alpha, decoding.extra_length)
-        answers = translate_lines([for_inference(model, dtype)], dtype, tokenizer, list(texts), search)
-    else:
-        answers = [translation]
-    pairs, total, settings = [], 0, loaded.recipe.model
+        translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
+        answers = [answer.text for answer in translator.translate(texts, split=False)]
+    sentences, total = [], 0
     for text, answer in zip(texts, answers, strict=True):
-        src, tgt = encode(tokenizer, [text, answer])
-        if not src or not tgt:
+        src, tgt = ([*ids, EOS] for ids in tokenizer.encode([normalise(text), normalise(answer)]))
+        if min(len(src), len(tgt)) < 2:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
-            raise UsageError(
-                f"{len(src)} and {len(tgt)} pieces are too many for one page. Give fewer or shorter sentences"
-            )
-        names = [[*map(_name, tokenizer.pieces(ids[:-1])), END] for ids in (src, tgt)]
-        pairs.append(_Pair(text, answer, names[0], names[1], attention_scores(model, src, tgt)))
-    return pairs
+            sizes = f"{len(src)} and {len(tgt)} tokens"
+            raise UsageError(f"{sizes} are too many for one page. Give fewer or shorter sentences")
+        rows, says = ([*map(_name, tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt))
+        names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
+        weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
+        shown = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
+        sentences.append({**shown, "names": names, "weights": weights})
+    return sentences
 
 
-def _page(loaded: LoadedModel, pairs: Sequence[_Pair], shown: tuple[str, int, int]) -> bytes:
-    role, layer, head = shown
-    settings = loaded.recipe.model
-    sentences = [
-        {
-            "text": printable(pair.text, 2000),
-            "translation": printable(pair.translation, 2000),
-            "src": [printable(name) for name in pair.src],
-            "says": [printable(name) for name in pair.tgt],
-            "said": [printable(name) for name in pair.sides("decoder")[1]],
-            "weights": {role: _packed(softmax(scores)) for role, scores in pair.scores.items()},
-            "focus": {role: pair.pronoun(role) or 0 for role in ROLES},
-        }
-        for pair in pairs
-    ]
-    data: dict[str, Any] = {"sentences": sentences, "role": role, "layer": layer, "head": head}
-    data |= {"layers": settings.num_layers, "heads": settings.num_heads, "d_k": settings.d_k}
-    picks = {
-        "sentence": [(str(i), printable(pair.text, 60)) for i, pair in enumerate(pairs)],
-        "role": list(ROLE_NAMES.items()),
-        "layer": [(str(n), f"{n} of {settings.num_layers}") for n in range(1, settings.num_layers + 1)],
+def _name(token: str) -> str:
+    """Return how a token is shown: a dot where it continues a word."""
+    if token.startswith("▁"):
+        return printable(token[1:] or "▁")
+    return printable(f"·{token}" if token[0].isalnum() else token)
+
+
+def _page(loaded: LoadedModel, sentences: list[dict[str, Any]], shown: dict[str, Any]) -> bytes:
+    data = {
+        "sentences": [
+            {**sentence, "weights": {r: _packed(w * 65535, torch.uint16) for r, w in sentence["weights"].items()}}
+            for sentence in sentences
+        ],
+        "positions": list(_positions(loaded.model)),
+        "layers": loaded.recipe.model.num_layers,
+        "heads": loaded.recipe.model.num_heads,
+        "d_k": loaded.recipe.model.d_k,
+        **shown,
     }
-    now = {"sentence": "0", "role": role, "layer": str(layer)}
-    controls = "".join(
-        f'<label>{name} <select id="{name}">'
-        + "".join(f'<option value="{v}"{" selected" * (v == now[name])}>{escape(text)}</option>' for v, text in options)
-        + "</select></label>"
-        for name, options in picks.items()
-    )
-    body = Path(__file__).with_name("attend.html").read_text()
-    for mark, html in (("CONTROLS", controls), ("MODEL", escape(loaded.directory)), ("ROOT", f"√{settings.d_k}")):
-        body = body.replace(f"<!--{mark}-->", html)
-    about = (
-        "<p>Each row is one head: layer.head. Where attention is followed down through the encoder, half of a layer's "
-        "output is taken to be from the place itself, half from where its heads look on average (rollout).</p>"
-    )
-    paths = (f'<div class="charts" data-sentence="{i}">{_path(pair)}</div>' for i, pair in enumerate(pairs))
-    body += section("From a pronoun to its antecedent", about, *paths)
-    body += _scale(pairs, settings.d_k) + _positions(loaded.model)
-    return page(
-        f"Attention: {printable(pairs[0].text, 60)}", body, Path(__file__).with_name("attend.js").read_text(), data
-    )
+    values = {
+        "title": f"Attention: {sentences[0]['text'][:60]}",
+        "model": loaded.directory,
+        "roles": ROLES,
+        "data": data,
+    }
+    return render("attend.html", values, "attend.js")
 
 
-def _packed(weights: Floats) -> str:
-    return base64.b64encode(np.rint(weights * 65535).astype("<u2").tobytes()).decode()
+def _packed(values: Tensor, dtype: torch.dtype) -> str:
+    """Return rounded values as base64 of little-endian integers."""
+    return base64.b64encode(values.round().to(dtype).numpy().tobytes()).decode()
 
 
-def _path(pair: _Pair) -> str:
-    """Draw the row of a pronoun in every head, and how the encoder's layers mix what it looks at."""
-    parts = []
-    for role in ROLES:
-        place = pair.pronoun(role)
-        if place is None:
-            continue
-        rows, columns = pair.sides(role)
-        columns = columns[: place + 1] if role == "decoder" else columns
-        weights = softmax(pair.scores[role])[:, :, place, : len(columns)]
-        names = [f"{layer + 1}.{head + 1}" for layer in range(weights.shape[0]) for head in range(weights.shape[1])]
-        look = f"{'from' if role == 'encoder' else 'before saying'} “{rows[place]}”"
-        values = weights.reshape(len(names), -1)
-        parts.append(heat_map(f"{ROLE_NAMES[role]} {look}: layer.head by piece", names, columns, values))
-        if role != "decoder":
-            start = np.eye(len(columns))[place] if role == "encoder" else weights[-1].mean(0)
-            levels = flow(softmax(pair.scores["encoder"]), start)
-            names = [f"layer {n}" for n in range(len(levels) - 1, 0, -1)] + ["embeddings"]
-            parts.append(heat_map(f"{look}, followed down through the encoder's layers", names, columns, levels))
-    return "".join(parts) or "<p>This sentence has no pronoun that is known here.</p>"
+def _positions(model: Transformer) -> Iterator[dict[str, Any]]:
+    """Return the first positional encodings, as whole numbers from -127 to 127 and what 127 stands for."""
+    kind = model.settings.positions
+    for side in ("src", "tgt") if kind == "learned" else ("src",):
+        values = model.positions(side)[:POSITIONS].detach().float().cpu()
+        largest = float(values.abs().max()) or 1.0
+        size = {"title": f"{kind} positions, {side}", "rows": len(values), "columns": values.shape[1]}
+        yield {**size, "largest": largest, "values": _packed(values / largest * 127, torch.int8)}
 
 
-def _scale(pairs: Sequence[_Pair], d_k: int) -> str:
-    """Tell what dividing by sqrt(d_k) does to this model's softmax."""
-    rows = []
-    for role in ROLES:
-        for name, factor in (("with", 1.0), ("without", math.sqrt(d_k))):
-            found = np.array([sharpness(softmax(s, factor)) for pair in pairs for s in pair.scores[role]]).mean(0)
-            rows.append([ROLE_NAMES[role] if name == "with" else "", name, *(f"{value:.3f}" for value in found)])
-    header = ("", "1/√d_k", "largest weight", "entropy (bits)", "gradient left (1 − Σp²)")
-    about = (
-        f"<p>The paper divides q·k by √d_k = √{d_k} = {math.sqrt(d_k):.1f} so that the softmax does not saturate. "
-        "Here: means over all rows of these sentences, for this model as it is and with the division left out. Where "
-        "the largest weight is near 1, almost no gradient gets through. (Tick “without” above to see the heads.)</p>"
-    )
-    return section("What the scale does", about, table(header, rows, "llrrr"))
-
-
-def _positions(model: Transformer) -> str:
-    """Draw the positional encodings as an image, one pixel per position and dimension."""
-    sides = ("src", "tgt") if model.settings.positions == "learned" else ("src",)
-    parts = []
-    for side in sides:
-        values = model.positions(side)[:POSITIONS].detach().float().numpy()
-        scale = float(np.abs(values).max()) or 1.0
-        share = np.abs(values)[..., None] / scale
-        pixels = 255 - share * (255 - np.where(values[..., None] > 0, RED, BLUE))
-        image = base64.b64encode(png_bytes(pixels.astype(np.uint8))).decode()
-        title = f"{model.settings.positions} positions{f' of the {side} side' if len(sides) > 1 else ''}"
-        size = f"down: positions 0 to {len(values) - 1}; across: dimensions 0 to {values.shape[1] - 1}"
-        parts.append(
-            f"<figure><figcaption>{title}; {size}; red +{scale:.2g}, blue −{scale:.2g}</figcaption>"
-            f'<img class="pixels" alt="{title}, {size}" src="data:image/png;base64,{image}"></figure>'
-        )
-    return section("Positional encodings", *parts)
-
-
-def png_bytes(pixels: np.typing.NDArray[np.uint8]) -> bytes:
-    """Return height x width x 3 bytes as a PNG file."""
-    height, width, _ = pixels.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows, 9)),
-        (b"IEND", b""),
-    ]
-    body = b"".join(struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks)
-    return b"\x89PNG\r\n\x1a\n" + body
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
 
 
 def _fit(text: str, width: int) -> str:
-    """Return text cut or filled to so many columns of a terminal."""
-    kept, used = "", 0
-    for character in printable(text):
-        size = 0 if unicodedata.combining(character) else 1 + (unicodedata.east_asian_width(character) in "WF")
-        if used + size > width:
-            break
-        kept, used = kept + character, used + size
-    return kept + " " * (width - used)
-
-
-def _header(names: Sequence[str], cell: int) -> list[str]:
-    """Return names written downwards, each above its column of `cell` characters."""
-    shown = ["".join(c for c in printable(name, HEADER_LINES) if not unicodedata.combining(c)) for name in names]
-    tall = max(map(len, shown))
-    return ["".join(_fit(name[i], cell) for name in (name.rjust(tall) for name in shown)) for i in range(tall)]
+    fitting = next(text[:end] for end in range(len(text), -1, -1) if _width(text[:end]) <= width)
+    return fitting + " " * (width - _width(fitting))
 
 
 def terminal_map(
-    title: str, pair: _Pair, role: str, layer: int, head: int, *, colour: bool, width: int = 100
+    rows: Sequence[str], columns: Sequence[str], weights: Tensor, *, colour: bool, width: int = 100
 ) -> list[str]:
     """Return the lines of a map of one head, the strongest of each row named.
 
-    A piece is two columns wide, or one where that does not fit; where that does not fit either, only names are shown.
+    A token is two columns wide, or one where that does not fit; where that does not fit either, only names are shown.
     """
-    rows, columns = pair.sides(role)
-    weights = softmax(pair.scores[role][layer - 1, head - 1])
-    left = min(14, max(map(len, rows)) + 1)
-    room = width - left - len(" →  0.00") - max(len(printable(name)) for name in columns)
-    cell = min(2, room // len(columns)) if room > 0 else 0
-    lines = [title, *((" " * left + line).rstrip() for line in (_header(columns, cell) if cell else ()))]
-    for i, (name, row) in enumerate(zip(rows, weights, strict=True)):
-        best = int(row.argmax())
-        cells = [
-            SHADES[min(4, math.ceil(w * 4 - 0.2))] * cell if role != "decoder" or j <= i else "· "[:cell]
-            for j, w in enumerate(row)
-        ]
+    left = min(14, max(map(_width, rows)) + 1)
+    room = width - left - len(" →  0.00") - max(map(_width, columns))
+    cell = max(0, min(2, room // len(columns)))
+    tall = min(12, max(map(len, columns)))
+    downwards = [printable(name, tall).rjust(tall) for name in columns]
+    lines = [(" " * left + "".join(_fit(name[i], cell) for name in downwards)).rstrip() for i in range(tall) if cell]
+    for name, row in zip(rows, weights.tolist(), strict=True):
+        best = row.index(max(row))
+        cells = [SHADES[min(4, math.ceil(w * 4 - 0.2))] * cell if w else "· "[:cell] for w in row]
         if colour:
             cells[best] = f"\x1b[1;36m{cells[best]}\x1b[0m"
-        lines.append(f"{_fit(name, left)}{''.join(cells)} → {printable(columns[best])} {row[best]:.2f}")
+        lines.append(f"{_fit(name, left)}{''.join(cells)} → {columns[best]} {row[best]:.2f}")
     return lines
 
 
-def _png(path: Path, pair: _Pair, role: str, layer: int) -> None:
+def _png(path: Path, title: str, rows: list[str], columns: list[str], weights_HTS: Tensor) -> None:
     """Draw all heads of a layer with matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingError(
-            "a PNG needs matplotlib: pip install 'nmt-cli[plot]'. The page is written without it"
-        ) from None
-    rows, columns = pair.sides(role)
-    weights = softmax(pair.scores[role][layer - 1])
-    across = min(4, len(weights))
-    down = -(-len(weights) // across)
+        advice = "pip install 'nmt-cli[plot]'. The page is written without it"
+        raise MissingError(f"a PNG needs matplotlib: {advice}") from None
+    across = min(4, len(weights_HTS))
+    down = -(-len(weights_HTS) // across)
     figure = Figure(figsize=(1 + 0.22 * len(columns) * across, 1 + 0.25 * len(rows) * down), layout="constrained")
-    for head, axes in enumerate(figure.subplots(down, across, squeeze=False).flat):
-        if head >= len(weights):
-            axes.set_axis_off()
-            continue
-        axes.imshow(weights[head], cmap="Blues", vmin=0, vmax=1)
-        axes.set_title(f"head {head + 1}")
-        shown = [[printable(name).replace("$", r"\$") for name in names] for names in (columns, rows)]
-        axes.set_xticks(range(len(columns)), shown[0], rotation=90, fontsize=7)
-        axes.set_yticks(range(len(rows)), shown[1], fontsize=7)
-    figure.suptitle(f"{ROLE_NAMES[role]}, layer {layer}")
+    figure.suptitle(title)
+    for head, weights_TS in enumerate(weights_HTS.numpy(), 1):
+        axes = figure.add_subplot(down, across, head, title=f"head {head}")
+        axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1)
+        for axis, names, turned in ((axes.xaxis, columns, 90), (axes.yaxis, rows, 0)):
+            shown = [name.replace("$", r"\$") for name in names]
+            axis.set_ticks(range(len(names)), shown, fontsize=7, rotation=turned)
     figure.savefig(path, format="png", dpi=120)

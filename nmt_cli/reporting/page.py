@@ -1,92 +1,44 @@
-"""One self-contained HTML file: escaping, tables, and the page around them. Nothing in it asks for a network."""
+"""Self-contained HTML pages from the Jinja templates: nothing is requested from anywhere, and no text can run."""
 
 import base64
 import difflib
 import hashlib
-import html
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from nmt_cli.console import duration
 from nmt_cli.errors import printable
 
-LONGEST_TEXT = 2000
+TEMPLATES = Path(__file__).with_name("templates")
+LONGEST_TEXT = 2000  # characters
 
 
-def escape(text: object) -> str:
-    """Return text as HTML that shows it and runs nothing; controls and bidi marks are spelt out."""
-    return html.escape(printable(text, LONGEST_TEXT))
+def _visible(value: object) -> object:
+    """Spell out control characters and bidirectional marks, which escaping for HTML leaves alone."""
+    return value if hasattr(value, "__html__") else printable(value, LONGEST_TEXT)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], kinds: str = "") -> str:
-    """Return a table.
-
-    Args:
-        header: column titles; empty for none.
-        rows: cells: text, escaped here; numbers stay on one line.
-        kinds: one letter per column: l text (the default), r number, c code, h HTML that is escaped already.
-    """
-    kinds = kinds.ljust(max(map(len, [header, *rows]), default=0), "l")
-    head = "".join(f'<th class="{kind}">{escape(cell)}</th>' for cell, kind in zip(header, kinds, strict=False))
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td class="{k}" dir="auto">{_cell(c, k)}</td>' for c, k in zip(row, kinds, strict=False))
-        + "</tr>"
-        for row in rows
-    )
-    head = f"<thead><tr>{head}</tr></thead>" if header else ""
-    return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
-
-
-def _cell(cell: object, kind: str) -> str:
-    if kind == "h":
-        return str(cell)
-    return f"<code>{escape(cell)}</code>" if kind == "c" else escape(cell)
-
-
-def section(title: str, *parts: str) -> str:
-    """Return a section of HTML parts under a heading that can be linked to."""
-    name = "".join(c if c.isalnum() else "-" for c in title.lower())
-    return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
-
-
-def details(summary: str, content: str) -> str:
-    """Return HTML that is folded away until asked for (and unfolded in print)."""
-    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
-
-
-def compared(text: str, reference: str) -> str:
-    """Return a translation as HTML, the words that differ from its reference marked."""
+def compared(text: str, reference: str) -> list[tuple[str, bool]]:
+    """Return a translation in stretches of words, and whether each is also in its reference."""
     words, other = text.split(), reference.split()
-    parts = []
-    for kind, start, end, *_ in difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes():
-        if start < end:
-            shown = escape(" ".join(words[start:end]))
-            parts.append(shown if kind == "equal" else f"<mark>{shown}</mark>")
-    return " ".join(parts) or "<em>(empty)</em>"
+    steps = difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes()
+    return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
 
 
-def page(title: str, body: str, script: str = "", data: Any = None) -> bytes:
-    """Return a whole page.
-
-    Its policy lets the browser load nothing and run nothing but `script`: text that got past the escaping could not
-    run either.
+def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
+    """Return a page whose content security policy lets the browser load nothing and run nothing but `script`.
 
     Args:
-        title: plain text.
-        body: HTML.
-        script: plain JavaScript, run at the end.
-        data: JSON for the script, in the element "data".
+        template: a file of the templates, which extends page.html.
+        values: what the template shows; all text is escaped.
+        script: the JavaScript file of the templates that the page runs.
     """
-    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{script_hash}'"
-    style = Path(__file__).with_name("style.css").read_text()
-    held = json.dumps(data).replace("<", "\\u003c")  # the only character that could end the element
-    scripts = f'<script type="application/json" id="data">{held}</script><script>{script}</script>' if script else ""
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{body}</main>{scripts}</body></html>\n"
-    ).encode()
+    loader = FileSystemLoader(TEMPLATES)
+    pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
+    pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}
+    code = (TEMPLATES / script).read_text() if script else ""
+    policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+    page = {"style": (TEMPLATES / "style.css").read_text(), "script": code, "script_policy": policy}
+    return pages.get_template(template).render({**values, **page}).encode()

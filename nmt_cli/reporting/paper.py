@@ -1,70 +1,59 @@
-"""What the paper says of the models it trained on newstest2013 (its Table 3), and where a recipe departs from it."""
+"""The models of the paper's Table 3 and what it says of them on newstest2013; where a recipe departs from them."""
 
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from nmt_cli import recipe
 from nmt_cli.recipe import Recipe
 
-# row: what differs from base; perplexity, BLEU and millions of parameters ("-" where the paper leaves it out).
-# Source: Table 3. Its parameters count a vocabulary of about 41,000.
-TABLE_3 = """base: ; 4.92 25.8 65
-A: num_heads=1 d_k=512 d_v=512; 5.29 24.9 -
-A: num_heads=4 d_k=128 d_v=128; 5.00 25.5 -
-A: num_heads=16 d_k=32 d_v=32; 4.91 25.8 -
-A: num_heads=32 d_k=16 d_v=16; 5.01 25.4 -
-B: d_k=16; 5.16 25.1 58
-B: d_k=32; 5.01 25.4 60
-C: num_layers=2; 6.11 23.7 36
-C: num_layers=4; 5.19 25.3 50
-C: num_layers=8; 4.88 25.5 80
-C: d_model=256 d_k=32 d_v=32; 5.75 24.5 28
-C: d_model=1024 d_k=128 d_v=128; 4.66 26.0 168
-C: d_ff=1024; 5.12 25.4 53
-C: d_ff=4096; 4.75 26.2 90
-D: dropout=0.0; 5.77 24.6 -
-D: dropout=0.2; 4.95 25.5 -
-D: label_smoothing=0.0; 4.67 25.3 -
-D: label_smoothing=0.2; 5.47 25.7 -
-E: positions=learned; 4.92 25.7 -
-big: d_model=1024 d_ff=4096 num_heads=16 dropout=0.3 steps=300000; 4.33 26.4 213"""
-NOT_THE_PAPERS = (
-    "max_", "log_every", "validate_", "checkpoint_every", "keep_", "patience", "memory_", "micro_", "seed", "precision",
+# A line: row, perplexity, BLEU, millions of parameters (for a vocabulary of about 41,000), what differs from base.
+TABLE_3 = Path(__file__).with_name("table_3.txt")
+# Settings of which the paper does not speak: how a run is computed and shown, not what is learnt.
+SILENT = (
+    "max_", "log_", "validate_", "checkpoint_every", "keep_", "patience", "memory_", "micro_", "seed", "precision",
+    "split",
 )  # fmt: skip
 
 
-def _section(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the knobs of a recipe that decide what is learnt and said, and of which the paper speaks."""
-    kept = {name: values[name] for name in ("model", "training", "averaging", "decoding")}
-    return {
-        section: {key: value for key, value in knobs.items() if not key.startswith(NOT_THE_PAPERS)}
-        for section, knobs in kept.items()
-    }
+@dataclass(frozen=True)
+class Row:
+    """A model of Table 3; `figures`: perplexity, BLEU and million parameters, "-" where the paper leaves one out."""
+
+    name: str
+    figures: list[str]
+    settings: Recipe
+
+    def differences(self, settings: Recipe) -> list[str]:
+        """Return `key: paper's -> recipe's` for every setting of which the paper speaks and that differs."""
+        changes = recipe.differences(recipe.to_plain(self.settings), recipe.to_plain(settings))
+        return [change for change in changes if matters(change) and not change.startswith("corpus.")]
 
 
-def table_3(settings: Recipe) -> tuple[str, list[str]] | None:
-    """Return the row of Table 3 that a recipe repeats: its name, and perplexity, BLEU and million parameters."""
-    ours = _section(recipe.to_plain(settings))
-    flat = {**ours["model"], **ours["training"]}
-    base = _section(recipe.to_plain(Recipe()))
-    for line in TABLE_3.splitlines():
-        name, _, rest = line.partition(": ")
-        changes, _, figures = rest.partition(";")
-        row = {**base["model"], **base["training"], **dict(change.split("=") for change in changes.split())}
-        if all(str(flat[key]) == str(value) for key, value in row.items()):
-            return f"{name} {changes}".strip(), figures.split()
-    return None
+def matters(change: str) -> bool:
+    """Return whether a line of `recipe.differences` is one of a setting of which the paper speaks."""
+    key = change.partition(":")[0]
+    return not key.startswith(("name", "expect.")) and not key.rpartition(".")[2].startswith(SILENT)
 
 
-def models() -> dict[str, dict[str, Any]]:
-    """Return the paper's two models, base and big: the knobs of which it speaks, by section."""
-    big = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
-    more = {"model": big, "training": {"steps": 300_000}, "averaging": {"last": 20}}
-    base = _section(recipe.to_plain(Recipe()))
-    return {"base": base, "big": recipe.merge(base, more)}
+def rows() -> list[Row]:
+    """Return all models of Table 3, base first and big last."""
+    models = []
+    for line in TABLE_3.read_text().rstrip("\n").split("\n"):
+        name, *figures, changes = line.split(" ", 4)
+        values: dict[str, Any] = reduce(recipe.merge, map(recipe.override, changes.split()), {})
+        models.append(Row(f"{name} {changes}".rstrip(), figures, recipe.from_plain(values, "Table 3")))
+    return models
+
+
+def table_3(settings: Recipe) -> Row | None:
+    """Return the row that a recipe repeats, however it averages and decodes."""
+    kinds = ("model.", "training.")
+    return next((row for row in rows() if not any(c.startswith(kinds) for c in row.differences(settings))), None)
 
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
-    """Return which of the paper's models a recipe is nearest to, base or big, and every knob that differs from it."""
-    ours = _section(recipe.to_plain(settings))
-    found = [(name, recipe.differences(model, ours)) for name, model in models().items()]
-    return min(found, key=lambda pair: len(pair[1]))
+    """Return which of base and big a recipe is nearest to, and every setting that differs from it."""
+    models = {"base": rows()[0], "big": rows()[-1]}
+    return min(((name, row.differences(settings)) for name, row in models.items()), key=lambda pair: len(pair[1]))

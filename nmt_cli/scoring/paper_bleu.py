@@ -99,11 +99,7 @@ def _prefixes(language: str) -> frozenset[str]:
 
 
 def moses_tokenize(line: str, language: str) -> str:
-    """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped.
-
-    Raises:
-        UsageError: there are no rules for this language.
-    """
+    """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped."""
     if language not in LANGUAGES:
         raise UsageError(f"paper-bleu has no tokenizer for {language!r}: it is defined for {', '.join(LANGUAGES)}")
     patterns = _patterns()
@@ -157,21 +153,29 @@ def prepare_line(line: str, language: str, *, fold_quotes: bool = False) -> byte
 
 @dataclass(frozen=True)
 class MultiBleu:
-    """What multi-bleu.perl computes; `str()` of it is the line it prints."""
+    """What multi-bleu.perl computes, lengths in tokens, named as in sacreBLEU; `str()` of it is the line it prints."""
 
     score: float
     precisions: tuple[float, ...]
-    brevity_penalty: float
-    hypothesis_length: int
-    reference_length: int
+    bp: float
+    sys_len: int
+    ref_len: int
+
+    @property
+    def verbose(self) -> str:
+        ratio = f"{self.sys_len / self.ref_len:.3f}" if self.ref_len else "–"
+        precisions = "/".join(f"{value:.1f}" for value in self.precisions)
+        return f"{precisions} (BP={self.bp:.3f}, ratio={ratio}, hyp_len={self.sys_len}, ref_len={self.ref_len})"
+
+    def details(self) -> dict[str, Any]:
+        ratio = self.sys_len / self.ref_len if self.ref_len else None
+        lengths = {"length_ratio": ratio, "hyp_len": self.sys_len, "ref_len": self.ref_len}
+        return {"precisions": list(self.precisions), "bp": self.bp, **lengths}
 
     def __str__(self) -> str:
-        if not self.reference_length:
+        if not self.ref_len:
             return "BLEU = 0, 0/0/0/0 (BP=0, ratio=0, hyp_len=0, ref_len=0)"
-        ratio = self.hypothesis_length / self.reference_length
-        precisions = "/".join(f"{value:.1f}" for value in self.precisions)
-        lengths = f"hyp_len={self.hypothesis_length}, ref_len={self.reference_length}"
-        return f"BLEU = {self.score:.2f}, {precisions} (BP={self.brevity_penalty:.3f}, ratio={ratio:.3f}, {lengths})"
+        return f"BLEU = {self.score:.2f}, {self.verbose}"
 
 
 def _ngrams(words: list[bytes]) -> Counter[tuple[bytes, ...]]:
@@ -182,11 +186,7 @@ def _ngrams(words: list[bytes]) -> Counter[tuple[bytes, ...]]:
 
 
 def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> MultiBleu:
-    """Compute BLEU over white-space separated tokens as multi-bleu.perl: ASCII white space, no smoothing.
-
-    Raises:
-        DataError: the numbers of lines differ.
-    """
+    """Compute BLEU over tokens as multi-bleu.perl: separated by ASCII white space, no smoothing."""
     if any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
         raise DataError(f"{len(hypotheses):,} hypotheses but {counts} references. Every line needs its own")
@@ -225,20 +225,13 @@ def signature(language: str, num_references: int, *, fold_quotes: bool = False) 
 def paper_bleu(
     hypotheses: Sequence[str], *references: Sequence[str], language: str, fold_quotes: bool = False
 ) -> MultiBleu:
-    """Score raw text with the paper's BLEU.
+    """Score raw (detokenised) lines with the paper's BLEU; the language is one of LANGUAGES.
 
-    Args:
-        hypotheses: raw (detokenised) lines.
-        references: one or more lists of raw lines.
-        language: of both, "de", "en" or "fr".
-        fold_quotes: write all quotation marks in ASCII on both sides, as in the reference Google published.
+    With `fold_quotes` all quotation marks are ASCII on both sides, as in the reference Google published.
 
     Raises:
         DataError: the numbers of lines differ.
         UsageError: there are no rules for this language.
     """
-
-    def prepare(lines: Sequence[str]) -> list[bytes]:
-        return [prepare_line(line, language, fold_quotes=fold_quotes) for line in lines]
-
-    return multi_bleu(prepare(hypotheses), *map(prepare, references))
+    texts = [hypotheses, *references]
+    return multi_bleu(*([prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts))

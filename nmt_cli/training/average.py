@@ -27,13 +27,8 @@ def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[i
 
     Args:
         run: the run's directory.
-        last: how many; None for the recipe's.
+        last: how many; None for the recipe's number.
         out: the model directory, which must not exist; None for `run/model`, which is replaced.
-
-    Raises:
-        DataError: there are fewer checkpoints than asked for, or one is damaged.
-        MissingError: there is no run.
-        OutputError: the output exists.
     """
     if not (run / "recipe.yaml").exists():
         raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")

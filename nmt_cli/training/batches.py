@@ -22,10 +22,8 @@ from nmt_cli.transformer.model import Batch, Masks, pack
 MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
 # 1 in numpy's terms, which has no bf16: there its bits. Torch turns booleans to bf16 six times slower than this.
 ONES: dict[torch.dtype, Any] = {
-    torch.bfloat16: np.uint16(0x3F80),
-    torch.float32: np.float32(1),
-    torch.float64: np.float64(1),
-}
+    torch.bfloat16: np.uint16(0x3F80), torch.float32: np.float32(1), torch.float64: np.float64(1)
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,47 +52,35 @@ def _cut(costs: Lengths, parts: int) -> list[int]:
 
 
 class BatchPlan:
-    """Which sentences each step of a run takes.
-
-    Args:
-        corpus: whose training pairs are dealt out.
-        tokens_per_step: source tokens and target tokens per step, of each, on average (EOS counted).
-        micro_batches: per step.
-        seed: of the permutations.
-    """
+    """Which sentences each step takes: on average `tokens_per_step` source and as many target tokens, EOS counted."""
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         self.src_lengths, self.tgt_lengths = corpus.src.lengths(), corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
+        self._costs = self.src_lengths + self.tgt_lengths
         tokens = len(corpus.src.ids) + len(corpus.tgt.ids)
         self.steps_per_epoch = max(1, min(len(corpus.src), round(tokens / (2 * tokens_per_step))))
         self._epoch, self._order, self._bounds = -1, np.empty(0, np.int64), [0]
-
-    def _costs(self, sentences: Lengths) -> Lengths:
-        costs: Lengths = self.src_lengths[sentences] + self.tgt_lengths[sentences]
-        return costs
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
         """Return the sentences of each micro-batch of a step (from 0); late ones may be empty."""
         epoch, place = divmod(index, self.steps_per_epoch)
         if epoch != self._epoch:
             self._order = np.random.Generator(np.random.Philox([self.seed, epoch])).permutation(len(self.corpus.src))
-            self._bounds = _cut(self._costs(self._order), self.steps_per_epoch)
+            self._bounds = _cut(self._costs[self._order], self.steps_per_epoch)
             self._epoch = epoch
         chosen = self._order[self._bounds[place] : self._bounds[place + 1]]
-        chosen = chosen[np.lexsort((chosen, self._costs(chosen), self.longer_lengths[chosen]))]
+        chosen = chosen[np.lexsort((chosen, self._costs[chosen], self.longer_lengths[chosen]))]
         if not len(chosen):
             return [chosen] * self.micro_batches
-        bounds = _cut(self._costs(chosen), self.micro_batches)
+        bounds = _cut(self._costs[chosen], self.micro_batches)
         return [chosen[a:b] for a, b in itertools.pairwise(bounds)]
 
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
-        """Return the source and target tokens of these pairs."""
         return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
 
     def batch(self, sentences: Lengths, device: torch.device | str = "cpu") -> Batch:
-        """Return these pairs, packed."""
         return pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
 
 
@@ -111,23 +97,18 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
     return groups
 
 
-def activation_bytes(model: recipe.Model) -> int:
-    """Return about how much memory one source and one target token take between forward and backward pass."""
-    width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
-    return 4 * width * 2 * model.num_layers + 16 * model.d_model
-
-
 def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
     """Return how many tokens of one side are computed at once where the recipe leaves it open.
 
     Of all memory, not of what is free now: it decides what is summed first, and a resumed run must sum as before.
     """
-    per_token = activation_bytes(model)
+    width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
+    bytes_per_token = 8 * width * model.num_layers + 16 * model.d_model  # of activations, one token of each side
     if device.type == "cuda":
-        return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / per_token))
+        return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # More than this makes the CPU slower, not faster: activations no longer stay in its caches.
-    return max(256, min(8192, int(0.4 * memory / per_token)))
+    return max(256, min(8192, int(0.4 * memory / bytes_per_token)))
 
 
 def _mask(
@@ -159,13 +140,8 @@ def dropout_masks(
     different ones.
 
     Args:
-        keys: of the micro-batches.
-        tokens: source and target tokens of each.
+        keys: of the micro-batches; `tokens`: source and target tokens of each.
         places: how many masks the encoder and the decoder need.
-        d_model: width of a mask.
-        probability: P_drop.
-        dtype: of the masks.
-        device: where they are drawn.
     """
     if not probability:
         return None

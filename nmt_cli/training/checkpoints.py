@@ -35,29 +35,19 @@ FREE_SETTINGS = re.compile(
 
 @dataclass
 class State:
-    """Where a run is, beside its weights and Adam's moments.
-
-    Attributes:
-        step: steps done.
-        seconds: of training, interruptions left out.
-        skipped: steps whose gradient was not finite; `skipped_in_a_row`: those since the last good one.
-        dev_nll, dev_bleu: of the last validation; None before the first.
-        best_step: of the best validation, which had `best_nll` and `best_bleu`; 0 before the first.
-        not_better: validations since then.
-        metrics_bytes: size of metrics.jsonl at this step.
-    """
+    """Where a run is, beside its weights and Adam's moments. Before the first validation there is no best step."""
 
     step: int = 0
-    seconds: float = 0.0
-    skipped: int = 0
+    seconds: float = 0.0  # of training, interruptions left out
+    skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
-    dev_nll: float | None = None
+    dev_nll: float | None = None  # of the last validation
     dev_bleu: float | None = None
     best_step: int = 0
     best_nll: float | None = None
     best_bleu: float | None = None
-    not_better: int = 0
-    metrics_bytes: int = 0
+    not_better: int = 0  # validations since the best one
+    metrics_bytes: int = 0  # of metrics.jsonl at this step
 
 
 def directory_of(run: Path, step: int) -> Path:
@@ -72,22 +62,14 @@ def steps_in(run: Path) -> list[int]:
 
 
 def regular(steps: list[int], every: int) -> list[int]:
-    """Return the steps that averaging chooses from: the multiples of `every`, and the newest one.
-
-    Not those of interruptions and best validations: the average must not depend on them.
-    """
+    """Return the steps averaging chooses from: the multiples of `every` and the newest, not those of interruptions."""
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
 def save(
     run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], manifest: dict[str, Any]
 ) -> None:
-    """Commit the checkpoint of a step, replacing a damaged one.
-
-    Raises:
-        DivergedError: a weight is not finite; such a state is never written.
-        OSError: it cannot be written; older checkpoints are untouched.
-    """
+    """Commit the checkpoint of a step, replacing a damaged one. Weights that are not finite are never written."""
     for name, tensor in model.items():
         if not torch.isfinite(tensor).all():
             raise DivergedError(f"weight {name} is not finite at step {state.step}; the last good checkpoint is kept")
@@ -119,11 +101,7 @@ def check(run: Path, step: int) -> dict[str, Any]:
 
 
 def newest(run: Path, corpus: str) -> int:
-    """Return the step of the newest checkpoint that verifies and is of this corpus; 0 where there is none at all.
-
-    Raises:
-        DataError: there are checkpoints and all are damaged. Training never starts afresh over them.
-    """
+    """Return the step of the newest checkpoint that verifies and is of this corpus; 0 where there is none at all."""
     steps = steps_in(run)
     for step in reversed(steps):
         try:
@@ -133,7 +111,7 @@ def newest(run: Path, corpus: str) -> int:
             return step
         except (NmtError, OSError) as error:
             warn(f"checkpoint {directory_of(run, step).name} is not usable ({error}); trying the one before it")
-    if steps:
+    if steps:  # never start afresh over them
         raise DataError(f"all {len(steps)} checkpoints of {run} are damaged. Move the directory away to start afresh")
     return 0
 
@@ -144,7 +122,7 @@ def read_state(run: Path, step: int) -> State:
     try:
         return State(**artefact.read_json(path))
     except TypeError:
-        raise DataError(f"{path} is not the state of step {step}: another version of nmt wrote it") from None
+        raise DataError(f"{path} was written by another version of nmt") from None
 
 
 def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -175,11 +153,7 @@ def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0)
 
 
 def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
-    """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0.
-
-    Raises:
-        NmtError: it does not fit, is damaged, or the disk is too small.
-    """
+    """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
     corpus = open_corpus(data, content=True)
     if (run / "recipe.yaml").exists():
         _check_same(settings, corpus, run)

@@ -16,30 +16,25 @@ from accelerate import tracking
 
 from nmt_cli import recipe
 from nmt_cli.console import warn
-from nmt_cli.errors import INTERRUPTED, TERMINATED, NmtError, UsageError, from_os_error
+from nmt_cli.errors import INTERRUPTED, TERMINATED, NmtError, StorageError, UsageError, from_os_error
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
 TIMEOUT_SECONDS = 600  # for another process: it may be validating or saving
+MESSAGE_BYTES = 1024
 
 
 def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = None) -> Any:
-    """Return Accelerate's view of device and processes, after refusing what would train another model.
-
-    Raises:
-        UsageError: a tracker that is not installed, a wrapper other than DDP, or too many processes.
-    """
+    """Return Accelerate's view of device and processes, after refusing what it could not train the same model on."""
     if os.environ.get("MASTER_ADDR") and "WORLD_SIZE" not in os.environ:
         warn(
             "this is one process alone, though several were asked for: on CPUs accelerate launch starts only one. Use "
             "ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node 2 -m nmt_cli train RECIPE"
         )
-    usable = [str(each.value) for each in tracking.get_available_trackers()]
-    if tracker and tracker not in usable:
-        installed = ", ".join(usable) or "none"
-        raise UsageError(
-            f"no tracker {tracker!r} here (installed: {installed}). pip install {tracker}, or leave it out"
-        )
+    installed = [str(each.value) for each in tracking.get_available_trackers()]
+    if tracker and tracker not in installed:
+        have = ", ".join(installed) or "none"
+        raise UsageError(f"no tracker {tracker!r} here (installed: {have}). pip install {tracker}, or leave it out")
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", TIMEOUT_SECONDS)))
     accelerator = accelerate.Accelerator(
         mixed_precision="no",
@@ -55,12 +50,10 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
     kind = str(accelerator.distributed_type.value)
     if kind != "NO" and not kind.startswith("MULTI"):
         raise UsageError(f"{kind} is not supported: models of this size fit on every device. Launch with plain DDP")
-    processes, micro_batches = accelerator.num_processes, settings.training.micro_batches
-    if processes > micro_batches:
-        raise UsageError(
-            f"{processes} processes cannot share {micro_batches} micro-batches. "
-            "Raise training.micro_batches or launch fewer"
-        )
+    processes, parts = accelerator.num_processes, settings.training.micro_batches
+    if processes > parts:
+        advice = "Raise training.micro_batches or launch fewer"
+        raise UsageError(f"{processes} processes cannot share {parts} micro-batches. {advice}")
     return accelerator
 
 
@@ -86,7 +79,6 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """What the process exits with after the signal."""
         return INTERRUPTED if self.signal == signal.SIGINT else TERMINATED
 
 
@@ -112,7 +104,10 @@ def on_main(accelerator: Any, work: Callable[[], dict[str, Any] | None]) -> dict
         except OSError as error:
             failure = from_os_error(error)
     if accelerator.num_processes > 1:
-        code, answer = _broadcast(accelerator, [failure.exit_code if failure else 0, answer])
+        message = json.dumps([failure.exit_code if failure else 0, answer]).encode().ljust(MESSAGE_BYTES)
+        content = torch.tensor(list(message), dtype=torch.uint8, device=accelerator.device)
+        torch.distributed.broadcast(content, 0)
+        code, answer = json.loads(bytes(content.tolist()))
         if code and not failure:
             raise SystemExit(code)
     if failure:
@@ -120,12 +115,15 @@ def on_main(accelerator: Any, work: Callable[[], dict[str, Any] | None]) -> dict
     return answer
 
 
-def _broadcast(accelerator: Any, value: Any) -> Any:
-    """Return the main process' JSON-like value on all: its length, then its bytes."""
-    message = json.dumps(value).encode()
-    size = torch.tensor(len(message), device=accelerator.device)
-    torch.distributed.broadcast(size, 0)
-    padded = message[: int(size)].ljust(int(size))
-    content = torch.tensor(list(padded), dtype=torch.uint8, device=accelerator.device)
-    torch.distributed.broadcast(content, 0)
-    return json.loads(bytes(content.tolist()))
+def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
+    """Map a torch error to an NmtError; return the error itself where it is not a known one."""
+    text = str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+        now = settings.training.memory_tokens or "derived from the memory"
+        return StorageError(
+            f"out of memory. Compute fewer tokens at once: --set training.memory_tokens=N, now {now}; the run goes on "
+            "where it was. A micro-batch is the least: a new run may have more of them (training.micro_batches)"
+        )
+    if isinstance(error, torch.distributed.DistError) or "gloo" in text:
+        return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
+    return error

@@ -1,5 +1,6 @@
 """What a run takes, before it is started: sizes by formula, speed by a few real steps. Nothing is kept."""
 
+import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -10,11 +11,10 @@ from nmt_cli import artefact, recipe
 from nmt_cli.console import duration, say, table
 from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.training.batches import activation_bytes
 from nmt_cli.training.checkpoints import disk_megabytes
-from nmt_cli.training.distributed import largest, make_accelerator
+from nmt_cli.training.distributed import largest, make_accelerator, to_user_error
 from nmt_cli.training.metrics import peak_memory_mb
-from nmt_cli.training.train import Run, open_run, to_user_error
+from nmt_cli.training.train import Run, open_run
 from nmt_cli.transformer.model import parameter_count
 
 MEASURED_SECONDS = 10.0
@@ -52,9 +52,6 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     """Show what training a recipe on this machine takes, beside the paper's figures, and return the exit code.
 
     Without a prepared corpus speed is measured on random sentences of the usual length.
-
-    Raises:
-        NmtError: the recipe does not fit the corpus or this machine.
     """
     training, prepared = settings.training, artefact.present(data)
     with tempfile.TemporaryDirectory() as directory:
@@ -77,7 +74,6 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     tokens = training.tokens_per_step * 2 * tgt.sum() / (src.sum() + tgt.sum())
     parameters = parameter_count(settings.model, vocabulary)
     seconds = tokens / tokens_per_second
-    activations = activation_bytes(settings.model) * min(run.memory_tokens, training.tokens_per_step)
     here = {
         "device": f"{accelerator.num_processes} x {accelerator.device.type}, {str(run.dtype).removeprefix('torch.')}",
         "parameters": f"{parameters:,}",
@@ -88,7 +84,6 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
         "target tokens/s": f"{tokens_per_second:,.0f}",
         "time to the end": duration(min(training.steps * seconds, (training.max_hours or float("inf")) * 3600)),
         "memory for weights and Adam": f"{16 * parameters / 1e6:,.0f} MB",
-        "memory for activations": f"about {activations / 1e6:,.0f} MB",
         "memory, measured peak": f"{peak_memory_mb():,} MB",
         "disk for checkpoints": f"{disk_megabytes(training, parameters):,} MB",
     }
@@ -103,12 +98,13 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
 def _measure(run: Run) -> float:
     """Return target tokens per second, over real steps after a first one."""
     run.take_step(1, run.step_batch(0))
-    began, steps, tokens = time.monotonic(), 1, 0
-    while steps == 1 or not largest(run.accelerator, int(time.monotonic() - began >= MEASURED_SECONDS)):
-        batch = run.step_batch(steps)
-        steps += 1
-        run.take_step(steps, batch)
+    began, tokens = time.monotonic(), 0
+    for step in itertools.count(1):
+        batch = run.step_batch(step)
+        run.take_step(step + 1, batch)
         tokens += batch.tgt_tokens
+        if largest(run.accelerator, int(time.monotonic() - began >= MEASURED_SECONDS)):
+            break
     return tokens / (time.monotonic() - began)
 
 

@@ -81,8 +81,7 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     (The released code gave the label none of the even part: smoothing / (V - 2) on each other token.)
 
     Args:
-        hidden_ND: the decoder's output.
-        weight_VD: the tied embedding matrix, PAD first.
+        hidden_ND: the decoder's output; `weight_VD`: the tied embedding matrix, PAD first.
         labels_N: target ids, never PAD.
         smoothing: epsilon_ls.
     """
@@ -98,6 +97,5 @@ class LossModel(nn.Module):
         self.transformer, self.smoothing, self.dtype = transformer, smoothing, dtype
 
     def forward(self, batch: Batch, masks: Masks | None) -> tuple[Tensor, Tensor]:
-        """Return the label-smoothed loss and the plain nll, summed over target tokens."""
         hidden_ND = self.transformer(batch, masks, self.dtype)
         return smoothed_loss(*self.transformer.output_terms(hidden_ND), batch.tgt_out_N, self.smoothing)

@@ -18,12 +18,7 @@ if TYPE_CHECKING:  # reading the file needs no torch
 
 
 class Metrics:
-    """The metrics file of a run.
-
-    Args:
-        path: of the file; created where there is none.
-        size: bytes that belong to the run so far; what a killed process wrote after its last checkpoint is cut off.
-    """
+    """The metrics file of a run, cut back to `size` bytes: without what was written after the last checkpoint."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.file = path.open("a+b", buffering=0)
@@ -58,8 +53,7 @@ class Window:
     def __init__(self) -> None:
         self.start, self.steps, self.src_tokens, self.tgt_tokens = time.monotonic(), 0, 0, 0
         self.nll: torch.Tensor | float = 0.0
-        self.norm = 0.0
-        self.places = self.padded = 0
+        self.norm, self.places, self.padded = 0.0, 0, 0
 
     def add(self, nll: "torch.Tensor", norm: "torch.Tensor", batch: "StepBatch") -> None:
         """Count one step: its loss and gradient norm, its tokens, and the padding of what was computed here."""
@@ -97,20 +91,12 @@ def peak_memory_mb() -> int:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return all whole records; a last line cut short by a kill is left out.
-
-    Raises:
-        DataError: a line before the last is damaged.
-    """
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            if line.strip():
-                records.append(dict(json.loads(line)))
-        except (ValueError, TypeError):
-            if number < len(lines) - 1:
-                raise DataError(f"{path}, line {number} is damaged") from None
+    """Return all whole records; a last line cut short by a kill is left out."""
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    records: list[dict[str, Any]] = []
+    try:
+        for line in whole.split(b"\n") if whole else ():
+            records.append(dict(json.loads(line)))
+    except (ValueError, TypeError):
+        raise DataError(f"{path}, line {len(records) + 1} is damaged") from None
     return records

@@ -15,21 +15,14 @@ TRANSLATIONS = "translations.json"
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run directory and its corpus hold. What is not there yet is None or empty.
-
-    Attributes:
-        corpus: the prepared corpus the run was trained on.
-        steps: the records of metrics.jsonl that describe training steps.
-        validations: those that describe validations.
-        model: the manifest of `directory/model`.
-    """
+    """What a run directory and its corpus hold. What is not there yet is None or empty."""
 
     directory: Path
     settings: recipe.Recipe
     corpus: Corpus | None
-    steps: list[dict[str, Any]]
-    validations: list[dict[str, Any]]
-    model: dict[str, Any] | None
+    steps: list[dict[str, Any]]  # the records of metrics.jsonl about training
+    validations: list[dict[str, Any]]  # and those about validations
+    model: dict[str, Any] | None  # the manifest of directory/model
 
     def translations(self, split: str) -> list[str] | None:
         """Return what reproduce translated of "dev" or "test" with this very model and decoding, else None."""
@@ -48,24 +41,22 @@ def translations_id(model: dict[str, Any], decoding: recipe.Decoding) -> str:
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
     """Open a run, and its corpus where there is one: `data`, else data/<corpus> here or beside runs/.
 
-    Args:
-        directory: such as runs/base.
-        data: the prepared corpus.
-        any_corpus: accept a corpus that is not the one the run was trained on.
-
     Raises:
         MissingError: there is no such run, or no corpus in `data`.
-        DataError: a file is damaged, or the run was trained on another corpus.
+        DataError: a file is damaged, or the run was trained on another corpus and not `any_corpus` will do.
     """
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
-    settings = recipe.load_stored(directory / "recipe.yaml")
-    corpus = _open_corpus(directory, settings, data)
+    settings, model = recipe.load_stored(directory / "recipe.yaml"), directory / "model"
+    default = settings.corpus.directory
+    places = [data] if data else [p for p in (default, directory.resolve().parents[1] / default) if artefact.present(p)]
+    corpus = open_corpus(places[0]) if places else None
+    if not corpus:
+        warn(f"no prepared corpus in {default}: nothing can be said of texts and scores. Name it: --data DIR")
     trained_on = artefact.read_json(directory / "corpus.json").get("corpus")
     if corpus and corpus.identity != trained_on and not any_corpus:
         raise DataError(f"{directory} was trained on another corpus than {corpus.directory}. Name its own: --data DIR")
     records = metrics.read(directory / "metrics.jsonl")
-    model = directory / "model"
     return RunFiles(
         directory,
         settings,
@@ -74,14 +65,3 @@ def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = Fa
         validations=[record for record in records if "dev_nll" in record],
         model=artefact.verify(model, "model", content=False) if artefact.present(model) else None,
     )
-
-
-def _open_corpus(directory: Path, settings: recipe.Recipe, data: Path | None) -> Corpus | None:
-    if data is not None:
-        return open_corpus(data)
-    default = Path("data") / str(settings.corpus.name).removeprefix("hub:").replace("/", "-")
-    for place in (default, directory.resolve().parent.parent / default):
-        if artefact.present(place):
-            return open_corpus(place)
-    warn(f"no prepared corpus in {default}: nothing can be said of texts and scores. Name it: --data DIR")
-    return None

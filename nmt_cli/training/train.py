@@ -17,7 +17,7 @@ from nmt_cli.console import Progress, duration, say, warn
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.training import batches, checkpoints
-from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main
+from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import Metrics, Window
 from nmt_cli.training.optim import adam, noam_rate
@@ -41,11 +41,7 @@ class TrainOptions:
 
 
 def train(settings: recipe.Recipe, options: TrainOptions) -> int:
-    """Train a recipe's model to the end, resuming where an earlier process stopped, and return the exit code.
-
-    Raises:
-        NmtError: see the exit codes in errors.py.
-    """
+    """Train a recipe's model to the end, resuming where an earlier process stopped, and return the exit code."""
     accelerator = make_accelerator(settings, options.run, options.tracker)
     with Stop() as stop, contextlib.ExitStack() as lock:
 
@@ -120,36 +116,24 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
 
 @dataclass
 class Run:
-    """A run in training: its data, its model, and where they are computed.
-
-    Attributes:
-        accelerator: Accelerate's, which knows the device and the other processes.
-        transformer: the bare model; `model` is the same one with its loss, wrapped by Accelerate.
-        dtype: arithmetic; weights and Adam's state are float32.
-        memory_tokens: tokens of one side computed at once.
-        dev: None where nothing is validated.
-        metrics: on the main process.
-        progress_text: the last metrics, for the progress line.
-        failed_saves: checkpoints in a row that could not be written.
-        warned: that a validation is off the expected curve; once is enough.
-    """
+    """A run in training: its data, its model, and where they are computed."""
 
     settings: recipe.Recipe
     directory: Path
     corpus: Corpus
-    accelerator: Any
+    accelerator: Any  # Accelerate's, which knows the device and the other processes
     plan: batches.BatchPlan
-    transformer: Transformer
-    model: Any
+    transformer: Transformer  # the bare model
+    model: Any  # the same one with its loss, wrapped by Accelerate
     optimizer: Any
-    dtype: torch.dtype
-    memory_tokens: int
+    dtype: torch.dtype  # of the arithmetic; weights and Adam's state are float32
+    memory_tokens: int  # of one side, computed at once
     state: checkpoints.State
     dev: DevSet | None
-    metrics: Metrics | None
+    metrics: Metrics | None  # on the main process only
     progress_text: str = ""
-    failed_saves: int = 0
-    warned: bool = False
+    failed_saves: int = 0  # in a row
+    warned: bool = False  # that a validation is off the expected curve; once is enough
 
     def step_batch(self, index: int) -> batches.StepBatch:
         """Return this process' share of a step (from 0)."""
@@ -214,11 +198,7 @@ class Run:
 
 
 def open_run(settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Run:
-    """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch.
-
-    Raises:
-        NmtError: something does not fit.
-    """
+    """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch."""
     training, device = settings.training, accelerator.device
     dev = dev_set(corpus, settings)
     if training.patience and not dev:
@@ -272,27 +252,11 @@ def open_run(settings: recipe.Recipe, corpus: Corpus, accelerator: Any, director
     return run
 
 
-def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
-    """Map a torch error to an NmtError; return the error itself where it is not a known one."""
-    text = str(error)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
-        return StorageError(
-            "out of memory. Have fewer tokens computed at once: --set training.memory_tokens=N, now "
-            f"{settings.training.memory_tokens or 'derived from the memory'}; the run goes on where it was. A "
-            "micro-batch is the least: a new run may have more and smaller ones (training.micro_batches)"
-        )
-    if isinstance(error, torch.distributed.DistError) or "gloo" in text:
-        return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
-    return error
-
-
 def _flat(settings: recipe.Recipe) -> dict[str, str | float]:
     """Return the recipe as trackers want it: one level, numbers and text only."""
-    flat: dict[str, str | float] = {}
-    for section, values in recipe.to_plain(settings).items():
-        for key, value in values.items() if isinstance(values, dict) else [("", values)]:
-            flat[f"{section}.{key}".rstrip(".")] = value if isinstance(value, int | float) else str(value)
-    return flat
+    sections = {name: values for name, values in recipe.to_plain(settings).items() if isinstance(values, dict)}
+    flat = {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
+    return {key: value if isinstance(value, int | float) else str(value) for key, value in flat.items()}
 
 
 def _announce(run: Run) -> None:
@@ -309,11 +273,8 @@ def _announce(run: Run) -> None:
     if expect.parameters and expect.parameters != parameters:
         warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
     if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
-        low, high = expect.pairs
-        warn(
-            f"the recipe expects {low:,} to {high:,} training pairs, {run.corpus.directory} has {pairs:,}: "
-            "it is an excerpt, or was cleaned otherwise, and results will differ"
-        )
+        span = "{:,} to {:,} training pairs".format(*expect.pairs)
+        warn(f"the recipe expects {span}, {run.corpus.directory} has {pairs:,}: results will differ")
     if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 
@@ -344,22 +305,20 @@ def _count_skipped(run: Run, norm: Tensor) -> None:
 
 
 def _log(run: Run, window: Window, bar: Progress) -> None:
-    """Write one line of metrics: means over the window."""
-    training, state = run.settings.training, run.state
+    settings, state = run.settings, run.state
     nll = float(run.accelerator.reduce(torch.as_tensor(window.nll), "sum"))
     if run.metrics is None:
         return
     summary = window.summary(nll)
-    rate = noam_rate(state.step, run.settings.model.d_model, training)
-    epoch = round(state.step / run.plan.steps_per_epoch, 4)
-    record = {"step": state.step, "epoch": epoch, "rate": rate, **summary}
+    rate = noam_rate(state.step, settings.model.d_model, settings.training)
+    record = {"step": state.step, "epoch": round(state.step / run.plan.steps_per_epoch, 4), "rate": rate, **summary}
     run.metrics.write({**record, "seconds": state.seconds, "skipped": state.skipped})
     run.accelerator.log(record, step=state.step)
     bleu = f"  dev BLEU {state.dev_bleu:.1f}" if state.dev_bleu is not None else ""
     run.progress_text = f"nll {summary['nll']:.3f}{bleu}  {summary['tgt_tokens_per_second']:,.0f} tok/s"
     if bar.plain:
-        left = (training.steps - state.step) * (time.monotonic() - window.start) / window.steps
-        say(f"step {state.step:,}/{training.steps:,}  {run.progress_text}  {duration(left)} left")
+        left = (settings.training.steps - state.step) * (time.monotonic() - window.start) / window.steps
+        say(f"step {state.step:,}/{settings.training.steps:,}  {run.progress_text}  {duration(left)} left")
 
 
 def _validate(run: Run, dev: DevSet, bar: Progress) -> None:

@@ -1,23 +1,17 @@
-"""Three choices that the CPU made for us, measured as ratios: attention, dropout masks, and the memory allocator.
+"""CPU kernels: measurements behind the choices for attention and for dropout masks, as ratios of two ways.
 
-Attention and masks are measured in CPU time of one thread, which other work on the machine hardly changes.
+Measured in CPU time of one thread, which other work on the machine hardly changes. From the repository root:
 
-From the repository root, about two minutes:
-
-    NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/cpu_kernels.py
+    PYTHONPATH=. python tests/benchmarks/cpu_kernels.py
 """
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from train_speed import take_turns
-from training_systems import Job, default_corpus
 
 from nmt_cli.training.batches import ONES, _mask
 from nmt_cli.transformer.attention import dot_product_attention
@@ -67,18 +61,6 @@ def dropout() -> None:
     compare(f"{what}, to bf16", ("torch", "numpy"), (lambda: kept.to(torch.bfloat16), lambda: bits * one))
 
 
-def allocator() -> None:
-    """`train` with glibc's defaults and with freed memory kept, SMALL in bf16 (fp32 where there is no bf16)."""
-    systems = ("ours+defaults", "ours")
-    with tempfile.TemporaryDirectory() as directory:
-        corpus = str(default_corpus(Path(directory)))
-        windows = take_turns([Job(s, "small", "auto", corpus, 4096) for s in systems], rounds=4, seconds=6.0)
-    for what, key in (("CPU seconds", "cpu"), ("seconds", "seconds")):
-        slow, fast = (statistics.median(w[key] / w["updates"] for w in windows[s]) for s in systems)
-        memory = " and ".join(f"{max(w['memory'] for w in windows[s]):.0f}" for s in systems)
-        print(f"an update of SMALL, {what}: defaults {slow:.2f}, kept {fast:.2f}: {slow / fast:.2f} times; {memory} MB")
-
-
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     reuse_memory()
@@ -87,7 +69,6 @@ def main() -> None:
         attention(precision, 256, 16)
         attention(precision, 128, 32)
     dropout()
-    allocator()
 
 
 if __name__ == "__main__":

@@ -67,9 +67,8 @@ def test_the_heads(browser, pages):
     browser.hover("#from button:nth-child(4)")
     second = browser.evaluate(HEADS), browser.evaluate(FRAMES), browser.evaluate(SHADES)
     assert all(a != b for a, b in zip(first, second, strict=True))
-    assert (
-        browser.evaluate("document.querySelector('#from button:nth-child(4)').getAttribute('aria-pressed')") == "true"
-    )
+    pressed = "document.querySelector('#from button:nth-child(4)').getAttribute('aria-pressed')"
+    assert browser.evaluate(pressed) == "true"
 
     browser.evaluate("document.querySelector('#from button:nth-child(2)').focus()")
     focused = browser.evaluate(FRAMES)
@@ -85,6 +84,32 @@ def test_the_heads(browser, pages):
     check_quiet(browser, pages["attend"])
 
 
+def test_what_the_scale_does_and_where_attention_comes_from(browser, pages):
+    browser.open(pages["attend"])
+    rows = "[...document.querySelectorAll('#scale tr')].map(r => [...r.children].slice(2).map(e => +e.textContent))"
+    figures = browser.evaluate(rows)
+    assert len(figures) == 6  # three roles, with and without the division by sqrt(d_k)
+    for divided, plain in zip(figures[::2], figures[1::2], strict=True):
+        assert divided[0] < plain[0]  # without it the largest weight is larger,
+        assert divided[1] > plain[1]  # the entropy smaller
+        assert divided[2] > plain[2]  # and less of the gradient gets through
+    assert browser.evaluate("document.querySelector('#from [aria-pressed=true]').textContent") == "it"
+    named = "[...document.querySelectorAll('#{} text[text-anchor=end]')].map(e => e.textContent)"
+    assert browser.evaluate(named.format("every")) == ["1.1", "1.2", "2.1", "2.2"]
+    assert browser.evaluate(named.format("rollout")) == ["layer 2", "layer 1", "embeddings"]
+    shades = (
+        "[...document.querySelectorAll('#rollout .heat')].map(e => ['y', 'fill-opacity'].map(a => e.getAttribute(a)))"
+    )
+    sums: dict[str, float] = {}
+    for y, share in browser.evaluate(shades):
+        sums[y] = sums.get(y, 0) + float(share)
+    assert list(sums.values()) == pytest.approx([1, 1, 1], abs=0.05)  # nothing is lost on the way down
+    pixel = "[...document.querySelector('canvas').getContext('2d').getImageData(0, {}, 1, 1).data]"
+    assert browser.evaluate(pixel.format(0)) == [255, 255, 255, 255]  # sin 0 is 0, and sin 1 is positive: red
+    red, green, *_ = browser.evaluate(pixel.format(1))
+    assert red > green
+
+
 def test_roles_and_sentences(browser, pages):
     browser.open(pages["attend"])
     choose = "(e => {{ e.value = '{1}'; e.dispatchEvent(new Event('change')); }})(document.getElementById('{0}'))"
@@ -96,7 +121,6 @@ def test_roles_and_sentences(browser, pages):
     assert browser.evaluate("document.getElementById('at-title').textContent") == "looks at the source"
     browser.evaluate(choose.format("sentence", "1"))
     assert browser.evaluate("document.getElementById('source').textContent") == HOSTILE[0]
-    assert browser.evaluate("document.querySelectorAll('[data-sentence]:not([hidden])').length") == 1
     browser.evaluate(choose.format("sentence", "3"))
     assert "\\u202e" in browser.evaluate("document.getElementById('source').textContent")
     browser.evaluate(choose.format("layer", "1"))

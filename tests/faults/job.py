@@ -3,9 +3,9 @@
     python tests/faults/job.py SPECS.json
 
 SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} and what it is for:
-"ids": a directory to log in which sentences each rank computed in each update;
-"nan": [step, rank]: the loss of that update is NaN on that rank;
-"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that update.
+"ids": a directory to log in which sentences each rank computed in each step;
+"nan": [step, rank]: the loss of that step is NaN on that rank;
+"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step.
 
 Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. Where one fails,
 the others have 30 seconds, then they are killed, as launchers do.
@@ -22,47 +22,47 @@ from typing import Any
 
 import accelerate  # noqa: F401
 
-import nmt_cli.training.train  # noqa: F401
-from nmt_cli.training import update
-from nmt_cli.training.batches import Updates
+from nmt_cli.training.batches import BatchPlan
+from nmt_cli.training.loss import LossModel
+from nmt_cli.training.train import Run
 
 
 def inject(spec: dict[str, Any], rank: int) -> None:
-    """Patch this process' trainer as the spec says."""
+    """Patch this process' run as the spec says."""
     now = {"step": 0}
     if spec.get("ids"):
         log = (Path(spec["ids"]) / f"ids-{rank}.jsonl").open("a")
-        parts, batch = update.Trainer.parts, Updates.batch
+        step_batch, batch = Run.step_batch, BatchPlan.batch
         seen: list[int] = []
 
-        def logged_batch(self: Updates, sentences: Any, device: Any = "cpu") -> Any:
+        def logged_batch(self: BatchPlan, sentences: Any, device: Any = "cpu") -> Any:
             seen.extend(sentences.tolist())
             return batch(self, sentences, device)
 
-        def logged_parts(self: update.Trainer, step: int) -> Any:
+        def logged_step_batch(self: Run, index: int) -> Any:
             seen.clear()
-            result = parts(self, step)
-            log.write(json.dumps({"step": step, "ids": seen, "real": sum(p.weight for p in result[0])}) + "\n")
+            result = step_batch(self, index)
+            log.write(json.dumps({"step": index, "ids": seen}) + "\n")
             log.flush()
             return result
 
-        Updates.batch, update.Trainer.parts = logged_batch, logged_parts  # type: ignore[method-assign]
-    whole, forward = update.Trainer.update, update.LossModel.forward
+        BatchPlan.batch, Run.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]
+    take_step, forward = Run.take_step, LossModel.forward
 
-    def injected_update(self: update.Trainer, step: int, *rest: Any) -> Any:
+    def injected_step(self: Run, step: int, *rest: Any) -> Any:
         now["step"] = step
         if spec.get("kill") and spec["kill"][1:] == [step, rank]:
             os.kill(os.getpid(), getattr(signal, spec["kill"][0]))
-        return whole(self, step, *rest)
+        return take_step(self, step, *rest)
 
-    def injected_forward(self: update.LossModel, *inputs: Any) -> Any:
+    def injected_forward(self: LossModel, *inputs: Any) -> Any:
         loss, nll = forward(self, *inputs)
         if spec.get("nan") and spec["nan"] == [now["step"], rank]:
             loss = loss * float("nan")
         return loss, nll
 
-    update.Trainer.update = injected_update  # type: ignore[method-assign]
-    update.LossModel.forward = injected_forward  # type: ignore[method-assign]
+    Run.take_step = injected_step  # type: ignore[method-assign]
+    LossModel.forward = injected_forward  # type: ignore[method-assign]
 
 
 def start(spec: dict[str, Any], rank: int, port: int) -> int:

@@ -8,7 +8,6 @@ rename, which has its own tests.
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import sys
@@ -22,15 +21,15 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import MissingError, NmtError, OutputError, from_os_error
+from nmt_cli.errors import MissingError, NmtError, from_os_error
 from nmt_cli.recipe import Recipe
-from nmt_cli.training import checkpoints, metrics, start
+from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training.average import average
 from nmt_cli.training.checkpoints import State
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_model
 
-CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate", "ctypes.dlsym"}
+CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
 WRITING = os.O_WRONLY | os.O_RDWR
 # Real fsyncs cost a test most of its time and tell it nothing: SIGKILL does not empty the page cache.
 FAST = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
@@ -156,9 +155,9 @@ def test_a_save_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path, which: 
     prepare, step, before = SAVES[which]
     seen = set()
     for run, code in every_point(tmp_path, prepare, lambda run: checkpoint(run, step), error):
-        found = newest(run)
-        assert found in ((before, step) if code else (step,))
-        seen.add(found)
+        step_now = newest(run)
+        assert step_now in ((before, step) if code else (step,))
+        seen.add(step_now)
         if error and code:
             assert not temporaries(run)
         checkpoint(run, step)  # the next process finishes what was left
@@ -215,90 +214,68 @@ def value_of(directory: Path) -> float:
     return values.pop()
 
 
+@pytest.fixture
+def save(small: Recipe, numbers_corpus: Path) -> Callable[[Path, float], object]:
+    """Write a model directory whose weights all have one value: save(directory, 1.0)."""
+    tokenizer = numbers_corpus / "tokenizer.model"
+    return lambda directory, value: save_model(directory, model_of(small, value), small, tokenizer, {})
+
+
 @pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
 @pytest.mark.parametrize("before", [0.0, 1.0], ids=["no model", "a model"])
-@pytest.mark.parametrize("atomic", [True, False], ids=["exchange", "no exchange"])
-def test_a_model_is_replaced_in_one_step(
-    tmp_path: Path,
-    small: Recipe,
-    numbers_corpus: Path,
-    before: float,
-    error: int | None,
-    atomic: bool,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_reader_finds_the_old_model_or_the_new_one(
+    tmp_path: Path, save: Callable[[Path, float], object], before: float, error: int | None
 ) -> None:
-    if not atomic:
-        monkeypatch.setattr(artefact.ctypes, "CDLL", lambda name: object())
-
-    def write(value: float) -> Callable[[Path], None]:
-        tokenizer = numbers_corpus / "tokenizer.model"
-        return lambda run: save_model(run / "model", model_of(small, value), small, tokenizer, {}) if value else None
-
     nameless = 0
-    for run, code in every_point(tmp_path, write(before), write(2.0), error):
+    prepare = (lambda run: save(run / "model", before)) if before else (lambda run: None)
+    for run, code in every_point(tmp_path, prepare, lambda run: save(run / "model", 2.0), error):
         nameless += bool(before) and not (run / "model").exists()
         left = {path.name for path in run.iterdir()}
         again = run.with_name(f"{run.name}-again")
         shutil.copytree(run, again)
         assert value_of(run / "model") in ((before, 2.0) if code else (2.0,))
         for place in (run, again):  # the next writer finishes what was left, whether a reader came before it or not
-            write(3.0)(place)
+            save(place / "model", 3.0)
             assert value_of(place / "model") == 3.0
             assert {path.name for path in place.iterdir()} == {"model"}, left
         shutil.rmtree(again)
-    assert bool(nameless) == (not atomic and before > 0 and error is None)
+    assert bool(nameless) == (before > 0 and error is None)  # a reader puts the old one back
 
 
 def test_a_reader_that_comes_between_the_two_renames_does_not_stop_the_writer(
-    tmp_path: Path, small: Recipe, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, save: Callable[[Path, float], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artefact.ctypes, "CDLL", lambda name: object())
     real, model, seen = os.rename, tmp_path / "model", []
+    save(model, 1.0)
 
     def rename(source: Any, target: Any) -> None:
-        if Path(target) == model and ".tmp-" in str(source) and len(seen) < 3:
-            seen.append(len(seen))
-            if seen[-1]:
-                assert value_of(model) == 1.0, "the old one is put back and read"
+        if Path(target) == model and ".tmp-" in str(source) and len(seen) < 2:
+            seen.append(value_of(model))
         real(source, target)
 
-    for value in (1.0, 2.0):
-        monkeypatch.setattr(os, "rename", rename)
-        save_model(model, model_of(small, value), small, numbers_corpus / "tokenizer.model", {})
-    assert seen == [0, 1, 2]
+    monkeypatch.setattr(os, "rename", rename)
+    save(model, 2.0)
+    assert seen == [1.0, 1.0], "the old one is put back and read"
     assert value_of(model) == 2.0
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_no_file_is_written_in_the_place_of_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    for directory in (Path(), tmp_path / "here"):
-        with pytest.raises(OutputError, match="is a directory"):
-            artefact.replace_file(directory, b"")
-    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
-
-
-def test_without_an_exchange_of_names_a_model_is_still_replaced(
-    tmp_path: Path, small: Recipe, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_replacement_that_fails_at_the_last_rename_puts_the_old_one_back(
+    tmp_path: Path, save: Callable[[Path, float], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artefact.ctypes, "CDLL", lambda name: object())
-    for value in (1.0, 2.0):
-        save_model(tmp_path / "model", model_of(small, value), small, numbers_corpus / "tokenizer.model", {})
-    assert value_of(tmp_path / "model") == 2.0
-    real = os.rename
+    real, model = os.rename, tmp_path / "model"
+    save(model, 2.0)
 
     def fails_to_commit(source: Any, target: Any) -> None:
-        if Path(target) == tmp_path / "model" and "-trash-" not in str(source) and not fails.pop():
+        if Path(target) == model and ".tmp-" in str(source):
             raise OSError(errno.EIO, "I/O error")
         real(source, target)
 
-    fails = [True, False]
     monkeypatch.setattr(os, "rename", fails_to_commit)
     with pytest.raises(OSError, match="I/O error"):
-        save_model(tmp_path / "model", model_of(small, 3.0), small, numbers_corpus / "tokenizer.model", {})
-    assert value_of(tmp_path / "model") == 2.0
-    assert not temporaries(tmp_path)
+        save(model, 3.0)
+    assert value_of(model) == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
@@ -323,15 +300,16 @@ def test_an_average_is_committed_in_one_step(
 def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
     tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, error: int | None
 ) -> None:
-    corpus, settings = open_corpus(numbers_corpus), tiny_recipe()
+    settings = tiny_recipe()
 
-    def found(run: Path) -> None:
-        start._check_same(settings, corpus, run)
+    def start(run: Path) -> None:
+        checkpoints.check_run(settings, numbers_corpus, run)
 
-    for run, code in every_point(tmp_path, lambda run: None, found, error):
+    for run, code in every_point(tmp_path, lambda run: None, start, error):
         assert code or (run / "recipe.yaml").exists()
-        found(run)
+        start(run)
         assert recipe.load(run / "recipe.yaml") == settings
+        corpus = open_corpus(numbers_corpus)
         assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
         assert artefact.sha256(run / "tokenizer.model") == artefact.sha256(corpus.tokenizer_file)
 
@@ -405,7 +383,7 @@ def test_a_damaged_line_of_metrics_is_refused(tmp_path: Path) -> None:
 def trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     """Record fsyncs and renames by path, in order."""
     events: list[tuple[str, str]] = []
-    fsync, rename, replace, exchange = os.fsync, os.rename, os.replace, artefact._exchange
+    fsync, rename, replace = os.fsync, os.rename, os.replace
 
     def record(kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(source: Any, target: Any = None) -> None:
@@ -419,11 +397,10 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
         patch.setattr(os, "fsync", record("fsync", fsync))
         patch.setattr(os, "rename", record("rename", rename))
         patch.setattr(os, "replace", record("rename", replace))
-        patch.setattr(artefact, "_exchange", record("rename", exchange))
         yield events
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["new", "exchanged"])
+@pytest.mark.parametrize("again", [False, True], ids=["new", "replaced"])
 def test_a_checkpoint_is_on_the_disk_before_its_name_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
@@ -450,20 +427,3 @@ def test_a_replaced_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monke
     assert [kind for kind, _ in events] == ["fsync", "rename", "fsync"]
     assert events[1][1] == f"{events[0][1]}->{tmp_path / 'best.json'}"
     assert events[2][1] == str(tmp_path)
-
-
-def test_files_of_a_checkpoint_have_the_rights_of_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        checkpoint(tmp_path, 10)
-    finally:
-        os.umask(before)
-    for path in checkpoints.directory_of(tmp_path, 10).iterdir():
-        assert path.stat().st_mode & 0o777 == 0o640, path
-
-
-def test_there_is_no_pickle_in_a_checkpoint(tmp_path: Path) -> None:
-    checkpoint(tmp_path, 10)
-    names = {path.name for path in checkpoints.directory_of(tmp_path, 10).iterdir()}
-    assert names == {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
-    json.loads((checkpoints.directory_of(tmp_path, 10) / "state.json").read_text())

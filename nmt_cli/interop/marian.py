@@ -1,0 +1,171 @@
+"""Our weights and vocabulary as transformers stores them (Marian for post-norm, Pegasus for pre-norm), and back.
+
+Two things differ besides names. Theirs has the sines of the positional encoding in the first half of d_model and the
+cosines in the second, ours alternates them: a permutation of d_model, applied to every weight that reads or writes
+the residual stream, turns one into the other exactly. And PAD, first in our vocabulary, is last in theirs, because
+CTranslate2 drops the last row of a Marian model and starts from a zero embedding instead.
+"""
+
+import importlib
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli import recipe
+from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.transformer.weights import LoadedModel
+
+SHARED, BIAS = "model.shared.weight", "final_logits_bias"
+NO_LOGIT = -1e9  # what transformers adds to a logit that must never win; ours is -inf
+LONGEST = 512  # tokens of output: theirs has one limit for all sentences
+CONFIG = {  # our settings by what theirs are called
+    "num_layers": ["encoder_layers", "decoder_layers"],
+    "d_model": ["d_model"],
+    "d_ff": ["encoder_ffn_dim", "decoder_ffn_dim"],
+    "num_heads": ["encoder_attention_heads", "decoder_attention_heads"],
+    "dropout": ["dropout"],
+    "max_length": ["max_position_embeddings"],
+    "activation": ["activation_function"],
+}
+# Modules of a layer. Where theirs are several, ours holds them end to end along dimension 0.
+ENCODER = {
+    "self_attention.query_key_value": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "self_attention.output": ["self_attn.out_proj"],
+    "residuals.0.norm": ["self_attn_layer_norm"],
+    "feed_forward.inner": ["fc1"],
+    "feed_forward.outer": ["fc2"],
+    "residuals.1.norm": ["final_layer_norm"],
+}
+DECODER = {
+    **ENCODER,
+    "cross_attention.query": ["encoder_attn.q_proj"],
+    "cross_attention.key_value": ["encoder_attn.k_proj", "encoder_attn.v_proj"],
+    "cross_attention.output": ["encoder_attn.out_proj"],
+    "residuals.1.norm": ["encoder_attn_layer_norm"],
+    "residuals.2.norm": ["final_layer_norm"],
+}
+
+
+def library(name: str) -> Any:
+    """Import transformers or ctranslate2, else raise UsageError; silence what transformers prints while it works."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise UsageError(f'this needs the package {name}. Install it: pip install "nmt-cli[export]"') from None
+    if name == "transformers":
+        module.logging.set_verbosity_error()
+        module.logging.disable_progress_bar()
+        warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+    return module
+
+
+def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each of our tensors and of theirs, but for the embedding and the output bias."""
+    for stack, layer in (("encoder", ENCODER), ("decoder", DECODER)):
+        numbers = range(settings.num_layers)
+        modules = {f"{stack}.{i}.{ours}": (f"layers.{i}.", theirs) for i in numbers for ours, theirs in layer.items()}
+        if settings.norm == "pre":
+            modules[f"{stack}_norm"] = ("", ["layer_norm"])
+        for ours, (prefix, theirs) in modules.items():
+            for kind in ("weight", "bias"):
+                yield f"{ours}.{kind}", [f"model.{stack}.{prefix}{name}.{kind}" for name in theirs]
+
+
+def _reordered(name: str, tensor: Tensor, places: Tensor) -> Tensor:
+    """Reorder d_model in our tensor `name`: columns where it reads the residual stream, else rows."""
+    reads = name.rpartition(".")[0].endswith(("query", "key_value", "inner"))
+    return tensor if reads and tensor.dim() == 1 else tensor.index_select(int(reads), places)
+
+
+def sines_first(d_model: int) -> Tensor:
+    """Return the places of our d_model in the order of theirs."""
+    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+
+
+def exported_ids(size: int) -> list[int]:
+    """Return the id that each of our tokens has in an exported vocabulary."""
+    return [(i - 1) % size for i in range(size)]
+
+
+def _special_ids(size: int) -> dict[str, int]:
+    pad, eos = size - 1, EOS - 1
+    return {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": eos, "forced_eos_token_id": eos}
+
+
+def to_marian(tensors: dict[str, Tensor], settings: recipe.Model) -> dict[str, Tensor]:
+    """Return their weights, by their names, for ours; biases that ours does not have are zeros."""
+    places = sines_first(settings.d_model)
+    embedding = tensors["embedding.weight"].roll(-1, 0).index_select(1, places)
+    bias = tensors.get("output_bias", torch.zeros(len(embedding))).roll(-1, 0)[None]
+    bias[0, -1] = NO_LOGIT
+    result = {SHARED: embedding, BIAS: bias}
+    for ours, theirs in _names(settings):
+        tensor = _reordered(ours, tensors.get(ours, torch.zeros(len(theirs) * settings.d_model)), places)
+        result.update(zip(theirs, (part.clone() for part in tensor.chunk(len(theirs))), strict=True))
+    return result
+
+
+def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[int]) -> dict[str, Tensor]:
+    """Return our weights for theirs; `ids` are their ids of our tokens."""
+    places = sines_first(settings.d_model).argsort()
+    result = {"embedding.weight": tensors[SHARED].index_select(1, places)[ids]}
+    if settings.output_bias:
+        result["output_bias"] = tensors[BIAS].flatten()[ids]
+    for tensor in result.values():
+        tensor[PAD] = 0
+    for ours, theirs in _names(settings):
+        if settings.attention_bias or "attention" not in ours or not ours.endswith(".bias"):
+            result[ours] = _reordered(ours, torch.cat([tensors[name] for name in theirs]), places)
+    return result
+
+
+def write_marian(loaded: LoadedModel, out: Path) -> None:
+    """Write what transformers loads into a directory; DataError if Marian and Pegasus cannot compute this model."""
+    settings, corpus, size = loaded.recipe.model, loaded.recipe.corpus, loaded.model.vocabulary_size
+    if settings.positions != "sinusoidal":
+        raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
+    if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
+        raise DataError("this model cannot be exported: its heads x d_k or x d_v is not d_model, theirs always is")
+    transformers, pre = library("transformers"), settings.norm == "pre"
+    config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
+        **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
+        **_special_ids(size),
+        vocab_size=size,
+        unk_token_id=UNK - 1,
+        scale_embedding=True,
+        static_position_embeddings=True,
+        normalize_before=pre,  # these two are read by CTranslate2
+        normalize_embedding=False,
+    )
+    with torch.device("meta"):
+        theirs = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
+    tokens = Tokenizer(loaded.tokenizer_file).pieces(list(range(size)))
+    vocabulary = dict(zip(tokens, exported_ids(size), strict=True))
+    (out / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")
+    for side in ("source", "target"):
+        (out / f"{side}.spm").write_bytes(loaded.tokenizer_file.read_bytes())
+    tokenizer_config = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": corpus.src,
+        "target_lang": corpus.tgt,
+        "model_max_length": settings.max_length,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # "</s>" in a text is text
+        **{"unk_token": tokens[UNK], "eos_token": tokens[EOS], "pad_token": tokens[PAD]},
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), "utf-8")
+
+
+def write_generation_config(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
+    """Write how transformers searches by default: the recipe's beam, and a length penalty close to ours."""
+    size, longest = loaded.model.vocabulary_size, min(LONGEST, loaded.recipe.model.max_length)
+    options = {"num_beams": loaded.recipe.decoding.beam, "length_penalty": length_penalty, "max_length": longest}
+    config = library("transformers").GenerationConfig(**options, **_special_ids(size), bad_words_ids=[[size - 1]])
+    config.save_pretrained(out)

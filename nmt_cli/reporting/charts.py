@@ -1,0 +1,92 @@
+"""Line charts: where everything goes in an SVG image, which the templates' macro `chart` draws."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # of the image; its edges
+MOST_POINTS = 400  # of a line: more cannot be told apart at this width
+COLOURS = 6
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart: (x, value) in order; lines of one run share a colour."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int = 0
+    dashed: bool = False
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return round numbers from low to high, about `count` of them."""
+    rough = (high - low) / count
+    unit = 10 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * 0.999)
+    return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return round numbers for a logarithmic axis: 1, 2, 5, 10 and so on; evenly spaced ones within half a decade."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = [f * 10.0**d for d in decades for f in (1, 2, 5) if low * 0.999 <= f * 10.0**d <= high * 1.001]
+    return steps if len(steps) > 2 else ticks(low, high)
+
+
+def _label(value: float) -> str:
+    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    band: tuple[float, float, str] | None = None,
+    marks: Sequence[float] = (),
+    *,
+    log: bool = False,
+) -> dict[str, Any] | None:
+    """Lay out a chart; None where no line has a point.
+
+    Args:
+        band: a range of values to shade: lowest, highest and what it is.
+        marks: x of lines from top to bottom.
+        log: makes the values' axis logarithmic; values that are not positive are drawn at its lower end.
+    """
+    lines = [line for line in lines if line.points]
+    if not lines:
+        return None
+    values = [value for line in lines for _, value in line.points] + list(band[:2] if band else ())
+    least = min([value for value in values if value > 0], default=1.0)
+
+    def scaled(value: float) -> float:
+        return math.log10(max(value, least)) if log else value
+
+    low, high = scaled(min(values)), scaled(max(values))
+    low, high = (low, high) if high - low > 1e-12 else (low - abs(low or 1) * 0.1, high + abs(high or 1) * 0.1)
+    low = min(low, 0) if not log and 0 <= low < 0.5 * high else low
+    end = max(line.points[-1][0] for line in lines) or 1
+
+    def x(step: float) -> float:
+        return round(SIZE["left"] + step / end * (SIZE["right"] - SIZE["left"]), 1)
+
+    def y(value: float) -> float:
+        return round(SIZE["top"] + (high - scaled(value)) / (high - low) * (SIZE["bottom"] - SIZE["top"]), 1)
+
+    curves = []
+    for line in lines:
+        points = [*line.points[: -1 : math.ceil(len(line.points) / MOST_POINTS)], line.points[-1], line.points[-1]]
+        path = " ".join(f"{x(step)},{y(value)}" for step, value in points)  # the last one twice: one alone is a dot
+        style = f"s{line.colour % COLOURS}{' dashed' * line.dashed}"
+        curves.append({"name": line.name, "last": line.points[-1], "style": style, "path": path})
+    ys = log_ticks(10**low, 10**high) if log else ticks(low, high)
+    return {
+        **SIZE,
+        "title": title,
+        "rows": [(y(value), _label(value)) for value in ys],
+        "columns": [(x(step), _label(step)) for step in ticks(0, end)],
+        "curves": curves,
+        "marks": [x(mark) for mark in marks],
+        "band": (y(band[1]), max(2.0, round(y(band[0]) - y(band[1]), 1)), band[2]) if band else None,
+    }

@@ -1,0 +1,150 @@
+"""Metrics of lines of text: sacreBLEU's BLEU, chrF and TER, the paper's own BLEU, and significance tests.
+
+Lists of lines go in and unequal counts are refused: sacreBLEU's library silently cuts to the shorter side.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmt_cli.errors import DataError
+from nmt_cli.scoring import paper_bleu as paper
+
+# The names of metrics as options, and in results.
+METRICS = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
+METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes"}
+SIGNIFICANT = 0.05  # the p-value below which --fail-if-worse fails
+# What detokenised text hardly ever holds: a stop cut off, Moses' entities, BPE and SentencePiece marks.
+TOKENISED = re.compile(r" [.,](?:\s|$)|&(?:quot|apos|amp|#\d+);|@@ |@-@|▁")
+# Published figures, by metric and tokens in the references of newstest2014 (3,003 lines): these counts tell the test
+# set, whatever its file is called. Source: the paper's Table 2; results published with fairseq and CTranslate2; the
+# line NVIDIA fitted through both scales (0.978 x - 0.05).
+COMPARABLE = {
+    ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU of newstest2014 en-de. "
+    "The paper's 27.3 and 28.4 are another metric, about 26.6 and 27.7 on this scale",
+    ("bleu", 77_306): "41.4 (Ott et al. 2018, big) and other sacreBLEU of newstest2014 en-fr. "
+    "The paper's 38.1 and 41.8 are another metric",
+    ("paper-bleu", 64_496): "the paper's 27.3 (base) and 28.4 (big), and 29.3 (Ott et al. 2018). Not with sacreBLEU. "
+    "Their reference had all quotation marks in ASCII: --metric paper-bleu-quotes",
+    ("paper-bleu", 81_149): "the paper's 38.1 (base) and 41.8 (big), whose scorer was never published. "
+    "Not with sacreBLEU, nor with the 43.2 of Ott et al. 2018 (hyphens split)",
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """The score of a corpus by one metric, with all that is needed to compare it."""
+
+    metric: str  # the option's name, such as "chrf"
+    name: str  # such as "chrF2"
+    score: float  # 0 to 100; TER may exceed 100
+    signature: str  # everything that has an influence on the score, as sacreBLEU writes it
+    details: dict[str, Any]  # the counts behind the score
+    compare_with: str  # the published figures that it may be compared with
+    verbose: str = ""  # the details for people to read
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A score beside the baseline's, by sacreBLEU's paired bootstrap (bs) and approximate randomisation (ar)."""
+
+    metric: str
+    name: str
+    p_bs: float
+    signature_bs: str
+    baseline: float
+    score: float
+    difference: float
+    baseline_ci: float  # half of the 95 % interval
+    score_ci: float
+    p_ar: float
+    signature_ar: str
+    significantly_worse: bool
+
+
+def comparable(metric: str, signature: str, reference_length: int, language: str | None) -> str:
+    """Return the published figures that a score may be compared with; the length is in the metric's own tokens."""
+    family = metric.removesuffix("-quotes")
+    published = COMPARABLE.get((family, reference_length))
+    if published and "case:mixed" in signature:
+        return published
+    if family == "paper-bleu":
+        kind = "tokenised, compound-split" if language == "de" else "Moses-tokenised"
+        return f"{kind} BLEU on the same test set. Not with sacreBLEU"
+    return "figures with this signature on the same test set"
+
+
+def _sacrebleu(metric: str, references: Sequence[list[str]], tokenize: str = "13a", lowercase: bool = False) -> Any:
+    """Return sacreBLEU's metric with its references prepared; for the paper's BLEU, one that takes its tokens."""
+    from sacrebleu import BLEU, CHRF, TER
+
+    if metric == "chrf":
+        return CHRF(lowercase=lowercase, references=references)
+    if metric == "ter":
+        return TER(references=references)
+    if metric == "bleu":
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=references)
+    return BLEU(tokenize="none", smooth_method="none", force=True, references=references)
+
+
+def score_lines(
+    metric: str, hypotheses: list[str], references: Sequence[list[str]], baseline: list[str] | None = None,
+    *, language: str = "", tokenize: str = "13a", lowercase: bool = False,
+) -> tuple[Score, Comparison | None]:  # fmt: skip
+    """Return the score of raw lines, and the comparison with the baseline's where there is one.
+
+    Raises:
+        DataError: no lines, or unequal numbers of them.
+    """
+    if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
+        counts = ", ".join(f"{len(lines):,}" for lines in references)
+        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references")
+    fold_quotes, last = metric.endswith("quotes"), 1 + len(references)
+    if metric.startswith("paper"):
+        texts = [hypotheses, *references, *([baseline] if baseline else [])]
+        tokens = [[paper.prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts]
+        result: Any = paper.multi_bleu(*tokens[:last])
+        signature = paper.signature(language, len(references), fold_quotes=fold_quotes)
+        if baseline:
+            hypotheses, *references, baseline = ([line.decode() for line in lines] for lines in tokens)
+            scorer = _sacrebleu(metric, references)
+    else:
+        scorer = _sacrebleu(metric, references, tokenize, lowercase)
+        result = scorer.corpus_score(hypotheses, None)
+        signature = str(scorer.get_signature())
+    details, verbose = {}, ""
+    if "bleu" in metric:
+        bleu = paper.MultiBleu(result.score, tuple(result.precisions), result.bp, result.sys_len, result.ref_len)
+        details, verbose = bleu.details(), bleu.verbose
+    compare_with = comparable(metric, signature, details.get("ref_len", 0), language)
+    score = Score(metric, METRICS[metric], float(result.score), signature, details, compare_with, verbose)
+    return score, _compare(metric, scorer, baseline, hypotheses) if baseline else None
+
+
+def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> Comparison:
+    from sacrebleu.significance import PairedTest
+
+    values: dict[str, Any] = {"metric": metric, "name": METRICS[metric]}
+    for test in ("ar", "bs"):
+        paired: Any = PairedTest([("baseline", baseline), ("this", hypotheses)], {metric: scorer}, None, test)
+        signatures, results = paired()
+        ((key, signature),) = signatures.items()
+        old, new = results[key]
+        values |= {f"p_{test}": float(new.p_value), f"signature_{test}": str(signature)}
+    values |= {"baseline": float(old.score), "score": float(new.score)}  # intervals are the bootstrap's
+    values |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci), "difference": float(new.score - old.score)}
+    worse = values["difference"] > 0 if metric == "ter" else values["difference"] < 0
+    return Comparison(**values, significantly_worse=worse and values["p_bs"] < SIGNIFICANT)
+
+
+def corpus_bleu(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:
+    """Return sacreBLEU's BLEU (13a, cased, 0 to 100) of detokenised lines, and its signature; as `score_lines`."""
+    score, _ = score_lines("bleu", hypotheses, references)
+    return score.score, score.signature
+
+
+def corpus_chrf(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:
+    """Return sacreBLEU's chrF2 (0 to 100) and its signature; as `score_lines`."""
+    score, _ = score_lines("chrf", hypotheses, references)
+    return score.score, score.signature
