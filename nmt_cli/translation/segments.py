@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 
 _CLOSERS = "[\"'\u201d\u2019\u00bb)\\]]*"
 _SENTENCE_END = re.compile(rf"[.!?\u2026]{_CLOSERS}(?=\s)|[\u3002\uff01\uff1f]{_CLOSERS}")
@@ -76,6 +76,11 @@ def length_penalty(length: Length, alpha: float) -> Length:
     return penalty
 
 
+def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
+    """Return each line's ids, closed by EOS; [] for a line without text."""
+    return [[*ids, EOS] if ids else [] for ids in tokenizer.encode([normalise(line) for line in lines])]
+
+
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> ScoredTranslation:
     """Return a line's translation from its segments'; an empty one for a line without any."""
     texts = tokenizer.decode([part.ids for part in parts])
@@ -83,7 +88,7 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Sco
     values = [value for part in parts for value in part.token_log_probabilities]
     total = math.fsum(part.log_probability for part in parts)
     score = parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha)
-    tokens = [token for part in parts for token in tokenizer.pieces([*part.ids, EOS])]
+    tokens = [token for part in parts for token in tokenizer.tokens([*part.ids, EOS])]
     return ScoredTranslation(text, total, score, tokens, values, [i for part in parts for i in part.ids])
 
 
@@ -146,7 +151,7 @@ def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
 
     The source is closed by EOS, and so are its halves.
     """
-    tokens = tokenizer.pieces(ids[:-1])
+    tokens = tokenizer.tokens(ids[:-1])
     if len(tokens) < SMALLEST:
         return []
     middle = len(tokens) / 2

@@ -31,7 +31,6 @@ READ_BYTES = 1 << 16
 COUNTED_BYTES = 1 << 30  # a second's work
 MAX_ATTENTION_BYTES = 1 << 30
 SCORE_FIELDS = ("log_probability", "score", "tokens", "token_log_probabilities")
-__all__ = ["Sampling", "TranslateOptions", "choose_models", "translate"]
 
 
 @dataclass(frozen=True)
@@ -285,7 +284,7 @@ def _alignment(tokenizer: Tokenizer, translation: Translation, weights: list[dic
 
 def _word_numbers(tokenizer: Tokenizer, ids: list[int], number: int) -> list[int]:
     """Return the number of the word that each token belongs to; the first word has this number."""
-    starts = [token.startswith("\u2581") for token in tokenizer.pieces(ids)]
+    starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids)]
     return [number + step for step in itertools.accumulate([0, *starts[1:]])] if starts else []
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from nmt_cli import recipe
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import check_int8, choose_device, choose_dtype, has_int8
@@ -221,7 +220,7 @@ class Translator:
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
             for number, pair in chunk:
-                src, tgt = ([*i, EOS] for i in self.tokenizer.encode([normalise(side) for side in pair]))
+                src, tgt = (side or [EOS] for side in segments.encode(self.tokenizer, pair))
                 if max(len(src), len(tgt)) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
                 ids.append((src, tgt))
