@@ -29,7 +29,7 @@ from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
 from nmt_cli.translation import translator as module
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.segments import Segment, SegmentOptions, halves, looping, split_line
+from nmt_cli.translation.segments import Segment, halves, looping, split_line
 from nmt_cli.translation.translate import (
     MAX_LINE_BYTES,
     LineReader,
@@ -411,7 +411,8 @@ def test_hundreds_of_samples_all_have_random_numbers_of_their_own(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "split_line", lambda *_: [[5, EOS]] * 3)
-    lines = module._Lines(translator, iter(["rot " * 9, "rot " * 9]), None, SegmentOptions(9, 2, True, 300))
+    lines = module._Lines(translator, iter(["rot " * 9, "rot " * 9]), None, split=True, samples=300)
+    lines.limit = 2
     wanted = lines.segments()
     chosen = [segment for segment in (next(wanted) for _ in range(1800)) if isinstance(segment, Segment)]
     assert len({segment.key for segment in chosen}) == len({segment.id for segment in chosen}) == 1800

@@ -49,16 +49,6 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class SegmentOptions:
-    """How lines become segments."""
-
-    longest: int  # most tokens the model can count, of a source or a translation, with EOS
-    limit: int  # longest source the model was trained on, in tokens with EOS
-    split: bool  # cut longer lines in several, and try failed translations again in halves; else cut lines off
-    samples: int = 0  # drawn of each line; 0 for search
-
-
-@dataclass(frozen=True)
 class ScoredTranslation:
     """One translation of a line, joined from its segments'."""
 

@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.search import SearchSettings, score_targets, search_with_oom_retry
-from nmt_cli.translation.segments import Hypothesis, ScoredTranslation, Segment, SegmentOptions, length_penalty
+from nmt_cli.translation.segments import Hypothesis, ScoredTranslation, Segment, length_penalty
 from nmt_cli.translation.workers import POLL_SECONDS, Workers
 
 CHUNK_LINES, CHUNK_CHARACTERS = 8192, 64 << 20  # read and sorted at once
@@ -181,14 +181,11 @@ class Translator:
             sampling=sampling,
         )
         split = decoding.split if split is None else split
-        trained = self.recipe.corpus.cleaning.max_tokens if split else None
-        limit = min(trained or self.max_length, self.max_length)
-        options = SegmentOptions(self.max_length, limit, split, n_best if sampling else 0)
         if len(self._devices) > 1 and not self._workers:
             if self.device.type == "cpu":
                 self.models  # noqa: B018 - made before the fork, so that all processes share them
             self._workers = Workers(self._devices, self._on)
-        return self._results(_Lines(self, lines, prefixes, options), settings, n_best)
+        return self._results(_Lines(self, lines, prefixes, split, n_best if sampling else 0), settings, n_best)
 
     def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
         self.device = device
@@ -242,9 +239,11 @@ class _Line:
 class _Lines:
     """The lines of one call of `translate`, from reading to joining."""
 
-    def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, options: SegmentOptions) -> None:
+    def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, split: bool, samples: int) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
-        self.lines, self.options = iter(lines), options
+        self.lines, self.split, self.samples = iter(lines), split, samples
+        trained = translator.recipe.corpus.cleaning.max_tokens if split else None
+        self.limit = min(trained or translator.max_length, translator.max_length)
         self.prefixes = None if prefixes is None else iter(prefixes)
         self.read, self.ended = 0, False
         self.pending: deque[_Line] = deque()  # read and not given back
@@ -289,7 +288,7 @@ class _Lines:
         for text, ids in zip(texts, self.tokenizer.encode(texts), strict=True):
             self.read += 1
             prefix = self._prefix() if self.prefixes else []
-            line = _Line(self.read, [[] for _ in range(max(1, self.options.samples))])
+            line = _Line(self.read, [[] for _ in range(max(1, self.samples))])
             for place, source in enumerate(self._sources(text, [*ids, EOS]) if ids else []):
                 for sample, draft in enumerate(line.drafts):
                     key = (line.number << PLACE_BITS | place & (1 << PLACE_BITS) - 1) << SAMPLE_BITS | sample
@@ -306,21 +305,21 @@ class _Lines:
         return segment
 
     def _sources(self, text: str, ids: list[int]) -> list[list[int]]:
-        if len(ids) <= self.options.limit:
+        if len(ids) <= self.limit:
             return [ids]
-        if self.options.split:
+        if self.split:
             self.counts.split += 1
-            return segments.split_line(self.tokenizer, text, self.options.limit)
+            return segments.split_line(self.tokenizer, text, self.limit)
         self.counts.cut += 1
-        return [[*ids[: self.options.limit - 1], EOS]]
+        return [[*ids[: self.limit - 1], EOS]]
 
     def _prefix(self) -> list[int]:
         text = next(self.prefixes, None) if self.prefixes else None
         if text is None:
             raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
         ids = self.tokenizer.encode([normalise(text)])[0]
-        self.counts.prefixes_cut += len(ids) >= self.options.longest
-        return ids[: self.options.longest - 1]
+        self.counts.prefixes_cut += len(ids) >= self.translator.max_length
+        return ids[: self.translator.max_length - 1]
 
     def settle(self, number: int, hypotheses: list[Hypothesis]) -> None:
         """Take the result of a segment; where it is empty or repeats itself, queue the segment's halves."""
@@ -330,7 +329,7 @@ class _Lines:
         best = hypotheses[0].ids
         self.counts.tokens += sum(len(h.ids) for h in hypotheses)
         failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
-        if failed and self.options.split and not self.options.samples and segment.depth < MAX_RETRIES:
+        if failed and self.split and not self.samples and segment.depth < MAX_RETRIES:
             for ids in segments.halves(self.tokenizer, segment.ids):
                 prefix = [] if segment.halves else segment.prefix
                 segment.halves.append(self._open(line, ids, prefix, segment.key, segment.depth + 1))
@@ -344,7 +343,7 @@ class _Lines:
             drafts = [[leaf for segment in draft for leaf in segment.leaves()] for draft in line.drafts]
             hypotheses = []
             for rank in range(n_best):
-                draft, place = (drafts[rank], 0) if self.options.samples else (drafts[0], rank)
+                draft, place = (drafts[rank], 0) if self.samples else (drafts[0], rank)
                 parts = [leaf.hypotheses[min(place, len(leaf.hypotheses) - 1)] for leaf in draft]
                 hypotheses.append(segments.join(self.tokenizer, parts, alpha))
             pairs = [(leaf.ids, [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]]
