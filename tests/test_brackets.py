@@ -64,12 +64,12 @@ def test_the_brackets_of_a_corpus_are_summed_before_they_are_divided() -> None:
     total = corpus_brackets([GOLD, ATTACHED, "S S", ""], [GOLD, GOLD, "NP NN /NP", ""])
     # gold 6 + 6 + 1, found 6 + 7 + 0, matched 6 + 6 + 0; complete: the first and the empty one
     assert total == Brackets(13, 13, 12, 4, 2, 0, 1)
-    assert (total.precision, total.recall, total.f1) == pytest.approx((1200 / 13, 1200 / 13, 1200 / 13))
+    assert total.scores() == pytest.approx((1200 / 13, 1200 / 13, 1200 / 13))
     assert corpus_brackets([ATTACHED, "S S /S"], [GOLD, "NP NN /NP"]) == Brackets(7, 7, 6, 2, 0, 1, 0)
     total = corpus_brackets(["S VB /S"], ["S NP VB /NP /S"])
-    assert (total.precision, total.recall, total.f1) == (100, 50, pytest.approx(200 / 3))
+    assert total.scores() == (100, 50, pytest.approx(200 / 3))
     total = corpus_brackets(["X"], ["S VB /S"])
-    assert (total.precision, total.recall, total.f1) == (0, 0, 0)
+    assert total.scores() == (0, 0, 0)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
