@@ -32,12 +32,7 @@ def score_brackets(options: ScoreOptions, hypotheses: list[str] | None = None) -
 
 
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
-    """As `scoring.score.evaluate`, for trees.
-
-    Raises:
-        UsageError: options that mean nothing for trees.
-        DataError: there is something else than trees, or line counts differ.
-    """
+    """As `scoring.score.evaluate`, for trees."""
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
         raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")
     report = read_inputs(options, hypotheses, _linearise)

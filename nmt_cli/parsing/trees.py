@@ -104,10 +104,9 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return the tree as one line of brackets under TOP, as evalb reads it: `read` gives the same sentence again.
+    """Return the tree as one line of brackets under TOP, as evalb reads it; a ValueError says why it is none.
 
-    Raises:
-        ValueError: the labels are no tree, or one of another number of words, or there are no words.
+    `read` gives the same sentence again.
     """
     tags = len(spans(labels)[1])
     if not words or tags != len(words):

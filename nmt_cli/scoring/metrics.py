@@ -90,22 +90,24 @@ def score_lines(
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
         raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references")
-    scorer: Any
-    if metric.startswith("paper"):
+    scorer: Any = None
+    if metric == "bleu":
+        scorer = BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=references)
+    elif metric == "chrf":
+        scorer = CHRF(lowercase=lowercase, references=references)
+    elif metric == "ter":
+        scorer = TER(references=references)
+    if scorer:
+        result: Any = scorer.corpus_score(hypotheses, None)
+        signature = str(scorer.get_signature())
+    else:
         fold_quotes, texts = metric.endswith("quotes"), [hypotheses, *references, *([baseline] if baseline else [])]
         tokens = [[paper.prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts]
-        result: Any = paper.multi_bleu(*tokens[: 1 + len(references)])
+        result = paper.multi_bleu(*tokens[: 1 + len(references)])
         signature = paper.signature(language, len(references), fold_quotes=fold_quotes)
         if baseline:
             hypotheses, *references, baseline = ([line.decode() for line in lines] for lines in tokens)
             scorer = BLEU(tokenize="none", smooth_method="none", force=True, references=references)
-    else:
-        if metric == "bleu":
-            scorer = BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=references)
-        else:
-            scorer = TER(references=references) if metric == "ter" else CHRF(lowercase=lowercase, references=references)
-        result = scorer.corpus_score(hypotheses, None)
-        signature = str(scorer.get_signature())
     details, verbose = {}, ""
     if "bleu" in metric:
         details = {"precisions": result.precisions, "bp": result.bp, "length_ratio": result.ratio}

@@ -159,10 +159,6 @@ def signature(language: str, num_references: int, *, fold_quotes: bool = False) 
 def paper_bleu(
     hypotheses: Sequence[str], *references: Sequence[str], language: str, fold_quotes: bool = False
 ) -> BLEUScore:
-    """Score raw lines; with `fold_quotes` all quotation marks are ASCII, as in the reference Google published.
-
-    Raises:
-        UsageError: the language is none of LANGUAGES.
-    """
+    """Score raw lines; with `fold_quotes` all quotation marks are ASCII, as in the reference Google published."""
     texts = [hypotheses, *references]
     return multi_bleu(*([prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts))

@@ -131,8 +131,8 @@ class Report:
         """Return what was scored, and what is odd about it."""
         count, against = len(self.hypotheses.lines), ", ".join(text.name for text in self.references)
         copies = "" if self.copies is None else f", {self.copies:,} copied from the source"
-        lines = f"{count:,} line{'s' * (count != 1)}, {self.empty:,} empty{copies}"
-        return f"{self.hypotheses.name} against {against}: {lines}"
+        lines = "line" if count == 1 else "lines"
+        return f"{self.hypotheses.name} against {against}: {count:,} {lines}, {self.empty:,} empty{copies}"
 
     def _comparison(self) -> tuple[list[list[str]], str]:
         """Return the table of the comparison with the baseline, its header first, and what to know about it."""

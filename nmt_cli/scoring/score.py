@@ -122,12 +122,7 @@ def source_lines(options: ScoreOptions) -> list[str]:
 def read_inputs(
     options: ScoreOptions, hypotheses: list[str] | None, convert: Callable[[Report], None] | None = None
 ) -> Report:
-    """Return a report that has its inputs, after `convert` changed them, but no scores yet.
-
-    Raises:
-        UsageError, MissingError, DownloadError: there is no such input.
-        DataError: the inputs are empty, or their numbers of lines differ.
-    """
+    """Return a report without scores; a DataError says that the inputs, as `convert` changed them, do not fit."""
     references, source, language = _references(options)
     if hypotheses is None:
         scored = _read(options.hypothesis)
@@ -136,6 +131,7 @@ def read_inputs(
         scored = Text("the model's output", hypotheses, hashed)
     baseline = _read(options.baseline) if options.baseline else None
     report = Report(scored, references, source, baseline, options.language or language, options.test_set)
+    report.gated, report.details = options.fail_under is not None or options.fail_if_worse, options.details
     if convert:
         convert(report)
     texts = [scored, *report.references, *(text for text in (report.source, baseline) if text)]
@@ -148,7 +144,7 @@ def read_inputs(
 
 
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
-    """Score what the options name, or these hypotheses instead of a file's; raises what `read_inputs` does."""
+    """Score what the options name, or these hypotheses instead of a file's."""
     report = read_inputs(options, hypotheses)
     language = report.language or ""
     metrics = options.metrics or ("bleu", "chrf", *(["paper-bleu"] if language in ("de", "fr") else []))
@@ -180,7 +176,6 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
         report.warnings.append(
             f"{what} the filtered newstest2014. The paper and most others score all 3,003 lines: --test-set wmt14/full"
         )
-    report.gated = options.fail_under is not None or options.fail_if_worse
     if options.fail_under is not None and not first.score >= options.fail_under:
         report.failures.append(f"{first.name} {first.score:.4f} is below --fail-under {options.fail_under:g}")
     if options.fail_if_worse and (row := report.comparisons[0]).significantly_worse:
@@ -188,7 +183,6 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
             f"{row.name} {row.score:.2f} is significantly worse than the baseline's {row.baseline:.2f} "
             f"(p = {row.p_bs:.4f}, paired bootstrap)"
         )
-    report.details = options.details
     if options.details or options.segments or report.baseline:
         report.segments = [_segment(report, i, details(i)) for i in range(len(lines))]
     if options.segments:
@@ -205,12 +199,12 @@ def _segment(report: Report, i: int, details: dict[str, Any]) -> Segment:
 
 
 def score_command(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
-    """Score, print the result on stdout, and return the exit code: 0, or 1 where the gate fails."""
+    """Score, print the report and return the exit code."""
     return print_report(evaluate(options, hypotheses), options.format)
 
 
 def print_report(report: Report, format: str) -> int:
-    """Print the report on stdout, warnings and failures on stderr, and return the exit code."""
+    """Print the report on stdout, warnings and failures on stderr; return 1 where the gate fails, else 0."""
     output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     if sys.stdout is None:
         raise OutputError("standard output is closed: there is nowhere to print the score")
