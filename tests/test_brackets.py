@@ -10,8 +10,8 @@ import texts
 from nmt_cli import artefact
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing.brackets import Brackets, compare, corpus_brackets
-from nmt_cli.parsing.score import evaluate, score_brackets, wanted
-from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.parsing.score import evaluate, wanted
+from nmt_cli.scoring.score import ScoreOptions, print_report
 
 # (S (NP I) (VP saw (NP the man) (PP with (NP glasses))) .): S 0-6, NP 0-1, VP 1-6, NP 2-4, PP 4-6, NP 5-6
 GOLD = "S NP PRP /NP VP VBD NP DT NN /NP PP IN NP NNS /NP /PP /VP . /S"
@@ -79,9 +79,9 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
         "  (. .)) )",
         "(TOP (NP (NN rain)))",
     ]
-    more: dict[str, Any] = {"format": "json", "segments": tmp_path / "rows", "fail_under": 90}
+    more: dict[str, Any] = {"segments": tmp_path / "rows", "fail_under": 90}
     options = options_for(tmp_path, [ATTACHED, "NN NN"], gold, **more)
-    assert score_brackets(options) == 1  # 2 x 6 / (7 + 7) is 85.71
+    assert print_report(evaluate(options), "json") == 1  # 2 x 6 / (7 + 7) is 85.71
     (entry,) = json.loads(capfd.readouterr().out)["scores"]
     assert entry["score"] == pytest.approx(1200 / 14)
     assert (entry["precision"], entry["recall"]) == (pytest.approx(600 / 7), pytest.approx(600 / 7))
@@ -90,14 +90,14 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     first, second = (json.loads(line) for line in (tmp_path / "rows").read_text().split("\n")[:2])
     assert first["tree"].startswith("(TOP (S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the)")
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
-    assert score_brackets(options, [ATTACHED, "NP NN /NP"]) == 0  # lines of a model: 2 x 7 / (7 + 8)
+    assert evaluate(options, [ATTACHED, "NP NN /NP"]).failures == []  # lines of a model: 2 x 7 / (7 + 8)
 
 
 @pytest.mark.parametrize("format", ["text", "markdown"])
 def test_linear_gold_scores_the_same_and_the_text_says_how_failures_count(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], format: str
 ) -> None:
-    assert score_brackets(options_for(tmp_path, [ATTACHED, "S S /S"], [GOLD] * 2, format=format, details=True)) == 0
+    assert print_report(evaluate(options_for(tmp_path, [ATTACHED, "S S /S"], [GOLD] * 2, details=True)), format) == 0
     printed = " ".join(capfd.readouterr().out.split())
     assert "63.16" in printed  # 2 x 6 / (12 + 7)
     assert "precision=85.71, recall=50.00, matched=6, gold=12, found=7" in printed

@@ -57,6 +57,10 @@ def evaluate(**changes: Any) -> Report:
     return score.evaluate(ScoreOptions(**{**changes, "references": tuple(changes.get("references", ()))}))
 
 
+def run(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
+    return score.print_report(score.evaluate(options, hypotheses), options.format)
+
+
 def sacrebleu(*words: object) -> Any:
     """Return what the sacrebleu command prints as JSON."""
     command = [sys.executable, "-m", "sacrebleu", *map(str, words)]
@@ -208,32 +212,32 @@ def test_named_test_set_without_network(
 @pytest.mark.parametrize("line", ["Das ist gut .", "l&apos; homme", "Hal@@ lo"])
 def test_warns_of_tokenised_hypotheses(files: dict[str, Path], line: str, capfd: pytest.CaptureFixture[str]) -> None:
     options = ScoreOptions(references=(files["ref"],))
-    assert score.score_command(options, [line] * 40) == 0
+    assert run(options, [line] * 40) == 0
     captured = capfd.readouterr()
     assert "40 of 40 hypotheses look tokenised" in captured.err
     assert "tokenised (" not in captured.out
-    score.score_command(options, ["Das ist gut: 3.5 %, z. B. & so!"] * 40)
+    run(options, ["Das ist gut: 3.5 %, z. B. & so!"] * 40)
     assert capfd.readouterr().err == ""
 
 
 def test_gate(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
-    def run(name: str, baseline: str | None = None, **changes: Any) -> tuple[int, str]:
+    def gate(name: str, baseline: str | None = None, **changes: Any) -> tuple[int, str]:
         changes["baseline"] = files[baseline] if baseline else None
-        code = score.score_command(ScoreOptions(files[name], references=(files["ref"],), **changes))
+        code = run(ScoreOptions(files[name], references=(files["ref"],), **changes))
         captured = capfd.readouterr()
         assert captured.out.startswith(str(files[name]))
         assert captured.err.count("\n") == code
         return code, captured.err
 
     exact = evaluate(hypothesis=files["good"], references=[files["ref"]]).scores[0].score
-    assert run("good", fail_under=exact)[0] == 0
-    code, err = run("good", fail_under=exact + 1e-9)
+    assert gate("good", fail_under=exact)[0] == 0
+    code, err = gate("good", fail_under=exact + 1e-9)
     assert (code, "is below --fail-under" in err) == (1, True)
-    code, err = run("bad", "good", fail_if_worse=True)
+    code, err = gate("bad", "good", fail_if_worse=True)
     assert (code, "significantly worse than the baseline's" in err) == (1, True)
-    assert run("good", "bad", fail_if_worse=True)[0] == 0
-    assert run("bad", "good")[0] == 0
-    assert run("bad", "good", metrics=("ter",), fail_if_worse=True)[0] == 1
+    assert gate("good", "bad", fail_if_worse=True)[0] == 0
+    assert gate("bad", "good")[0] == 0
+    assert gate("bad", "good", metrics=("ter",), fail_if_worse=True)[0] == 1
 
 
 def test_details_segments_and_markdown(files: dict[str, Path], tmp_path: Path) -> None:
@@ -260,7 +264,7 @@ def test_json_is_complete_and_unrounded(
     files: dict[str, Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ScoreOptions(hypothesis=files["good"], references=(files["ref"],), format="json", fail_under=99.0)
-    assert score.score_command(options) == 1
+    assert run(options) == 1
     ours = json.loads(capfd.readouterr().out)
     assert ours["scores"][0]["score"] != round(ours["scores"][0]["score"], 2)
     assert "tok:13a" in ours["scores"][0]["signature"]
@@ -270,7 +274,7 @@ def test_json_is_complete_and_unrounded(
     assert ours["references"] == [{"name": str(files["ref"]), "lines": 40, "sha256": hashed}]
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(OutputError, match="standard output is closed"):
-        score.score_command(options)
+        run(options)
 
 
 @pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="NMT_CORPORA is not set")
@@ -293,7 +297,8 @@ def test_a_pipe_is_scored_and_torch_never_imported(files: dict[str, Path]) -> No
     code = (
         "import sys; from pathlib import Path; from nmt_cli.scoring.score import *\n"
         "bad, reference = map(Path, sys.argv[1:])\n"
-        "score_command(ScoreOptions(references=(reference,), baseline=bad, language='de'))\n"
+        "report = evaluate(ScoreOptions(references=(reference,), baseline=bad, language='de'))\n"
+        "print_report(report, 'text')\n"
         "assert not {'torch', 'yaml', 'rich', 'datasets', 'accelerate'} & set(sys.modules), sorted(sys.modules)"
     )
     command = [sys.executable, "-c", code, str(files["bad"]), str(files["ref"])]

@@ -10,7 +10,7 @@ from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.parsing.trees import bracketed, read
 from nmt_cli.scoring.metrics import Score
 from nmt_cli.scoring.report import Report
-from nmt_cli.scoring.score import ScoreOptions, finish, print_report, read_inputs
+from nmt_cli.scoring.score import ScoreOptions, finish, read_inputs
 
 LABELS = "labels"  # the target language of recipes/parsing.yaml
 COMPARE_WITH = (
@@ -24,11 +24,6 @@ def wanted(options: ScoreOptions) -> bool:
     if options.metrics or options.corpus is None or not artefact.present(options.corpus):
         return "brackets" in options.metrics
     return artefact.read_json(options.corpus / artefact.MANIFEST).get("tgt") == LABELS
-
-
-def score_brackets(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
-    """Score linear forms against trees (bracketed or linear), print the result and return the exit code, as score."""
-    return print_report(evaluate(options, hypotheses), options.format)
 
 
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:

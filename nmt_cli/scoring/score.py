@@ -198,11 +198,6 @@ def _segment(report: Report, i: int, details: dict[str, Any]) -> Segment:
     return Segment(i + 1, line, references, bleu, chrf, source, baseline, baseline_chrf, details)
 
 
-def score_command(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
-    """Score, print the report and return the exit code."""
-    return print_report(evaluate(options, hypotheses), options.format)
-
-
 def print_report(report: Report, format: str) -> int:
     """Print the report on stdout, warnings and failures on stderr; return 1 where the gate fails, else 0."""
     output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
