@@ -1,7 +1,4 @@
-"""Where the text of a corpus comes from: generated, Multi30k's files, data sets of the hub, or the user's files.
-
-`open_text` makes no download: that happens when a split is first read.
-"""
+"""Where the text of a corpus comes from: generated, Multi30k's files, data sets of the hub, or the user's files."""
 
 import contextlib
 import difflib
@@ -10,18 +7,16 @@ import hashlib
 import http.client
 import os
 import re
-import shutil
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, recipe
-from nmt_cli.corpus.readers import MAX_LINE_BYTES, Chunk, read_pairs
+from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, Chunk, read_pairs
 from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
 SPLITS = {"train": ("train",), "dev": ("validation", "valid", "dev", "val"), "test": ("test",)}  # ours: on the hub
@@ -37,63 +32,39 @@ MULTI30K_PINS = {
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
 }
 WMT14, WMT14_REVISION = "wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696"
-# Bytes to download and bytes of text of WMT14 by configuration (the data set's card).
-WMT14_BYTES = {"de-en": (818_467_512, 1_358_406_800), "fr-en": (7_777_527_744, 14_752_522_252)}
-ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
-BYTES_PER_PAIR = 250  # of news text, both sides
+# Bytes to download, bytes of text and training pairs, for --dry-run (WMT14: by configuration, as its card says).
+SIZES = {
+    "toy": (0, 2_200_000, 20_000),
+    "multi30k": (1_300_000, 4_000_000, 29_000),
+    "de-en": (818_467_512, 1_358_406_800, 4_508_785),
+    "fr-en": (7_777_527_744, 14_752_522_252, 40_836_715),
+}
+HELD_OUT_ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
 PAUSES = (1, 4)  # seconds between the three tries of a download
 
 
 @dataclass(frozen=True)
 class Split:
-    """The text of one split: its name in messages, and how to read it."""
+    """The text of one split: its name in messages, how to read it, and how many pairs it must have (None: any)."""
 
     name: str
     chunks: Callable[[], Iterator[Chunk]]
+    rows: int | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Text:
-    """The text of a corpus; bytes are rough, None is unknown.
+    """The text of a corpus.
 
     Attributes:
+        files: those on this machine that hold it.
         advice: what to do where a split has another number of rows; None: that is only worth a warning.
-        rows: pairs that each split must have.
-        files: those on this machine that hold the text.
-        sources: name, bytes, rows and SHA-256 of what was read, filled while it is read.
     """
 
     origin: str
+    splits: dict[str, Split]
+    files: list[Path]
     advice: str | None = None
-    download: int | None = 0
-    bytes: int | None = None
-    rows: dict[str, int | None] = field(default_factory=dict)
-    splits: dict[str, Split] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)
-    sources: list[dict[str, Any]] = field(default_factory=list)
-
-    def add_files(
-        self, split: str, pairs: Sequence[tuple[Path, Path]], make: Callable[[Path], None] = lambda _: None
-    ) -> None:
-        """Add a split of parallel text files; `make` is called for each before it is read."""
-
-        def chunks() -> Iterator[Chunk]:
-            for pair in pairs:
-                for file in pair:
-                    make(file)
-                yield from read_pairs(*pair, self.sources)
-
-        files = [file for pair in pairs for file in pair]
-        self.files += files
-        self.splits[split] = Split(", ".join(map(str, files)), chunks)
-
-    def measure(self) -> None:
-        """Set `bytes` from the files that are there."""
-        missing = [str(file) for file in self.files if not file.is_file()]
-        if missing:
-            self.origin += f", but {missing[0]} is not there"
-        else:
-            self.bytes = sum(f.stat().st_size * (3 if f.suffix in (".gz", ".parquet") else 1) for f in self.files)
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
@@ -159,8 +130,46 @@ def family(corpus: recipe.Corpus) -> str:
     return "hub" if name.startswith("wmt14-") else name.split("-")[0]
 
 
+def _files(corpus: recipe.Corpus, folder: Path) -> dict[str, list[tuple[Path, Path]]]:
+    """Return the pairs of parallel text files of each split; `folder` holds those that are not the user's own."""
+    if family(corpus) == "own":
+        train = list(zip(map(Path, corpus.train_src), map(Path, corpus.train_tgt), strict=True))
+        held_out = {"dev": (corpus.dev_src, corpus.dev_tgt), "test": (corpus.test_src, corpus.test_tgt)}
+        return {"train": train} | {s: [(Path(src), Path(tgt))] for s, (src, tgt) in held_out.items() if src and tgt}
+    stems, end = (MULTI30K_STEMS, ".gz") if family(corpus) == "multi30k" else ({split: split for split in SPLITS}, "")
+    return {
+        s: [(folder / f"{stem}.{corpus.src}{end}", folder / f"{stem}.{corpus.tgt}{end}")] for s, stem in stems.items()
+    }
+
+
+def local_files(corpus: recipe.Corpus, mirror: Path | None) -> list[Path]:
+    """Return the files that hold the text before `prepare` has run: the user's own, or a mirror's."""
+    if mirror and family(corpus) == "hub":
+        return [Path(file) for files in _mirror_files(corpus, mirror).values() for file in files]
+    if family(corpus) == "own" or (mirror and family(corpus) == "multi30k"):
+        return [file for pairs in _files(corpus, mirror or Path()).values() for pair in pairs for file in pair]
+    return []
+
+
+def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:
+    """Return where the text comes from, in words."""
+    kind = family(corpus)
+    if kind == "hub" and not mirror:
+        return f"{_address(corpus)} at {_hub_name(corpus)[1] or 'its newest commit'}"
+    return {"own": "local files", "toy": "generated"}.get(kind, str(mirror or MULTI30K_URL))
+
+
+def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, int | None, int | None]:
+    """Return bytes to download, bytes of text and training pairs, all rough; None is unknown."""
+    if files := local_files(corpus, mirror):
+        sizes = [f.stat().st_size * (3 if f.suffix in (".gz", ".parquet") else 1) for f in files if f.is_file()]
+        return 0, sum(sizes) if len(sizes) == len(files) else None, corpus.rows
+    named = corpus.config if _hub_name(corpus)[0] == WMT14 else family(corpus)
+    return SIZES.get(str(named), (None, None, corpus.rows))
+
+
 def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
-    """Return the text of a corpus, to be read.
+    """Return the text of a corpus, to be read, after downloading or generating it.
 
     Args:
         mirror: directory that holds the files of a named corpus or hub data set in their original layout.
@@ -172,51 +181,49 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         raise MissingError(f"no directory {mirror} (--mirror)")
     if kind == "hub":
         return _hub(corpus, mirror, work)
-    if kind == "multi30k":
-        return _multi30k(corpus, mirror, downloads / "multi30k")
+    folder, advice = mirror or downloads / "multi30k", None
     if kind == "toy":
-        text = Text("generated", bytes=2_200_000, rows={"train": 20_000})
-        generate = functools.cache(functools.partial(_generate, corpus.seed, work))
-        for split in SPLITS:
-            pair = (work / f"{split}.{corpus.src}", work / f"{split}.{corpus.tgt}")
-            text.add_files(split, [pair], lambda _: generate())
-        return text
-    text = Text("local files", "Correct the files or corpus.rows", rows={"train": corpus.rows})
-    train = [(Path(src), Path(tgt)) for src, tgt in zip(corpus.train_src, corpus.train_tgt, strict=True)]
-    text.add_files("train", train)
-    for split, src, tgt in (("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)):
-        if src and tgt:
-            text.add_files(split, [(Path(src), Path(tgt))])
-    text.measure()
-    return text
+        _generate(corpus.seed, folder := work)
+    elif kind == "own":
+        advice = "Correct the files or corpus.rows"
+    elif not mirror:
+        advice = f"Remove {folder} and run again"
+    splits, files = {}, []
+    rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
+    for split, pairs in _files(corpus, folder).items():
+        names = [file for pair in pairs for file in pair]
+        files += names
+        chunks = functools.partial(_read_all, pairs)
+        splits[split] = Split(", ".join(map(str, names)), chunks, rows.get(split))
+    if kind == "multi30k":
+        for file in files:
+            _check_multi30k(file, mirror)
+    return Text(origin(corpus, mirror), splits, files, advice)
+
+
+def _read_all(pairs: Sequence[tuple[Path, Path]]) -> Iterator[Chunk]:
+    for pair in pairs:
+        yield from read_pairs(*pair)
 
 
 def _generate(seed: int, work: Path) -> None:
     from nmt_cli.corpus import toy
 
-    for split, pairs in vars(toy.generate(seed)).items():
+    for split, pairs in toy.generate(seed).items():
         for side, language in enumerate(("en", "de")):
             (work / f"{split}.{language}").write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
 
 
-def _multi30k(corpus: recipe.Corpus, mirror: Path | None, downloads: Path) -> Text:
-    text = Text(MULTI30K_URL, bytes=4_000_000, rows={"train": corpus.rows, **ROWS["multi30k"]})
-    if mirror is None:
-        text.advice, text.download = f"Remove {downloads} and run again", 1_300_000
-
-    def check(path: Path) -> None:
-        url, pin = f"{MULTI30K_URL}/{path.name}", MULTI30K_PINS.get(path.name)
-        if not path.is_file():
-            if mirror:
-                raise MissingError(f"{mirror} has no {path.name}. Fetch {url} and put it there")
-            fetch(url, path, pin)
-        elif pin not in (None, artefact.sha256(path)):
-            raise DataError(f"{path} is not the file at {url}: its SHA-256 differs. Remove it and run again")
-
-    for split, stem in MULTI30K_STEMS.items():
-        src, tgt = ((mirror or downloads) / f"{stem}.{language}.gz" for language in (corpus.src, corpus.tgt))
-        text.add_files(split, [(src, tgt)], check)
-    return text
+def _check_multi30k(file: Path, mirror: Path | None) -> None:
+    """Download a file that is not there, and compare one that is with its pin."""
+    url, pin = f"{MULTI30K_URL}/{file.name}", MULTI30K_PINS.get(file.name)
+    if file.is_file():
+        if pin not in (None, artefact.sha256(file)):
+            raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
+    elif mirror:
+        raise MissingError(f"{mirror} has no {file.name}. Fetch {url} and put it there")
+    else:
+        fetch(url, file, pin)
 
 
 def fetch(url: str, target: Path, sha256: str | None) -> None:
@@ -278,121 +285,68 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
         raise DownloadError(f"cannot download {repo}: {what}. {advice}") from None
 
 
-def _builder(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Any:
-    """Return the builder of a data set at one commit: the pinned one, or else the newest; or of a mirror's files.
-
-    All splits are read through it, so they are of the same commit.
-    """
-    with _hub_errors(corpus) as datasets:
-        if mirror:
-            read_parquet = functools.partial(datasets.load_dataset_builder, "parquet", cache_dir=str(work))
-            return read_parquet(data_files=_mirror_files(corpus, mirror, read_parquet))
-        repo, revision = _hub_name(corpus)
-        builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
-        if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline
-            raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
-        return builder
-
-
-def _mirror_files(corpus: recipe.Corpus, mirror: Path, read_parquet: Callable[..., Any]) -> dict[str, list[str]]:
-    """Return the parquet files of each split in a mirror, `CONFIG/train-*` or in another layout of the hub."""
-    folder = mirror / (corpus.config or "")
-    files: dict[str, list[str]] = {}
-    if folder.is_dir() and any(folder.rglob("*.parquet")):
-        listed = read_parquet(data_dir=str(folder)).config.data_files
-        files = {str(split): [file for file in listed[split] if file.endswith(".parquet")] for split in listed}
-    for words in SPLITS.values() if _hub_name(corpus)[0] == WMT14 else [SPLITS["train"]]:
-        if not any(files.get(word) for word in words):
-            where = f"{corpus.config or 'data'}/{words[0]}-*.parquet"
+def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
+    """Return the parquet files of each split in a mirror: `CONFIG/train-*` or another name with the split as a word."""
+    folder, files = mirror / (corpus.config or ""), dict[str, list[str]]()
+    for path in sorted(folder.rglob("*.parquet")):
+        words = re.split("[^a-z]+", str(path.relative_to(folder)))
+        for split, names in SPLITS.items():
+            if any(name in words for name in names):
+                files.setdefault(split, []).append(str(path))
+    for split in SPLITS if _hub_name(corpus)[0] == WMT14 else ["train"]:
+        if split not in files:
+            where = f"{corpus.config or 'data'}/{SPLITS[split][0]}-*.parquet"
             raise MissingError(f"{mirror} has no {where}. Fetch it from {_address(corpus)} into that place")
     for split, names in files.items():
-        shards = re.findall(r"-(\d{5})-of-(\d{5})\b", " ".join(names))
-        first = split == "train" and corpus.limit and [int(number) for number, _ in shards] == [*range(len(shards))]
-        if shards and len(shards) < int(shards[0][1]) and not first:
-            raise MissingError(f"{mirror} has only {len(shards)} of the {int(shards[0][1])} files of {split}")
-    return {split: names for split, names in files.items() if names}
+        shards = re.findall(r"-\d{5}-of-(\d{5})\b", " ".join(names))
+        if shards and len(shards) < int(shards[0]) and not (split == "train" and corpus.limit):
+            raise MissingError(f"{mirror} has only {len(shards)} of the {int(shards[0])} files of {split}")
+    return files
 
 
 def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
-    builder = _builder(corpus, mirror, work)
-    info, card = builder.info, builder.info.splits or {}
-    if mirror:
-        text = Text(str(mirror), files=[Path(file) for files in builder.config.data_files.values() for file in files])
-        text.measure()
-    else:
-        download = 0 if Path(builder.cache_dir).exists() else info.download_size
-        advice = f"Remove {builder.cache_dir} and run again"
-        text = Text(f"{_address(corpus)} at {builder.hash}", advice, download, info.dataset_size)
-    held_out = ROWS["wmt14"] if _hub_name(corpus)[0] == WMT14 else {}
-    for split, words in SPLITS.items():
-        name = next((str(name) for name in card or builder.config.data_files if name in words), None)
-        if name is None:
-            continue
-        rows = (corpus.rows if split == "train" else held_out.get(split)) or (card[name].num_examples if card else None)
-        limit = corpus.limit if split == "train" else None
-        text.rows[split] = min(rows or limit, limit) if limit else rows
-        chunks = functools.partial(_hub_chunks, corpus, builder, name, mirror is not None, limit, text.sources)
-        text.splits[split] = Split(f"{corpus.config or corpus.name}/{name}", chunks)
-    if "train" not in text.splits:
-        raise DataError(f"{text.origin} has no split train, only {', '.join(map(str, card))}")
-    return text
+    """Return the text of a data set at one commit: the pinned one, or else the newest; or of a mirror's files."""
+    advice, (repo, revision) = None, _hub_name(corpus)
+    with _hub_errors(corpus) as datasets:
+        if mirror:
+            files = _mirror_files(corpus, mirror)
+            builder = datasets.load_dataset_builder("parquet", data_files=files, cache_dir=str(work))
+        else:
+            builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
+            if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline
+                raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
+            advice = f"Remove {builder.cache_dir} and run again"
+        if mirror or (corpus.limit and not Path(builder.cache_dir).exists()):
+            data = builder.as_streaming_dataset()
+        else:
+            builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
+            data = builder.as_dataset()
+    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}
+    splits = {}
+    for split, names in SPLITS.items():
+        for name in [name for name in map(str, data) if name in (split, *names)][:1]:
+            card = None if mirror else (builder.info.splits or {}).get(name)
+            chunks = functools.partial(_hub_chunks, corpus, data[name])
+            count = rows.get(split) or (card.num_examples if card else None)
+            splits[split] = Split(f"{corpus.config or corpus.name}/{name}", chunks, count)
+    place = str(mirror) if mirror else f"{_address(corpus)} at {builder.hash}"
+    if "train" not in splits:
+        raise DataError(f"{place} has no split train, only {', '.join(map(str, data))}")
+    return Text(place, splits, local_files(corpus, mirror), advice)
 
 
-def _hub_chunks(
-    corpus: recipe.Corpus, builder: Any, split: str, streamed: bool, limit: int | None, sources: list[dict[str, Any]]
-) -> Iterator[Chunk]:
+def _hub_chunks(corpus: recipe.Corpus, data: Any) -> Iterator[Chunk]:
     """Yield the pairs of one split: a column `translation` that holds both languages, or two columns of text."""
-    rows = size = 0
-    digest = hashlib.sha256()
-    with _hub_errors(corpus):
-        prepared = Path(builder.cache_dir).exists()
-        streamed = streamed or (corpus.limit is not None and not prepared)
-        if not streamed and not prepared:
-            _download(builder, _hub_name(corpus)[0])
-        data = builder.as_streaming_dataset(split=split) if streamed else builder.as_dataset(split=split)
-        with contextlib.closing(data.with_format("arrow").iter(min(4096, limit or 4096))) as tables:
-            for table in tables:
-                flat = table.slice(0, None if limit is None else limit - rows).flatten()
-                sides = []
-                for language in (corpus.src, corpus.tgt):
-                    column = next((c for c in (f"translation.{language}", language) if c in flat.column_names), None)
-                    if column is None:
-                        raise ValueError(f"no text in {language!r} among its columns {', '.join(flat.column_names)}")
-                    lines = [line or b"" for line in flat.column(column).cast("binary").to_pylist()]
-                    digest.update(b"\n".join(lines) + b"\n")
-                    size += sum(map(len, lines))
-                    sides.append([None if len(line) > MAX_LINE_BYTES else line for line in lines])
-                rows += len(flat)
-                yield sides[0], sides[1]
-                if rows == limit:
-                    break
-    source = {"name": f"{corpus.config or corpus.name}/{split}", "bytes": size, "rows": rows}
-    sources.append({**source, "sha256": digest.hexdigest()})
-
-
-def _download(builder: Any, repo: str) -> None:
-    """Download a data set, and compare its files with the SHA-256 that the hub names them by."""
-    import datasets
-
-    with contextlib.suppress(datasets.exceptions.DatasetGenerationError):  # perhaps of a damaged file: see below
-        builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
-    urls = [url for files in builder.config.data_files.values() for url in files]
-    for path in map(Path, datasets.DownloadManager().download(urls)):  # from the hub's cache
-        blob = path.resolve()
-        if re.fullmatch("[0-9a-f]{64}", blob.name) and artefact.sha256(blob) != blob.name:
-            blob.unlink()
-            shutil.rmtree(builder.cache_dir, ignore_errors=True)
-            raise DataError(f"{repo}: {path.name} was damaged on its way and is removed. Run the same command again")
-    builder.download_and_prepare(verification_mode="no_checks")  # done, or fails again
-
-
-def estimate(corpus: recipe.Corpus, mirror: Path | None) -> Text:
-    """Return what is known beforehand of a corpus' text: of WMT14 without a request, else with few."""
-    if _hub_name(corpus)[0] == WMT14 and mirror is None:
-        origin, rows = f"{_address(corpus)} at {WMT14_REVISION}", {"train": corpus.rows}
-        return Text(origin, None, *WMT14_BYTES[str(corpus.config)], rows)
-    with tempfile.TemporaryDirectory() as work:
-        try:
-            return open_text(corpus, mirror, Path(), Path(work))
-        except DownloadError as error:
-            return Text(f"{_address(corpus)}, which cannot be reached: {error}"[:200], download=None)
+    with (
+        _hub_errors(corpus),
+        contextlib.closing(data.with_format("arrow").iter(min(CHUNK, corpus.limit or CHUNK))) as it,
+    ):
+        for table in it:
+            flat, sides = table.flatten(), list[list[bytes | None]]()
+            for language in (corpus.src, corpus.tgt):
+                column = next((c for c in (f"translation.{language}", language) if c in flat.column_names), None)
+                if column is None:
+                    raise ValueError(f"no text in {language!r} among its columns {', '.join(flat.column_names)}")
+                lines = [line or b"" for line in flat.column(column).cast("binary").to_pylist()]
+                sides.append([None if len(line) > MAX_LINE_BYTES else line for line in lines])
+            yield sides[0], sides[1]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, recipe
-from nmt_cli.corpus.cleaning import normalise
+from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form

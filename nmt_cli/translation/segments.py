@@ -10,8 +10,7 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 
 _CLOSERS = "[\"'\u201d\u2019\u00bb)\\]]*"
 _SENTENCE_END = re.compile(rf"[.!?\u2026]{_CLOSERS}(?=\s)|[\u3002\uff01\uff1f]{_CLOSERS}")
@@ -124,7 +123,7 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Sco
         texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts))),
         parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha),
         total,
-        [token for part in parts for token in tokenizer.pieces([*part.ids, EOS])],
+        [token for part in parts for token in tokenizer.tokens([*part.ids, EOS])],
         values,
         [i for part in parts for i in part.ids],
     )
@@ -191,7 +190,7 @@ def halves(tokenizer: Tokenizer, ids: Sequence[int]) -> list[list[int]]:
         tokenizer: of the model.
         ids: closed by EOS; so are the halves.
     """
-    tokens = tokenizer.pieces(list(ids[:-1]))
+    tokens = tokenizer.tokens(list(ids[:-1]))
     if len(tokens) < SMALLEST:
         return []
     middle = len(tokens) / 2

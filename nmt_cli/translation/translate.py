@@ -328,7 +328,7 @@ def align(
 def word_numbers(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """Return the number of the word that each token belongs to."""
     numbers: list[int] = []
-    for token in tokenizer.pieces(ids):
+    for token in tokenizer.tokens(ids):
         numbers.append((numbers[-1] + token.startswith("\u2581")) if numbers else 0)
     return numbers
 

@@ -14,8 +14,7 @@ from typing import cast
 import torch
 
 from nmt_cli import recipe
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import check_int8, choose_device, choose_dtype, has_int8
