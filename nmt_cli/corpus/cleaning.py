@@ -56,11 +56,6 @@ _WORDS = {
 _FREQUENT = {language: frozenset(words.split()) for language, words in _WORDS.items()}
 
 
-def unescape(line: str) -> str:
-    """Undo HTML entities once: `&amp;lt;` becomes `&lt;`."""
-    return _ENTITY.sub(lambda match: html.unescape(match[0]), line) if "&" in line else line
-
-
 def pair_hash(src: str, tgt: str) -> bytes:
     """Return 16 bytes that stand for a pair: two of 40 million pairs share them with a chance of 1 in 10^23."""
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16).digest()
@@ -70,9 +65,7 @@ def pair_hash(src: str, tgt: str) -> bytes:
 class CleaningStats:
     """How often each repair and each reason occurred, with the first examples of each, and signs of a wrong file.
 
-    Attributes:
-        first_line: number of the first line that is not UTF-8 or from which the sides look shifted, from 1.
-        votes: for source and target, words typical of the side's own language and of the other's.
+    `first_line` counts from 1. `votes` are words typical of the side's own language and of the other's, for both sides.
     """
 
     read: int = 0
@@ -118,8 +111,8 @@ class CleaningStats:
 
 def repair(line: str, settings: recipe.Cleaning, stats: CleaningStats) -> str:
     """Return a line unescaped (if wanted) and normalised, and count what was done to it."""
-    if settings.unescape and "&" in line:
-        plain = unescape(line)
+    if settings.unescape and "&" in line:  # once: "&amp;lt;" becomes "&lt;"
+        plain = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
         stats.repaired["HTML entity"] += plain != line
         line = plain
     if line.isprintable() and line.isascii():
@@ -174,28 +167,25 @@ def clean_chunk(
             continue
         src, tgt = repair(src, corpus.cleaning, stats), repair(tgt, corpus.cleaning, stats)
         pair = pair_hash(src, tgt)
-        if reason := _reason(src, tgt, corpus) or (pair in held_out and HELD_OUT):
-            stats.drop(reason, src, tgt)
-            continue
-        if held_out and pair_hash(src, "") in held_out:
-            stats.drop(SOURCE_HELD_OUT, src, tgt)
-        sides[0].append(src)
-        sides[1].append(tgt)
-        hashes.append(pair)
+        if not src or not tgt:
+            stats.drop(EMPTY, src, tgt)
+        elif corpus.cleaning.drop_copies and src == tgt:
+            stats.drop(COPY, src, tgt)
+        elif corpus.cleaning.check_script and (foreign(src, corpus.src) or foreign(tgt, corpus.tgt)):
+            stats.drop(SCRIPT, src, tgt)
+        elif pair in held_out:
+            stats.drop(HELD_OUT, src, tgt)
+        else:
+            if held_out and pair_hash(src, "") in held_out:
+                stats.drop(SOURCE_HELD_OUT, src, tgt)
+            sides[0].append(src)
+            sides[1].append(tgt)
+            hashes.append(pair)
     stats.votes = np.array([_votes(sides[0], corpus.src, corpus.tgt), _votes(sides[1], corpus.tgt, corpus.src)])
     if shifted(*sides):
         stats.first_line[SHIFTED] = 1
     src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)
     return src_text, tgt_text, b"".join(hashes), stats
-
-
-def _reason(src: str, tgt: str, corpus: recipe.Corpus) -> str | None:
-    if not src or not tgt:
-        return EMPTY
-    if corpus.cleaning.drop_copies and src == tgt:
-        return COPY
-    wrong = corpus.cleaning.check_script and (foreign(src, corpus.src) or foreign(tgt, corpus.tgt))
-    return SCRIPT if wrong else None
 
 
 def shifted(src: list[str], tgt: list[str]) -> bool:
@@ -211,9 +201,7 @@ def shifted(src: list[str], tgt: list[str]) -> bool:
     return bool(max(others) > x @ y + 0.2 * np.sqrt((x @ x) * (y @ y)))
 
 
-def _votes(lines: list[str], own: str, other: str) -> tuple[int, int]:
+def _votes(lines: list[str], *languages: str) -> list[int]:
     """Count words typical of a side's own language and of the other's in the first lines of a chunk."""
-    if own not in _FREQUENT or other not in _FREQUENT:
-        return 0, 0
     words = [word for line in lines[:200] for word in line.lower().split()]
-    return sum(word in _FREQUENT[own] for word in words), sum(word in _FREQUENT[other] for word in words)
+    return [sum(word in _FREQUENT.get(language, ()) for word in words) for language in languages]

@@ -151,7 +151,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
 def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:
     """Yield the first `limit` pairs of a split, or all after which their number is checked."""
     rows, expected = 0, text.splits[split].rows
-    for src, tgt in text.splits[split].chunks():
+    for src, tgt in text.splits[split].chunks:
         if limit and rows + len(src) >= limit:
             yield src[: limit - rows], tgt[: limit - rows]
             return
@@ -166,11 +166,7 @@ def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterato
 
 
 def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
-    """Return a development or test set as it stands: only a CR before LF and a leading BOM go.
-
-    Raises:
-        DataError: a line is not UTF-8 or too long; here nothing may be dropped.
-    """
+    """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
     pairs: list[tuple[str, str]] = []
     for chunk in _chunks(text, split):
         for raw in zip(*chunk, strict=True):
@@ -185,11 +181,7 @@ def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
 
 
 def _warnings(corpus: recipe.Corpus, name: str, stats: CleaningStats, strict: bool) -> list[str]:
-    """Print and return what looks wrong with the training text.
-
-    Raises:
-        DataError: over 1 % of the lines are not UTF-8; or anything looks wrong, if `strict`.
-    """
+    """Print and return what looks wrong with the training text; DataError if much is not UTF-8, or if `strict`."""
     warnings = stats.warnings(corpus.src, corpus.tgt)
     if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
         raise DataError(f"{name[:150]}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")

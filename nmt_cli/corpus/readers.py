@@ -63,14 +63,14 @@ def _lines(path: Path) -> Iterator[bytes | None]:
         raise DataError(f"{path} is truncated or corrupt: {error}. Copy it again") from None
 
 
-def read_pairs(src: Path, tgt: Path) -> Iterator[Chunk]:
+def read_pairs(src: str, tgt: str) -> Iterator[Chunk]:
     """Yield the pairs of two parallel files, some thousands at a time.
 
     Raises:
         MissingError: a file is not there.
         DataError: a file is empty, packed or damaged, or the two have different numbers of lines.
     """
-    sides, rows = (_lines(src), _lines(tgt)), [0, 0]
+    sides, rows = (_lines(Path(src)), _lines(Path(tgt))), [0, 0]
     while chunk := [list(islice(side, CHUNK)) for side in sides]:
         rows = [count + len(lines) for count, lines in zip(rows, chunk, strict=True)]
         if not chunk[0] or len(chunk[0]) != len(chunk[1]):

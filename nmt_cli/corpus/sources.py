@@ -2,16 +2,16 @@
 
 import contextlib
 import difflib
-import functools
-import hashlib
 import http.client
 import os
 import re
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,10 @@ PAUSES = (1, 4)  # seconds between the three tries of a download
 
 @dataclass(frozen=True)
 class Split:
-    """The text of one split: its name in messages, how to read it, and how many pairs it must have (None: any)."""
+    """The text of one split: its name in messages, the pairs, and how many there must be (None: any number)."""
 
     name: str
-    chunks: Callable[[], Iterator[Chunk]]
+    chunks: Iterable[Chunk]
     rows: int | None = None
 
 
@@ -70,10 +70,7 @@ class Text:
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
     """Return the corpus section for what was typed after `nmt prepare`; UsageError where it does not fit together.
 
-    Args:
-        name: a named corpus, hub:OWNER/NAME, a recipe file, or None.
-        typed: options by their names in the section; src and tgt list files, or one language of a hub data set.
-        out: the directory asked for; it names the user's own corpus.
+    `typed` are options by their names in the section; src and tgt list files, or one language of a hub data set.
     """
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
@@ -81,31 +78,26 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
     src, tgt = values.pop("src", None), values.pop("tgt", None)
     if bool(src) != bool(tgt):
         raise UsageError("give both sides: --src FILE --tgt FILE")
+    is_hub = name is not None and name.startswith("hub:")
+    if name is not None and src and not is_hub:
+        raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
     if name is not None and (name.endswith((".yaml", ".yml")) or Path(name).is_file()):
-        if src:
-            raise UsageError("give a recipe, or your own files with --src and --tgt, not both")
         base, overrides = recipe.to_plain(recipe.load(Path(name), overrides).corpus), ()
-    elif name is not None and name.startswith("hub:"):
+    elif is_hub:
         if not src:
             raise UsageError("a hub data set needs its languages: --src en --tgt de")
         base = {"name": name, "src": src[0], "tgt": tgt[0]}
     elif not src:
         base = {"name": name or "toy-en-de"}
-    elif name is not None:
-        raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
     else:
         base = {"name": out.name if out else "mine", "train_src": src, "train_tgt": tgt}
-        base |= {"src": _language(src[0]) or "src", "tgt": _language(tgt[0]) or "tgt"}
+        for side, files in (("src", src), ("tgt", tgt)):  # a language code ends the name: news.de, news.de.gz
+            code = re.search(r"\.([A-Za-z]{2,3})$", re.sub(r"(\.gz|\.txt)+$", "", files[0]))
+            base[side] = code[1] if code else side
     plain: dict[str, Any] = {"corpus": {**base, **values}}
     for override in overrides:
         plain = recipe.merge(plain, recipe.override(override))
     return recipe.from_plain(plain, "the options").corpus
-
-
-def _language(file: str) -> str | None:
-    """Return the language code that a file name ends with (news.de, news.de.gz), if any."""
-    match = re.search(r"\.([A-Za-z]{2,3})$", re.sub(r"(\.gz|\.txt)+$", "", file))
-    return match and match[1]
 
 
 def family(corpus: recipe.Corpus) -> str:
@@ -130,33 +122,54 @@ def family(corpus: recipe.Corpus) -> str:
     return "hub" if name.startswith("wmt14-") else name.split("-")[0]
 
 
-def _files(corpus: recipe.Corpus, folder: Path) -> dict[str, list[tuple[Path, Path]]]:
-    """Return the pairs of parallel text files of each split; `folder` holds those that are not the user's own."""
-    if family(corpus) == "own":
-        train = list(zip(map(Path, corpus.train_src), map(Path, corpus.train_tgt), strict=True))
-        held_out = {"dev": (corpus.dev_src, corpus.dev_tgt), "test": (corpus.test_src, corpus.test_tgt)}
-        return {"train": train} | {s: [(Path(src), Path(tgt))] for s, (src, tgt) in held_out.items() if src and tgt}
-    stems, end = (MULTI30K_STEMS, ".gz") if family(corpus) == "multi30k" else ({split: split for split in SPLITS}, "")
-    return {
-        s: [(folder / f"{stem}.{corpus.src}{end}", folder / f"{stem}.{corpus.tgt}{end}")] for s, stem in stems.items()
+def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
+    """Return the text of a corpus, to be read once, after downloading it.
+
+    `mirror` holds the files of a named corpus or hub data set in their original layout. Others go to `downloads`, but
+    those of the hub to its client's own cache. `work` is for temporary files.
+    """
+    kind, advice = family(corpus), None
+    if mirror is not None and not mirror.is_dir():
+        raise MissingError(f"no directory {mirror} (--mirror)")
+    if kind == "hub":
+        return _hub(corpus, mirror, work)
+    if kind == "toy":
+        return Text(origin(corpus, mirror), _toy(corpus), [])
+    if kind == "own":
+        advice = "Correct the files or corpus.rows"
+        pairs = {"train": list(zip(corpus.train_src, corpus.train_tgt, strict=True))}
+        for split, src, tgt in (("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)):
+            pairs |= {split: [(src, tgt)]} if src and tgt else {}
+    else:
+        folder = mirror or downloads / "multi30k"
+        advice = None if mirror else f"Remove {folder} and run again"
+        pairs = {
+            split: [(f"{folder}/{stem}.{corpus.src}.gz", f"{folder}/{stem}.{corpus.tgt}.gz")]
+            for split, stem in MULTI30K_STEMS.items()
+        }
+    files = [Path(name) for names in pairs.values() for name in chain(*names)]
+    for file in files if kind == "multi30k" else ():
+        fetch(file, mirror)
+    rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
+    splits = {
+        split: Split(", ".join(chain(*names)), chain.from_iterable(starmap(read_pairs, names)), rows.get(split))
+        for split, names in pairs.items()
     }
-
-
-def local_files(corpus: recipe.Corpus, mirror: Path | None) -> list[Path]:
-    """Return the files that hold the text before `prepare` has run: the user's own, or a mirror's."""
-    if mirror and family(corpus) == "hub":
-        return [Path(file) for files in _mirror_files(corpus, mirror).values() for file in files]
-    if family(corpus) == "own" or (mirror and family(corpus) == "multi30k"):
-        return [file for pairs in _files(corpus, mirror or Path()).values() for pair in pairs for file in pair]
-    return []
+    return Text(origin(corpus, mirror), splits, files, advice)
 
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:
     """Return where the text comes from, in words."""
-    kind = family(corpus)
-    if kind == "hub" and not mirror:
-        return f"{_address(corpus)} at {_hub_name(corpus)[1] or 'its newest commit'}"
-    return {"own": "local files", "toy": "generated"}.get(kind, str(mirror or MULTI30K_URL))
+    remote = str(mirror or (MULTI30K_URL if family(corpus) == "multi30k" else _address(corpus)))
+    return {"own": "local files", "toy": "generated"}.get(family(corpus), remote)
+
+
+def local_files(corpus: recipe.Corpus, mirror: Path | None) -> list[Path]:
+    """Return the files that hold the text before anything is downloaded: the user's own, or a mirror's."""
+    if not mirror and family(corpus) != "own":
+        return []
+    with tempfile.TemporaryDirectory() as work:
+        return open_text(corpus, mirror, Path(work), Path(work)).files
 
 
 def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, int | None, int | None]:
@@ -168,79 +181,34 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, in
     return SIZES.get(str(named), (None, None, corpus.rows))
 
 
-def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
-    """Return the text of a corpus, to be read, after downloading or generating it.
-
-    Args:
-        mirror: directory that holds the files of a named corpus or hub data set in their original layout.
-        downloads: directory for downloaded files (the hub's client has a cache of its own).
-        work: directory for generated and temporary files.
-    """
-    kind = family(corpus)
-    if mirror is not None and not mirror.is_dir():
-        raise MissingError(f"no directory {mirror} (--mirror)")
-    if kind == "hub":
-        return _hub(corpus, mirror, work)
-    folder, advice = mirror or downloads / "multi30k", None
-    if kind == "toy":
-        _generate(corpus.seed, folder := work)
-    elif kind == "own":
-        advice = "Correct the files or corpus.rows"
-    elif not mirror:
-        advice = f"Remove {folder} and run again"
-    splits, files = {}, []
-    rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
-    for split, pairs in _files(corpus, folder).items():
-        names = [file for pair in pairs for file in pair]
-        files += names
-        chunks = functools.partial(_read_all, pairs)
-        splits[split] = Split(", ".join(map(str, names)), chunks, rows.get(split))
-    if kind == "multi30k":
-        for file in files:
-            _check_multi30k(file, mirror)
-    return Text(origin(corpus, mirror), splits, files, advice)
-
-
-def _read_all(pairs: Sequence[tuple[Path, Path]]) -> Iterator[Chunk]:
-    for pair in pairs:
-        yield from read_pairs(*pair)
-
-
-def _generate(seed: int, work: Path) -> None:
+def _toy(corpus: recipe.Corpus) -> dict[str, Split]:
     from nmt_cli.corpus import toy
 
-    for split, pairs in toy.generate(seed).items():
-        for side, language in enumerate(("en", "de")):
-            (work / f"{split}.{language}").write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
+    en, de = (-1, 0) if corpus.src == "de" else (0, -1)
+    return {
+        split: Split(split, [([pair[en].encode() for pair in pairs], [pair[de].encode() for pair in pairs])])
+        for split, pairs in toy.generate(corpus.seed).items()
+    }
 
 
-def _check_multi30k(file: Path, mirror: Path | None) -> None:
-    """Download a file that is not there, and compare one that is with its pin."""
+def fetch(file: Path, mirror: Path | None) -> None:
+    """Download a file of Multi30k unless it is there, and compare it with its pin."""
     url, pin = f"{MULTI30K_URL}/{file.name}", MULTI30K_PINS.get(file.name)
-    if file.is_file():
-        if pin not in (None, artefact.sha256(file)):
-            raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
-    elif mirror:
+    if mirror and not file.is_file():
         raise MissingError(f"{mirror} has no {file.name}. Fetch {url} and put it there")
-    else:
-        fetch(url, file, pin)
-
-
-def fetch(url: str, target: Path, sha256: str | None) -> None:
-    """Download a small file to `target`, which has that name only once it is complete and its SHA-256 right."""
-    for pause in (*PAUSES, None):
+    for pause in () if file.is_file() else (*PAUSES, None):
         try:
             with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - a constant of this module
                 data = response.read()
+            artefact.make_directory(file.parent)
+            artefact.replace_file(file, data)
             break
         except (OSError, http.client.HTTPException) as error:  # also where the connection is cut
             if pause is None or getattr(error, "code", 500) in (401, 403, 404, 410):
                 raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
             time.sleep(pause)
-    if sha256 not in (None, hashlib.sha256(data).hexdigest()):
-        raise DataError(f"{url} is not the expected file: its SHA-256 differs. Get it elsewhere and pass --mirror DIR")
-    artefact.make_directory(target.parent)
-    artefact.replace_file(target, data)
+    if pin not in (None, artefact.sha256(file)):
+        raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
 
 
 def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
@@ -258,10 +226,8 @@ def _address(corpus: recipe.Corpus) -> str:
 @contextlib.contextmanager
 def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
     """Yield the package `datasets`; turn what it and the libraries below it raise into errors that say what to do."""
-    try:
-        import datasets
-    except ImportError:
-        raise MissingError("this corpus needs the package datasets. Run: pip install datasets") from None
+    import datasets
+
     datasets.logging.set_verbosity_error()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
@@ -270,11 +236,9 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
     except NmtError:
         raise
     except Exception as error:  # of any of the six packages that take part
-        cause: BaseException | None = error
-        while cause is not None:
+        for cause in (error, error.__cause__):
             if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
                 raise cause from None  # a full disk and the like
-            cause = cause.__cause__
         (repo, revision), address, place = _hub_name(corpus), _address(corpus), corpus.config or "data"
         what = " ".join(str(error.__cause__ or error).split())[:150]
         if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
@@ -306,33 +270,29 @@ def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
 
 def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
     """Return the text of a data set at one commit: the pinned one, or else the newest; or of a mirror's files."""
-    advice, (repo, revision) = None, _hub_name(corpus)
+    place, advice, files, (repo, revision) = str(mirror), None, dict[str, list[str]](), _hub_name(corpus)
     with _hub_errors(corpus) as datasets:
         if mirror:
             files = _mirror_files(corpus, mirror)
-            builder = datasets.load_dataset_builder("parquet", data_files=files, cache_dir=str(work))
+            data = datasets.load_dataset("parquet", data_files=files, cache_dir=str(work), streaming=True)
         else:
             builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
+            place, advice = f"{_address(corpus)} at {builder.hash}", f"Remove {builder.cache_dir} and run again"
             if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline
                 raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
-            advice = f"Remove {builder.cache_dir} and run again"
-        if mirror or (corpus.limit and not Path(builder.cache_dir).exists()):
-            data = builder.as_streaming_dataset()
-        else:
-            builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
-            data = builder.as_dataset()
-    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}
-    splits = {}
+            if corpus.limit and not Path(builder.cache_dir).exists():
+                data = builder.as_streaming_dataset()
+            else:
+                builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
+                data = builder.as_dataset()
+    rows, splits = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}, {}
     for split, names in SPLITS.items():
-        for name in [name for name in map(str, data) if name in (split, *names)][:1]:
-            card = None if mirror else (builder.info.splits or {}).get(name)
-            chunks = functools.partial(_hub_chunks, corpus, data[name])
-            count = rows.get(split) or (card.num_examples if card else None)
-            splits[split] = Split(f"{corpus.config or corpus.name}/{name}", chunks, count)
-    place = str(mirror) if mirror else f"{_address(corpus)} at {builder.hash}"
+        if name := next((name for name in map(str, data) if name in (split, *names)), None):
+            count = rows.get(split) or getattr((data[name].info.splits or {}).get(name), "num_examples", None)
+            splits[split] = Split(f"{corpus.config or corpus.name}/{name}", _hub_chunks(corpus, data[name]), count)
     if "train" not in splits:
         raise DataError(f"{place} has no split train, only {', '.join(map(str, data))}")
-    return Text(place, splits, local_files(corpus, mirror), advice)
+    return Text(place, splits, [Path(file) for names in files.values() for file in names], advice)
 
 
 def _hub_chunks(corpus: recipe.Corpus, data: Any) -> Iterator[Chunk]:

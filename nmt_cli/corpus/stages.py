@@ -178,7 +178,7 @@ def _encode_chunk(
     """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and why the others are dropped."""
     sides, repeats, stats = (_lines(chunk[0]), _lines(chunk[1])), chunk[2], CleaningStats()
     tokens = [_load(model).encode_arrays(side) for side in sides]
-    lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
+    lengths: npt.NDArray[np.int64] = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
     longer, shorter = lengths.max(0), np.maximum(1, lengths.min(0))
     keep = np.ones(len(repeats), bool)
     for reason, wrong in (
