@@ -242,9 +242,10 @@ def test_a_killed_worker_is_noticed(large: Path, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_breaks_the_stream_and_not_the_order() -> None:
-    assert list(stages.parallel_map(_twice, range(100), 2)) == [2 * i for i in range(100)]
-    with pytest.raises(StorageError, match="worker process was killed"):
-        list(stages.parallel_map(_twice, [*range(50), -1, *range(50)], 2))
+    with stages.Pool(2) as pool:
+        assert list(pool.map(_twice, range(100))) == [2 * i for i in range(100)]
+    with pytest.raises(StorageError, match="worker process was killed"), stages.Pool(2) as pool:
+        list(pool.map(_twice, [*range(50), -1, *range(50)]))
 
 
 def _twice(job: int) -> Any:
@@ -253,17 +254,13 @@ def _twice(job: int) -> Any:
     return 2 * job
 
 
-def test_training_in_a_subprocess_answers_fails_and_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.corpus.stages.LONG_TRAINING", 10)
-    out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
-    monkeypatch.undo()
+def test_training_in_a_worker_answers_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "here")
+    monkeypatch.setattr(stages, "LONG_TRAINING", 10)
+    out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
     assert store.open_corpus(out).identity == store.open_corpus(here).identity
-    monkeypatch.setattr("nmt_cli.corpus.stages.LONG_TRAINING", 10)
     with pytest.raises(DataError, match="at most"):
         texts.run(texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 30_000}), tmp_path / "none")
-    with pytest.raises(StorageError, match="worker process was killed"):
-        stages.run_in_subprocess(_twice, -1)
 
 
 def test_no_signal_gets_between_a_process_and_its_start() -> None:
@@ -277,11 +274,10 @@ def watched(*arguments):
     held.append(stages.STOPPING <= signal.pthread_sigmask(signal.SIG_BLOCK, []))
     return spawn(*arguments)
 util.spawnv_passfds = watched
-print(stages.run_in_subprocess(bytes, b"done"), held, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+with stages.Pool(1) as pool:
+    print(pool.submit(bytes, b"done").result(), held, signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(texts.ROOT)}, capture_output=True, text=True
-    )
+    done = texts.python("-c", code)
     assert done.stdout == "b'done' [True, True] set()\n", done.stderr
 
 
