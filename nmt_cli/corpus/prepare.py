@@ -24,6 +24,7 @@ SECONDS_FOR_TOKENIZER = 60
 TRAINING_MEGABYTES, BASE_MEGABYTES, WORKER_MEGABYTES = 1300, 150, 100
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
 BYTES_PER_PAIR = 250  # of news text, both sides
+Sentences = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,6 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         "origin": text.origin,
         "sources": [{"name": f.name, "bytes": f.stat().st_size, "sha256": artefact.sha256(f)} for f in text.files],
         "pairs": pairs,
-        "counts": {"read": stats.read, "kept": pairs, **{reason: stats.dropped[reason] for reason in cleaning.DROPPED}},
         "vocabulary_size": Tokenizer(model).vocabulary_size,
         "tokens": tokens,
     }
@@ -165,9 +165,9 @@ def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterato
         console.warn(f"{message}: this is an excerpt or another edition, and results will differ")
 
 
-def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
+def _held_out(text: sources.Text, split: str) -> Sentences:
     """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
-    pairs: list[tuple[str, str]] = []
+    pairs: Sentences = []
     for chunk in _chunks(text, split):
         for raw in zip(*chunk, strict=True):
             try:
@@ -193,11 +193,7 @@ def _warnings(corpus: recipe.Corpus, name: str, stats: CleaningStats, strict: bo
 
 
 def _report(
-    stats: CleaningStats,
-    pairs: int,
-    warnings: list[str],
-    tokenizer: Tokenizer,
-    held_out: dict[str, list[tuple[str, str]]],
+    stats: CleaningStats, pairs: int, warnings: list[str], tokenizer: Tokenizer, held_out: dict[str, Sentences]
 ) -> dict[str, Any]:
     """Return the cleaning report and print it as a table: what was done, and what the tokenizer cannot reproduce."""
     reasons, rows = {}, []
@@ -231,9 +227,7 @@ def _report(
 
 def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
     size = sources.estimate(corpus, mirror)[1]
-    if size is None:
-        return None
-    return int(DISK_PER_TEXT_BYTE * min(size, (corpus.limit or size) * BYTES_PER_PAIR) / 1e6) + 1
+    return size and int(DISK_PER_TEXT_BYTE * min(size, (corpus.limit or size) * BYTES_PER_PAIR) / 1e6) + 1
 
 
 def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
@@ -241,24 +235,22 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     download, size, pairs = sources.estimate(corpus, options.mirror)
     pairs = pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
-    disk, memory = _disk_megabytes(corpus, options.mirror), BASE_MEGABYTES + options.processes * WORKER_MEGABYTES
-    arrow = sources.family(corpus) == "hub" and download != 0 and not corpus.limit
-    time = "unknown"
-    if pairs is not None:
-        seconds = pairs / (PAIRS_PER_SECOND_PER_CORE * options.processes)
-        time = console.duration(seconds + min(1.0, pairs / 1e6) * SECONDS_FOR_TOKENIZER)
+    seconds = (pairs or 0) / (PAIRS_PER_SECOND_PER_CORE * options.processes)
+    seconds += min(1.0, (pairs or 0) / 1e6) * SECONDS_FOR_TOKENIZER
+    memory = max(TRAINING_MEGABYTES, BASE_MEGABYTES + options.processes * WORKER_MEGABYTES)
 
-    def known(count: float | None, unit: str = " MB") -> str:
+    def show(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"
 
     rows = [
-        ("download", known(download and download / 1e6)),
         ("from", sources.origin(corpus, options.mirror)),
-        *([("Arrow files beside it in the hub's cache", known(size and size / 1e6))] if arrow else []),
-        ("training pairs, about", known(pairs, "")),
-        (f"disk while preparing, in {out.parent}", known(disk)),
-        ("free there", known(artefact.free_megabytes(out))),
-        (f"memory, {options.processes} workers", known(max(TRAINING_MEGABYTES, memory))),
-        ("time beside the download, about", time),
+        ("download", show(download and download / 1e6)),
+        ("training pairs, about", show(pairs, "")),
+        (f"disk while preparing, in {out.parent}", show(_disk_megabytes(corpus, options.mirror))),
+        ("free there", show(artefact.free_megabytes(out))),
+        (f"memory, {options.processes} workers", show(memory)),
+        ("time beside the download, about", console.duration(seconds) if pairs else "unknown"),
     ]
+    if sources.family(corpus) == "hub" and not (options.mirror or corpus.limit):
+        rows.insert(2, ("Arrow files beside it in the hub's cache", show(size and size / 1e6)))
     console.table(f"nmt prepare {corpus.name} would need", ("", ""), rows)

@@ -19,7 +19,7 @@ from nmt_cli import artefact, recipe
 from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, Chunk, read_pairs
 from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
-SPLITS = {"train": ("train",), "dev": ("validation", "valid", "dev", "val"), "test": ("test",)}  # ours: on the hub
+SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # ours: on the hub
 MULTI30K_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 MULTI30K_STEMS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 # SHA-256 of the raw files. None are known for French and Czech: their lines are counted, their hashes recorded.
@@ -212,7 +212,7 @@ def fetch(file: Path, mirror: Path | None) -> None:
 
 
 def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
-    """Return the repository on the hub and its revision: a commit, a branch, or None for the newest commit."""
+    """Return the repository on the hub and its revision; None: the newest commit."""
     if str(corpus.name).startswith("wmt14-"):
         return WMT14, WMT14_REVISION
     repo, _, revision = str(corpus.name).removeprefix("hub:").partition("@")
@@ -255,14 +255,14 @@ def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
     for path in sorted(folder.rglob("*.parquet")):
         words = re.split("[^a-z]+", str(path.relative_to(folder)))
         for split, names in SPLITS.items():
-            if any(name in words for name in names):
+            if not names.isdisjoint(words):
                 files.setdefault(split, []).append(str(path))
     for split in SPLITS if _hub_name(corpus)[0] == WMT14 else ["train"]:
         if split not in files:
-            where = f"{corpus.config or 'data'}/{SPLITS[split][0]}-*.parquet"
+            where = f"{corpus.config or 'data'}/{split if split != 'dev' else 'validation'}-*.parquet"
             raise MissingError(f"{mirror} has no {where}. Fetch it from {_address(corpus)} into that place")
-    for split, names in files.items():
-        shards = re.findall(r"-\d{5}-of-(\d{5})\b", " ".join(names))
+    for split, paths in files.items():
+        shards = re.findall(r"-\d{5}-of-(\d{5})\b", " ".join(paths))
         if shards and len(shards) < int(shards[0]) and not (split == "train" and corpus.limit):
             raise MissingError(f"{mirror} has only {len(shards)} of the {int(shards[0])} files of {split}")
     return files
@@ -287,7 +287,7 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
                 data = builder.as_dataset()
     rows, splits = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}, {}
     for split, names in SPLITS.items():
-        if name := next((name for name in map(str, data) if name in (split, *names)), None):
+        if name := next((str(name) for name in data if str(name) in names), None):
             count = rows.get(split) or getattr((data[name].info.splits or {}).get(name), "num_examples", None)
             splits[split] = Split(f"{corpus.config or corpus.name}/{name}", _hub_chunks(corpus, data[name]), count)
     if "train" not in splits:

@@ -33,7 +33,7 @@ from nmt_cli.errors import StorageError
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 Repeated = npt.NDArray[np.bool_]  # for every pair whether an earlier one equals it
-TextChunk = tuple[bytes, bytes, Repeated]  # source lines, target lines
+TextChunk = tuple[list[str], list[str], Repeated]
 SERIAL_JOBS = 8  # fewer are done before processes have started
 KILLED = "a worker process was killed, perhaps for want of memory. Run the same command again, with fewer --workers"
 STOPPING = {signal.SIGINT, signal.SIGTERM}
@@ -136,22 +136,18 @@ def _find_repeated(file: Path) -> Repeated:
 def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
     with (directory / "src").open("rb") as src, (directory / "tgt").open("rb") as tgt:
         for start in range(0, len(repeated), CHUNK):
-            yield b"".join(islice(src, CHUNK)), b"".join(islice(tgt, CHUNK)), repeated[start : start + CHUNK]
-
-
-def _lines(text: bytes) -> list[str]:
-    return text.decode().split("\n")[:-1]
+            sides = [[line[:-1].decode() for line in islice(side, CHUNK)] for side in (src, tgt)]
+            yield sides[0], sides[1], repeated[start : start + CHUNK]
 
 
 def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
     """Yield both sides of about SAMPLE_PAIRS pairs drawn at random without repeated ones; of all if there are fewer."""
     rng = np.random.default_rng(seed)
-    share = SAMPLE_PAIRS / max(1, len(repeated) - np.count_nonzero(repeated))
+    share = SAMPLE_PAIRS / max(1, int((~repeated).sum()))
     for src, tgt, repeats in _chunks(directory, repeated):
-        sides = _lines(src), _lines(tgt)
         for i in np.flatnonzero((rng.random(len(repeats)) < share) & ~repeats):
-            yield sides[0][i]
-            yield sides[1][i]
+            yield src[i]
+            yield tgt[i]
 
 
 def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus) -> bytes:
@@ -176,9 +172,9 @@ def _encode_chunk(
     model: Path, settings: recipe.Cleaning, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats]:
     """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and why the others are dropped."""
-    sides, repeats, stats = (_lines(chunk[0]), _lines(chunk[1])), chunk[2], CleaningStats()
-    tokens = [_load(model).encode_arrays(side) for side in sides]
-    lengths: npt.NDArray[np.int64] = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
+    src, tgt, repeats = chunk
+    tokens, stats = [_load(model).encode_arrays(side) for side in (src, tgt)], CleaningStats()
+    lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
     longer, shorter = lengths.max(0), np.maximum(1, lengths.min(0))
     keep = np.ones(len(repeats), bool)
     for reason, wrong in (
@@ -187,7 +183,7 @@ def _encode_chunk(
         (RATIO, longer / shorter > (settings.max_ratio or np.inf)),
     ):
         for i in np.flatnonzero(keep & wrong):
-            stats.drop(reason, sides[0][i], sides[1][i])
+            stats.drop(reason, src[i], tgt[i])
         keep &= ~wrong
     remaining, end = np.flatnonzero(keep), np.array([tokenizer.EOS], np.int32)
     flat = [np.concatenate([ids for i in remaining for ids in (side[i], end)] or [end[:0]]) for side in tokens]

@@ -26,7 +26,6 @@ KIND = "corpus"
 
 
 def id_type(vocabulary_size: int) -> str:
-    """Return the smallest storage type ("<u2" or "<u4") that holds every token id."""
     return "<u2" if vocabulary_size <= 1 << 16 else "<u4"
 
 
@@ -41,7 +40,7 @@ class Side:
         return len(self.offsets) - 1
 
     def lengths(self) -> Lengths:
-        """Return the length of every sentence in tokens, EOS counted."""
+        """Return the tokens of every sentence, EOS counted."""
         return np.diff(self.offsets)
 
     def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
@@ -97,11 +96,6 @@ class SideWriter:
         self._offsets.close()
 
 
-def _side(directory: Path, name: str, kind: str) -> Side:
-    ids = np.asarray(np.memmap(directory / f"train.{name}.ids", dtype=kind, mode="r"))
-    return Side(ids, np.asarray(np.memmap(directory / f"train.{name}.offsets", dtype="<i8", mode="r")))
-
-
 def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     """Open a prepared corpus after checking its files' sizes (with `content`, also hashes) against its manifest.
 
@@ -112,5 +106,9 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
     manifest = artefact.verify(directory, KIND, content=content)
-    kind = id_type(int(manifest["vocabulary_size"]))
-    return Corpus(directory, manifest, _side(directory, "src", kind), _side(directory, "tgt", kind))
+    kinds = {"ids": id_type(int(manifest["vocabulary_size"])), "offsets": "<i8"}
+    sides = [
+        Side(*(np.asarray(np.memmap(directory / f"train.{name}.{part}", kind, "r")) for part, kind in kinds.items()))
+        for name in ("src", "tgt")
+    ]
+    return Corpus(directory, manifest, *sides)
