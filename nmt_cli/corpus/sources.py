@@ -194,19 +194,20 @@ def _toy(corpus: recipe.Corpus) -> dict[str, Split]:
 def fetch(file: Path, mirror: Path | None) -> None:
     """Download a file of Multi30k unless it is there, and compare it with its pin."""
     url, pin = f"{MULTI30K_URL}/{file.name}", MULTI30K_PINS.get(file.name)
-    if mirror and not file.is_file():
-        raise MissingError(f"{mirror} has no {file.name}. Fetch {url} and put it there")
-    for pause in () if file.is_file() else (*PAUSES, None):
-        try:
-            with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - a constant of this module
-                data = response.read()
-            artefact.make_directory(file.parent)
-            artefact.replace_file(file, data)
-            break
-        except (OSError, http.client.HTTPException) as error:  # also where the connection is cut
-            if pause is None or getattr(error, "code", 500) in (401, 403, 404, 410):
-                raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
-            time.sleep(pause)
+    if not file.is_file():
+        if mirror:
+            raise MissingError(f"{mirror} has no {file.name}. Fetch {url} and put it there")
+        for pause in (*PAUSES, None):
+            try:
+                with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - a constant of this module
+                    data = response.read()
+                break
+            except (OSError, http.client.HTTPException) as error:  # also where the connection is cut
+                if pause is None or getattr(error, "code", 500) in (401, 403, 404, 410):
+                    raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
+                time.sleep(pause)
+        artefact.make_directory(file.parent)
+        artefact.replace_file(file, data)
     if pin not in (None, artefact.sha256(file)):
         raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
 
@@ -243,9 +244,8 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
         what = " ".join(str(error.__cause__ or error).split())[:150]
         if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
             raise DataError(f"{repo} cannot be used: {what}. See {address} for its configurations") from None
-        advice = (
-            f"Try later, or fetch {address}/tree/{revision or 'main'}/{place} into DIR/{place} and pass --mirror DIR"
-        )
+        files = f"{address}/tree/{revision or 'main'}/{place}"
+        advice = f"Try later, or fetch {files} into DIR/{place} and pass --mirror DIR"
         raise DownloadError(f"cannot download {repo}: {what}. {advice}") from None
 
 
