@@ -18,7 +18,6 @@ class Hub(ThreadingHTTPServer):
     Attributes:
         cut: cut the connection half-way in this many downloads of data files.
         busy: answer 503 to this many requests for data files.
-        flip: name of a file served with one byte changed.
         requests: "METHOD path" of everything asked.
     """
 
@@ -28,7 +27,6 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repo, self.folder, self.commit = repo, folder, commit
         self.cut = self.busy = 0
-        self.flip = ""
         self.requests: list[str] = []
 
     @property
@@ -92,8 +90,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(503, b"", {})
         data = (hub.folder / name).read_bytes()
         digest = hashlib.sha256(data).hexdigest()
-        if hub.flip and name.endswith(hub.flip):
-            data = data[:100] + bytes([data[100] ^ 1]) + data[101:]
         headers = {"ETag": f'"{digest}"', "X-Linked-ETag": f'"{digest}"', "X-Repo-Commit": hub.commit}
         first, _, last = (self.headers["Range"] or "").removeprefix("bytes=").partition("-")
         start, end = int(first or 0), int(last or len(data) - 1) + 1

@@ -14,7 +14,7 @@ from nmt_cli import recipe
 from nmt_cli.__main__ import main
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
-from nmt_cli.corpus.store import read_lines
+from nmt_cli.corpus.readers import read_lines
 from nmt_cli.errors import DataError, MissingError, NmtError
 from nmt_cli.reporting.doctor import Finding, Record, doctor, examine, gather
 from nmt_cli.reproduce import ReproduceOptions, reproduce

@@ -108,7 +108,7 @@ def test_random_marian_agrees_with_transformers(tmp_path: Path) -> None:
     ours = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
     tokenizer, tokens = Tokenizer(ours.tokenizer_file), vocabulary(SOURCE)
     ids = tokenizer.encode(["the old cat sees a wet dog", "der fox schläft"])
-    src, tgt = ([tokens.index(token) for token in tokenizer.pieces(line)] for line in ids)
+    src, tgt = ([tokens.index(token) for token in tokenizer.tokens(line)] for line in ids)
     pad = len(tokens) - 1
     logits = theirs(torch.tensor([[*src, 0]]), decoder_input_ids=torch.tensor([[pad, *tgt]])).logits[0]
     logits[:, pad] = -torch.inf
@@ -125,10 +125,10 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path: Path) -> None:
     ours = Tokenizer(load_model(import_marian(tmp_path / "hf", tmp_path / "model")).tokenizer_file)
     text = ["the old fox sees a shy dog", "a red man"]
     plain = sentencepiece.SentencePieceProcessor(model_proto=source)
-    assert [ours.pieces(ids) for ids in ours.encode(text)] == plain.encode(text, out_type=str)
+    assert [ours.tokens(ids) for ids in ours.encode(text)] == plain.encode(text, out_type=str)
     german = sentencepiece.SentencePieceProcessor(model_proto=target).encode("der alte fox schläft", out_type=str)
     assert ours.vocabulary_size == len(vocabulary(source, target))
-    names = ours.pieces(list(range(ours.vocabulary_size)))
+    names = ours.tokens(list(range(ours.vocabulary_size)))
     assert ours.decode([[names.index(token) for token in german]]) == ["der alte fox schläft"]
 
 

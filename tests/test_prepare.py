@@ -1,7 +1,4 @@
 import gzip
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +7,9 @@ import pytest
 import texts
 
 from nmt_cli import artefact
-from nmt_cli.corpus import cleaning, readers, sources, stages, store
+from nmt_cli.corpus import cleaning, readers, stages, store
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, DownloadError, OutputError
+from nmt_cli.errors import DataError, OutputError
 
 PAIRS = texts.pairs(1200)
 
@@ -46,8 +43,8 @@ def test_text_comes_out_as_it_went_in(tmp_path: Path) -> None:
     assert corpus.lines("dev") == ([src for src, _ in dev], ["A\u2028B  ", *(tgt for _, tgt in dev[1:])])
     assert corpus.lines("test") == ([], [])
     about = corpus.manifest
-    assert (about["name"], about["src"], about["tgt"], about["pairs"]) == ("own", "en", "de", 1200)
-    assert (about["vocabulary_size"], about["generated"], about["counts"]["kept"]) == (400, False, 1200)
+    assert (about["name"], about["src"], about["tgt"]) == ("own", "en", "de")
+    assert (about["vocabulary_size"], about["generated"], about["pairs"]) == (400, False, 1200)
     assert about["recipe"]["tokenizer"]["vocabulary_size"] == 400
     assert {source["name"] for source in about["sources"]} == {"train.en", "train.de", "dev.en", "dev.de"}
     assert report(out)["references"]["dev"]["not_reproduced"] == 1
@@ -82,14 +79,14 @@ def test_the_same_bytes_whatever_the_workers_locale_or_hash_seed(tmp_path: Path,
     text = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in texts.pairs(5000)] + PAIRS[:9] * 2
     texts.own(tmp_path / "in", text)
     files = ["--src", tmp_path / "in" / "train.en", "--tgt", tmp_path / "in" / "train.de"]
-    size = ["--set", "corpus.tokenizer.vocabulary_size=400"]
+    files += ["--set", "corpus.tokenizer.vocabulary_size=400"]
     identities = set()
     for workers, env in (
         (1, {"PYTHONHASHSEED": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo"}),
         (2, {"PYTHONHASHSEED": "2", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0"}),
     ):
         out = tmp_path / f"out{workers}"
-        done = texts.nmt("prepare", *files, *size, "--workers", workers, "--out", out, **env)
+        done = texts.nmt("prepare", *files, "--workers", workers, "--out", out, **env)
         assert done.returncode == 0, done.stderr
         assert done.stdout == ""
         files_of = store.open_corpus(out, content=True).manifest["files"]
@@ -137,56 +134,35 @@ def test_a_directory_of_something_else_is_never_replaced(
     assert (tmp_path / "precious" / "thesis.txt").exists()
 
 
-def test_dry_run_writes_nothing_and_asks_nobody_of_wmt14(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for limit, arrow in ((None, "14,753 MB"), (1000, "")):
-        texts.run(texts.corpus({"name": "wmt14-en-fr", "limit": limit}), tmp_path / "data" / "wmt", dry_run=True)
+def test_dry_run_writes_nothing_and_asks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown = {"name": "mine", "train_src": ["no.en"], "train_tgt": ["no.de"]}
+    for plain, expected, unknowns in (
+        ({"name": "wmt14-en-fr"}, ("7,778 MB", "14,753 MB", "40,836,715", "memory", "datasets/wmt/wmt14", "Arrow"), 0),
+        ({"name": "wmt14-en-fr", "limit": 1000}, ("7,778 MB", "1,000"), 0),
+        ({"name": "toy-en-de"}, ("20,000", "generated"), 0),
+        ({"name": "multi30k-en-de"}, ("29,000", "raw.githubusercontent.com"), 0),
+        ({"name": "hub:owner/some"}, ("datasets/owner/some",), 5),
+        (unknown, ("localfiles",), 3),
+    ):
+        texts.run(texts.corpus(plain), tmp_path / "data" / "out", dry_run=True)
         shown = capsys.readouterr()
         assert shown.out == ""
-        assert all(what in shown.err for what in ("7,778 MB", arrow, "memory", "time"))
-        assert ("Arrow" in shown.err) == bool(arrow)
-        assert f"datasets/wmt/wmt14at{sources.WMT14_REVISION}" in "".join(shown.err.split())
+        table = "".join(shown.err.split())
+        assert all(what.replace(" ", "") in table for what in expected), table
+        assert table.count("unknown") == unknowns, table
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dry_run_counts_the_pairs_that_there_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise DownloadError("nobody answers")
-
-    monkeypatch.setattr(sources, "_builder", refuse)
-    own = {"name": "mine", "train_src": ["no.en"], "train_tgt": ["no.de"]}
-    for plain, expected, unknown in (
-        ({"name": "toy-en-de"}, ("20,000", "generated"), 0),
-        ({"name": "multi30k-en-de"}, ("29,000", "raw.githubusercontent.com"), 0),
-        ({"name": "hub:owner/some"}, ("nobodyanswers",), 4),
-        (own, ("no.enisnotthere",), 3),
-    ):
-        texts.run(texts.corpus(plain), tmp_path / "out", dry_run=True)
-        shown = "".join(capsys.readouterr().err.split())
-        assert all(what in shown for what in expected), shown
-        assert shown.count("unknown") == unknown
-    real = texts.run(texts.corpus({"name": "toy-en-de"}), tmp_path / "toy")
-    pairs = store.open_corpus(real).manifest["sources"]
-    text = sources.estimate(texts.corpus({"name": "toy-en-de"}), None)
-    assert text.rows["train"] == max(source["rows"] for source in pairs)
-    assert text.bytes == pytest.approx(sum(s["bytes"] for s in pairs if s["name"].startswith("train")), rel=0.1)
-
-
-def test_limit_takes_the_first_pairs_of_files_that_are_checked_whole(tmp_path: Path) -> None:
+def test_limit_takes_the_first_pairs(tmp_path: Path) -> None:
     section = texts.own(tmp_path / "in", PAIRS, limit=700)
     out = texts.run(section, tmp_path / "out")
     assert stored(out) == PAIRS[:700]
-    assert [source["rows"] for source in store.open_corpus(out).manifest["sources"]] == [1200, 1200]
     texts.run(section, out)
 
 
 def test_another_number_of_rows_in_own_files_is_not_called_a_download(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"1,200 pairs, 1,000 are expected.*Correct the files or corpus\.rows"
-    ) as caught:
+    with pytest.raises(DataError, match=r"1,200 pairs, 1,000 are expected.*Correct the files or corpus\.rows"):
         texts.run(texts.own(tmp_path / "in", PAIRS, rows=1000), tmp_path / "out")
-    assert "etch" not in str(caught.value)
 
 
 def test_a_tokenizer_is_reused_and_its_hash_kept(tmp_path: Path) -> None:
@@ -234,26 +210,18 @@ def test_the_sample_is_drawn_at_random_from_all_and_stated_by_its_seed(
 # A deliberately broken corpus: the right message or the right count for each fault.
 
 
-def test_shifted_by_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shifted_and_swapped_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     src, tgt = zip(*PAIRS, strict=True)
-    section = texts.own(tmp_path / "in", list(zip(src[1:], tgt[:-1], strict=True)))
-    with pytest.raises(DataError, match="from about line 1 the lines of one side look shifted"):
-        texts.run(section, tmp_path / "strict", strict=True)
-    out = texts.run(section, tmp_path / "out")
-    assert "look shifted" in capsys.readouterr().err
-    assert len(report(out)["warnings"]) == 1
-
-
-def test_swapped_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    section = texts.own(tmp_path / "in", [(tgt, src) for src, tgt in PAIRS])
-    texts.run(section, tmp_path / "out")
-    assert "the sides look swapped: en text reads like de" in capsys.readouterr().err
-
-
-def test_latin_1(tmp_path: Path) -> None:
-    section = texts.own(tmp_path / "in", [(src, tgt.encode("latin-1")) for src, tgt in PAIRS])
-    with pytest.raises(DataError, match=r"lines are not UTF-8, the first is line \d+.*Latin-1"):
-        texts.run(section, tmp_path / "out")
+    for pairs, message in (
+        (zip(src[1:], tgt[:-1], strict=True), "from about line 1 the lines of one side look shifted"),
+        (zip(tgt, src, strict=True), "the sides look swapped: en text reads like de"),
+    ):
+        section = texts.own(tmp_path / "in", list(pairs))
+        with pytest.raises(DataError, match=message):
+            texts.run(section, tmp_path / "strict", strict=True)
+        out = texts.run(section, tmp_path / "out", overwrite=True)
+        assert message in capsys.readouterr().err
+        assert len(report(out)["warnings"]) == 1
 
 
 def test_a_few_lines_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,30 +232,21 @@ def test_a_few_lines_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFix
     assert stored(out) == PAIRS
     with pytest.raises(DataError, match="line 701"):
         texts.run(texts.own(tmp_path / "in", text), tmp_path / "strict", strict=True)
-
-
-def test_line_separators_inside_lines(tmp_path: Path) -> None:
-    inside = "\r\x0b\x0c\x1c\x85\u2028\u2029\x00"
-    text = [(f"the{c}dog {i}", f"der{c}hund {i}") for i, c in enumerate(inside)]
-    out = texts.run(texts.own(tmp_path / "in", [*text, *PAIRS]), tmp_path / "out")
-    assert stored(out) == [*((f"the dog {i}", f"der hund {i}") for i in range(len(inside))), *PAIRS]
-    repaired = report(out)["repaired_lines"]
-    assert (repaired["Unicode line separator"], repaired["control character inside"]) == (6, 10)
+    section = texts.own(tmp_path / "in", [(src, tgt.encode("latin-1")) for src, tgt in PAIRS])
+    with pytest.raises(DataError, match=r"lines are not UTF-8, the first is line \d+.*Latin-1"):
+        texts.run(section, tmp_path / "latin")
 
 
 def test_a_line_of_100_megabytes(tmp_path: Path) -> None:
     texts.own(tmp_path / "in", [*PAIRS[:600], (b"x" * 100_000_000, "kurz"), *PAIRS[600:]])
     code = (
         "import re, sys, texts\nfrom pathlib import Path\n"
-        "files = [sys.argv[1] + '/train.en'], [sys.argv[1] + '/train.de']\n"
-        "plain = {'name': 'own', 'train_src': files[0], 'train_tgt': files[1], 'tokenizer': {'vocabulary_size': 400}}\n"
-        "texts.run(texts.corpus(plain), Path(sys.argv[2]))\n"
+        "files = {'train_src': [sys.argv[1] + '/train.en'], 'train_tgt': [sys.argv[1] + '/train.de']}\n"
+        "texts.run(texts.corpus({'name': 'own', **files, 'tokenizer': {'vocabulary_size': 400}}), Path(sys.argv[2]))\n"
         # Not ru_maxrss: that starts from the memory of the process that started this one.
         "print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
     )
-    env = {**os.environ, "PYTHONPATH": f"{texts.ROOT}:{texts.ROOT / 'tests'}"}
-    words = [sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out")]
-    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    done = texts.python("-c", code, tmp_path / "in", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 512 * 1024
     assert report(tmp_path / "out")["dropped"][cleaning.LONG_LINE]["pairs"] == 1
@@ -310,9 +269,4 @@ def test_dev_inside_train(tmp_path: Path) -> None:
 def test_nothing_usable(tmp_path: Path, lines: list[str]) -> None:
     with pytest.raises(DataError, match=r"no usable pairs: \d read; \d (empty side|source equals target)"):
         texts.run(texts.own(tmp_path / "in", [(line, line) for line in lines]), tmp_path / "out")
-
-
-def test_a_vocabulary_that_does_not_fit_the_text(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="at most"):
-        texts.run(texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 30_000}), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli import artefact, cli, recipe
-from nmt_cli.corpus.store import Corpus, open_corpus, read_lines
+from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.reproduce import ReproduceOptions, reproduce
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics

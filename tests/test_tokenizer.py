@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ def test_training_gives_the_same_bytes_again() -> None:
     assert train(LINES, 400) == train(iter(LINES), 400)
 
 
-def test_a_signal_while_the_text_is_read_stays_what_it_is() -> None:
-    def lines() -> Iterator[str]:
-        yield from LINES
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(lines(), 400)
-
-
 def test_special_tokens(file: Path) -> None:
     tokenizer = Tokenizer(file)
     assert (PAD, UNK, EOS) == (0, 1, 2)
@@ -50,11 +40,7 @@ def test_what_was_never_seen_is_spelled_in_bytes(file: Path) -> None:
     ids = tokenizer.encode(["Ω 東京 ☃"])
     assert UNK not in ids[0]
     assert tokenizer.decode(ids) == ["Ω 東京 ☃"]
-
-
-def test_arrays_hold_the_same_ids(file: Path) -> None:
-    tokenizer = Tokenizer(file)
-    assert [list(ids) for ids in tokenizer.encode_arrays(LINES[:20])] == tokenizer.encode(LINES[:20])
+    assert [list(array) for array in tokenizer.encode_arrays(["Ω 東京 ☃"])] == ids
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁")))
@@ -92,9 +78,6 @@ def test_damaged_models_are_refused(file: Path, tmp_path: Path, damage: str) -> 
     (tmp_path / "bad.model").write_bytes(bad)
     with pytest.raises(DataError, match=r"bad\.model is not"):
         Tokenizer(tmp_path / "bad.model")
-
-
-def test_missing_models_are_missed(tmp_path: Path) -> None:
     with pytest.raises(MissingError):
         Tokenizer(tmp_path / "none.model")
 
@@ -104,5 +87,5 @@ def test_models_with_other_special_tokens_are_refused(tmp_path: Path) -> None:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_prefix=str(prefix), vocab_size=300, model_type="bpe", minloglevel=2
     )
-    with pytest.raises(DataError, match="this package needs"):
+    with pytest.raises(DataError, match="nmt prepare makes"):
         Tokenizer(prefix.with_suffix(".model"))

@@ -2,22 +2,22 @@
 
 import hashlib
 import re
+from itertools import chain
 
 import pytest
 
 from nmt_cli.corpus import toy
-from nmt_cli.corpus.toy import NONE, Clause, Pair, Phrase, Row, ToyCorpus, assemble, clock, generate, pronoun_accuracy
+from nmt_cli.corpus.toy import NONE, Clause, Pair, Phrase, Row, assemble, clock, generate, pronoun_accuracy
 
 ANTECEDENT = re.compile(
     r"The (?:(?:small|big|brown|black|white) )?(\w+) .* the (\w+) because it (?:is|was) too (\w+)\."
 )
-TRUE_OF_ANIMALS = {"tired", "frightened", "sick", "lazy", "nervous", "sleepy", "shy", "exhausted", "clumsy", "careful"}
 PINNED = {"train": "28017b83a97c013a", "dev": "98d36645a82d3eb2", "test": "269e7987a8bbd144"}  # SHA-256 of seed 1
 GARDEN, MARKET = ("in the garden", "im Garten"), ("to the market", "zum Markt")
 
 
 @pytest.fixture(scope="module")
-def corpus() -> ToyCorpus:
+def corpus() -> dict[str, list[Pair]]:
     return generate(1)
 
 
@@ -66,84 +66,35 @@ def asked(c: Clause, word: Pair = NONE) -> Pair:
     return ends(f"{word[0]} {c.en_asked}", f"{word[1]} {c.de_inverted}", "?")
 
 
-def joined(main: Clause, word: Pair, sub: Clause) -> Pair:
-    return ends(f"{main.en} {word[0]} {sub.en}", f"{main.de}, {word[1]} {sub.de_final}")
+def known(c: Clause) -> Pair:
+    return ends(f"the woman knows that {c.en}", f"die Frau weiß, dass {c.de_final}")
 
 
-WEIL, DASS, HALF_PAST_TWO = ("because", "weil"), ("that", "dass"), ("at half past two", "um halb drei")
-WOMAN_KNOWS = clause("the woman", "know", "present")
+HALF_PAST_TWO = ("at half past two", "um halb drei")
 
 TRANSLATIONS = [
-    # genders, cases; adjectives strong, weak and mixed; weak nouns; plurals; numbers
     (plain(clause("the tall man", "buy", "present", "a red coat")),
      "The tall man buys a red coat.", "Der große Mann kauft einen roten Mantel."),
-    (plain(clause("a clever child", "find", "past", "the famous king")),
-     "A clever child found the famous king.", "Ein kluges Kind fand den berühmten König."),
-    (plain(clause("my friendly sister", "sell", "past", "her expensive clock")),
-     "My friendly sister sold her expensive clock.", "Meine freundliche Schwester verkaufte ihre teure Uhr."),
     (plain(clause("our friend", "help", "present", "the poor woman", dative=True)),
      "Our friend helps the poor woman.", "Unser Freund hilft der armen Frau."),
-    (plain(clause("the dog", "follow", "past", "a friendly boy", dative=True)),
-     "The dog followed a friendly boy.", "Der Hund folgte einem freundlichen Jungen."),
-    (plain(clause("the students", "see", "present", "the bear")),
-     "The students see the bear.", "Die Studenten sehen den Bären."),
-    (plain(clause("his brothers", "help", "present", "the children", dative=True)),
-     "His brothers help the children.", "Seine Brüder helfen den Kindern."),
     (plain(clause("the queen", "buy", "past", "twenty-one green dresses")),
      "The queen bought twenty-one green dresses.", "Die Königin kaufte einundzwanzig grüne Kleider."),
-    (plain(clause("- old trains", "arrive", "present")), "Old trains arrive.", "Alte Züge kommen an."),
-    # verb second, separable verbs, perfect with haben and sein
     (fronted(("yesterday", "gestern"), clause("the girl", "pick up", "past", "a new book")),
      "Yesterday the girl picked up a new book.", "Gestern hob das Mädchen ein neues Buch auf."),
     (plain(clause("the teachers", "open", "present", "the windows", time=HALF_PAST_TWO)),
      "The teachers open the windows at half past two.", "Die Lehrer machen um halb drei die Fenster auf."),
-    (plain(clause("she", "throw away", "perfect", "the old lamp")),
-     "She has thrown away the old lamp.", "Sie hat die alte Lampe weggeworfen."),
-    (fronted(("today", "heute"), clause("we", "return", "perfect", tail=("to the village", "ins Dorf"))),
-     "Today we have returned to the village.", "Heute sind wir ins Dorf zurückgekehrt."),
-    (plain(clause("you", "get up", "perfect")), "You have got up.", "Du bist aufgestanden."),
-    (plain(clause("you", "sleep", "present", tail=GARDEN)), "You sleep in the garden.", "Du schläfst im Garten."),
-    (plain(clause("you", "find", "past", "his keys")), "You found his keys.", "Du fandest seine Schlüssel."),
-    # negation
-    (plain(clause("the woman", "close", "present", "the door", no=True)),
-     "The woman does not close the door.", "Die Frau macht die Tür nicht zu."),
     (plain(clause("I", "buy", "past", "no blue car", no=True)),
      "I did not buy a blue car.", "Ich kaufte kein blaues Auto."),
-    (plain(clause("they", "find", "perfect", "no expensive keys", no=True)),
-     "They have not found expensive keys.", "Sie haben keine teuren Schlüssel gefunden."),
-    (plain(clause("he", "go", "present", tail=MARKET, no=True)),
-     "He does not go to the market.", "Er geht nicht zum Markt."),
-    (plain(clause("the horses", "be", "past", tail=("very happy", "sehr glücklich"), no=True)),
-     "The horses were not very happy.", "Die Pferde waren nicht sehr glücklich."),
-    # modals
     (plain(clause("the boy", "open", "must", "the suitcase", no=True)),
      "The boy must not open the suitcase.", "Der Junge darf den Koffer nicht aufmachen."),
-    (plain(clause("you", "call", "must", "the doctor")), "You must call the doctor.", "Du musst den Arzt anrufen."),
-    (plain(clause("he", "sell", "want to", "the picture", no=True)),
-     "He does not want to sell the picture.", "Er will das Bild nicht verkaufen."),
     (fronted(("tomorrow", "morgen"), clause("my aunt", "meet", "will", "your neighbour")),
      "Tomorrow my aunt will meet your neighbour.", "Morgen wird meine Tante deinen Nachbarn treffen."),
-    (plain(clause("the mice", "sleep", "can", tail=GARDEN, no=True)),
-     "The mice cannot sleep in the garden.", "Die Mäuse können nicht im Garten schlafen."),
-    # questions
-    (asked(clause("the man", "see", "present", "the cow")), "Does the man see the cow?", "Sieht der Mann die Kuh?"),
     (asked(clause("the train", "leave", "perfect")), "Has the train left?", "Ist der Zug abgefahren?"),
-    (asked(clause("the ferry", "arrive", "past"), ("when", "wann")),
-     "When did the ferry arrive?", "Wann kam die Fähre an?"),
-    (asked(clause("you", "go", "want to"), ("where", "wohin")),
-     "Where do you want to go?", "Wohin willst du gehen?"),
     (asked(clause("the geese", "follow", "present"), ("whom", "wem")),
      "Whom do the geese follow?", "Wem folgen die Gänse?"),
-    (asked(clause("I", "be", "present", tail=("tired", "müde")), ("why", "warum")),
-     "Why am I tired?", "Warum bin ich müde?"),
-    # subordinate clauses: the verb last, the prefix joined to it
-    (joined(WOMAN_KNOWS, DASS, clause("the train", "leave", "present", time=("today", "heute"))),
+    (known(clause("the train", "leave", "present", time=("today", "heute"))),
      "The woman knows that the train leaves today.", "Die Frau weiß, dass der Zug heute abfährt."),
-    (joined(clause("he", "wake up", "past"), WEIL, clause("you", "invite", "past", "no friend", no=True)),
-     "He woke up because you did not invite a friend.", "Er wachte auf, weil du keinen Freund einludst."),
-    (joined(WOMAN_KNOWS, DASS, clause("I", "see", "perfect", "him")),
-     "The woman knows that I have seen him.", "Die Frau weiß, dass ich ihn gesehen habe."),
-    (joined(WOMAN_KNOWS, DASS, clause("they", "watch", "can", "her", dative=True)),
+    (known(clause("they", "watch", "can", "her", dative=True)),
      "The woman knows that they can watch her.", "Die Frau weiß, dass sie ihr zusehen können."),
 ]  # fmt: skip
 
@@ -157,16 +108,11 @@ def test_translations_written_by_hand(made: Pair, en: str, de: str) -> None:
     ("words", "forms"),
     [
         ("the white goose", "die weiße Gans, die weiße Gans, der weißen Gans"),
-        ("a white goose", "eine weiße Gans, eine weiße Gans, einer weißen Gans"),
         ("the big elephant", "der große Elefant, den großen Elefanten, dem großen Elefanten"),
-        ("a big elephant", "ein großer Elefant, einen großen Elefanten, einem großen Elefanten"),
-        ("the brown horse", "das braune Pferd, das braune Pferd, dem braunen Pferd"),
         ("our brown horse", "unser braunes Pferd, unser braunes Pferd, unserem braunen Pferd"),
         ("the small mice", "die kleinen Mäuse, die kleinen Mäuse, den kleinen Mäusen"),
-        ("no small mice", "keine kleinen Mäuse, keine kleinen Mäuse, keinen kleinen Mäusen"),
         ("two clever women", "zwei kluge Frauen, zwei kluge Frauen, zwei klugen Frauen"),
         ("- expensive cars", "teure Autos, teure Autos, teuren Autos"),
-        ("my tall neighbours", "meine großen Nachbarn, meine großen Nachbarn, meinen großen Nachbarn"),
     ],
 )  # fmt: skip
 def test_declension(words: str, forms: str) -> None:
@@ -176,12 +122,9 @@ def test_declension(words: str, forms: str) -> None:
 @pytest.mark.parametrize(
     ("hour", "minute", "en", "de"),
     [
-        (1, 0, "one o'clock", "ein Uhr"),
         (2, 30, "half past two", "halb drei"),
-        (12, 30, "half past twelve", "halb eins"),
         (7, 15, "a quarter past seven", "Viertel nach sieben"),
         (12, 45, "a quarter to one", "Viertel vor eins"),
-        (5, 10, "ten past five", "zehn nach fünf"),
         (8, 40, "twenty to nine", "zwanzig vor neun"),
     ],
 )
@@ -189,27 +132,17 @@ def test_clock_times(hour: int, minute: int, en: str, de: str) -> None:
     assert clock(hour, minute) == (en, de)
 
 
-def test_numbers_in_words() -> None:
-    words = {"two": "zwei", "sixteen": "sechzehn", "seventeen": "siebzehn", "thirty": "dreißig"}
-    words |= {"twenty-one": "einundzwanzig", "sixty-six": "sechsundsechzig", "ninety-seven": "siebenundneunzig"}
-    assert {en: toy.NUMBERS[en] for en in words} == words
-    assert len(toy.NUMBERS) == len(set(toy.NUMBERS.values())) == 98
-
-
-def test_the_text_is_the_same_everywhere_and_no_sentence_occurs_twice(corpus: ToyCorpus) -> None:
-    splits = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
-    digests = {}
-    for name, pairs in splits.items():
-        digests[name] = hashlib.sha256("".join(f"{en}\t{de}\n" for en, de in pairs).encode()).hexdigest()[:16]
-    assert digests == PINNED
-    for side in (0, 1):
-        sentences = [pair[side] for pairs in splits.values() for pair in pairs]
+def test_the_text_is_the_same_everywhere_and_no_sentence_occurs_twice(corpus: dict[str, list[Pair]]) -> None:
+    for name, digest in PINNED.items():
+        text = "".join(f"{en}\t{de}\n" for en, de in corpus[name])
+        assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
+    for sentences in zip(*chain(*corpus.values()), strict=True):
         assert len(set(sentences)) == len(sentences) == 21_000
     assert generate(5, 300, 30, 30) == generate(5, 300, 30, 30) != generate(6, 300, 30, 30)
 
 
-def test_every_line_is_raw_text_of_4_to_16_words(corpus: ToyCorpus) -> None:
-    for en, de in corpus.train + corpus.dev + corpus.test:
+def test_every_line_is_raw_text_of_4_to_16_words(corpus: dict[str, list[Pair]]) -> None:
+    for en, de in chain(*corpus.values()):
         for text in (en, de):
             assert re.fullmatch(r"[A-ZÄÖÜ][^.?_/|]*[^ ,][.?]", text), text
             assert "  " not in text
@@ -222,15 +155,15 @@ def test_every_line_is_raw_text_of_4_to_16_words(corpus: ToyCorpus) -> None:
 def test_a_sentence_has_one_translation() -> None:
     seen: dict[str, str] = {}
     for seed in range(4):
-        for en, de in generate(seed, train=4000, dev=100, test=100).train:
+        for en, de in generate(seed, train=4000, dev=100, test=100)["train"]:
             assert seen.setdefault(en, de) == de
     assert len(seen) > 15_000
 
 
-def test_antecedent_pairs_of_dev_and_test_are_unseen(corpus: ToyCorpus) -> None:
+def test_antecedent_pairs_of_dev_and_test_are_unseen(corpus: dict[str, list[Pair]]) -> None:
     train, dev, test = (
         [match.groups()[:2] for en, _ in split if (match := ANTECEDENT.fullmatch(en))]
-        for split in (corpus.train, corpus.dev, corpus.test)
+        for split in (corpus["train"], corpus["dev"], corpus["test"])
     )
     assert 100 <= len(test) <= 150
     assert len(dev) >= 50
@@ -238,19 +171,6 @@ def test_antecedent_pairs_of_dev_and_test_are_unseen(corpus: ToyCorpus) -> None:
     assert len(set(test)) >= 25
     for role in (0, 1):
         assert {couple[role] for couple in (*dev, *test)} <= {couple[role] for couple in train}
-
-
-def test_the_last_word_decides_the_pronoun(corpus: ToyCorpus) -> None:
-    of_article = {"Der": "er", "Die": "sie", "Das": "es", "den": "er", "die": "sie", "das": "es"}
-    pronouns = {"animal": [], "other": []}
-    for en, de in corpus.train + corpus.test:
-        if match := ANTECEDENT.fullmatch(en):
-            animal, other, pronoun = re.match(r"(D\w+) .* (den|die|das) \w+ nicht.*, weil (\w+) zu ", de).groups()
-            owner, article = ("animal", animal) if match[3] in TRUE_OF_ANIMALS else ("other", other)
-            assert pronoun == of_article[article], de
-            pronouns[owner].append(pronoun)
-    for found in pronouns.values():
-        assert all(found.count(pronoun) > 300 for pronoun in ("er", "sie", "es"))
 
 
 def test_the_minimal_pair_of_the_paper() -> None:
@@ -267,19 +187,10 @@ def test_the_minimal_pair_of_the_paper() -> None:
 
 
 def test_pronoun_accuracy_counts_antecedent_sentences_only() -> None:
-    tired = "The animal did not cross the street because it was too tired."
-    wide = "The animal did not cross the street because it was too wide."
-    sources = [tired, wide, "He sleeps because she is tired."]
-    references = [
-        "Das Tier überquerte die Straße nicht, weil es zu müde war.",
-        "Das Tier überquerte die Straße nicht, weil sie zu breit war.",
-        "Er schläft, weil sie müde ist.",
-    ]
+    sources = [f"The animal did not cross the street because it was too {word}." for word in ("tired", "wide")]
+    references = ["Das Tier überquerte die Straße nicht, weil es zu müde war.", "Es ging nicht, weil sie zu breit war."]
+    sources, references = [*sources, "He sleeps because she is tired."], [*references, "Er schläft, weil sie müde ist."]
     assert pronoun_accuracy(sources, references, references) == (2, 2)
-    wrong = [references[1], references[1].replace("sie", "es"), references[2]]
-    assert pronoun_accuracy(sources, wrong, references) == (0, 2)
-    half = [references[0].replace("Straße", "Wiese"), "", references[2]]
-    assert pronoun_accuracy(sources, half, references) == (1, 2)
+    assert pronoun_accuracy(sources, [references[1], references[0], ""], references) == (0, 2)
+    assert pronoun_accuracy(sources, ["Ganz anders, weil es geht.", "", references[2]], references) == (1, 2)
     assert pronoun_accuracy([], [], []) == (0, 0)
-    with pytest.raises(ValueError):
-        pronoun_accuracy(sources, references[:1], references)

@@ -84,10 +84,10 @@ def run(section: recipe.Corpus, out: Path, **options: Any) -> Path:
 
 def nmt(*words: object, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run a command as a user does."""
-    return subprocess.run(
-        [sys.executable, "-m", "nmt_cli", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    return python("-m", "nmt_cli", *words, **env)
+
+
+def python(*words: object, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run another Python that imports from here and from the package."""
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **env}
+    return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=100)

@@ -1,15 +1,16 @@
 """What `prepare` repairs in a line and why it drops a pair, each with a name to count it by.
 
 A pair is dropped for the first reason that holds, in the order of `DROPPED`. The last three need the whole corpus
-or subword tokens, and are found by later stages.
+or subword tokens, and are noticed by later stages.
 """
 
+import functools
 import hashlib
 import html
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,13 +18,14 @@ import numpy.typing as npt
 
 from nmt_cli import recipe
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.corpus.tokenizer import normalise as normalise
+from nmt_cli.corpus.tokenizer import normalise
 
 LONG_LINE, NOT_UTF8, EMPTY, COPY = "line over the byte limit", "not UTF-8", "empty side", "source equals target"
 SCRIPT, HELD_OUT, DUPLICATE = "wrong script", "in dev or test", "duplicate pair"
 TOO_LONG, RATIO = "too many tokens", "length ratio"
 DROPPED = (LONG_LINE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT, DUPLICATE, TOO_LONG, RATIO)
 SOURCE_HELD_OUT = "source alone in dev or test (kept)"
+SHIFTED = "sides shifted"
 EXAMPLES = 3
 
 _REPAIRS = {
@@ -36,27 +38,14 @@ _REPAIRS = {
 # Only entities with their semicolon: html.unescape alone also rewrites "&copy" in "?a=1&copy=2".
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
-# By script: the ranges of its letters, and languages that are written in it.
+# A word in the Unicode names of a script's letters, and the languages written in it.
 _SCRIPTS = {
-    "latin": (
-        "A-Za-z\xaa\xba\xc0-\u02af\u0300-\u036f\u1e00-\u1eff\ufb00-\ufb06\uff21-\uff5a",
-        "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
-    ),
-    "cyrillic": ("\u0400-\u052f", "ru uk bg mk be kk"),
-    "greek": ("\u0370-\u03ff\u1f00-\u1fff", "el"),
-    "arabic": ("\u0600-\u06ff\u0750-\u077f\ufb50-\ufdff\ufe70-\ufeff", "ar fa ur"),
-    "hebrew": ("\u0590-\u05ff", "he"),
-    "indic": ("\u0900-\u0dff", "hi mr ne bn gu pa ta te kn ml si"),
-    "hangul": ("\u1100-\u11ff\u3130-\u318f\uac00-\ud7af", "ko"),
-    "han": ("\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff", "zh ja"),  # kana too: Japanese mixes them
+    "LATIN": "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
+    **{"CYRILLIC": "ru uk bg mk be kk", "GREEK": "el", "ARABIC": "ar fa ur", "HEBREW": "he", "DEVANAGARI": "hi mr ne"},
+    **{"BENGALI": "bn", "GUJARATI": "gu", "GURMUKHI": "pa", "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn"},
+    **{"MALAYALAM": "ml", "SINHALA": "si", "HANGUL": "ko", "CJK|HIRAGANA|KATAKANA": "zh ja"},
 }
-_SCRIPT_OF = {language: script for script, (_, languages) in _SCRIPTS.items() for language in languages.split()}
-_OWN = {script: re.compile(f"[{ranges}]") for script, (ranges, _) in _SCRIPTS.items()}
-# Letters of other scripts: what is neither in these ranges nor a digit, sign or punctuation.
-_OTHER = {
-    script: re.compile(f"[^\x00-@\\[-`{{-\xbf\u2000-\u2bff\u3000-\u303f{ranges}]")
-    for script, (ranges, _) in _SCRIPTS.items()
-}
+_SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for language in languages.split()}
 # Words that are frequent in one of these languages and rare in the others: enough to notice swapped files.
 _WORDS = {
     "en": "the of and is are with that this was for not",
@@ -65,11 +54,6 @@ _WORDS = {
     "cs": "je se na že jsou v s který není pro jako ve",
 }
 _FREQUENT = {language: frozenset(words.split()) for language, words in _WORDS.items()}
-
-
-def unescape(line: str) -> str:
-    """Undo HTML entities once: `&amp;lt;` becomes `&lt;`."""
-    return _ENTITY.sub(lambda match: html.unescape(match[0]), line) if "&" in line else line
 
 
 def pair_hash(src: str, tgt: str) -> bytes:
@@ -81,19 +65,14 @@ def pair_hash(src: str, tgt: str) -> bytes:
 class CleaningStats:
     """How often each repair and each reason occurred, with the first examples of each, and signs of a wrong file.
 
-    Attributes:
-        not_utf8_at: number of the first line that is not UTF-8, from 1.
-        shifted_at: number of the first line of each chunk whose sides look shifted.
-        votes: for source and target, words typical of the side's own language and of the other's.
+    `first_line` counts from 1. `votes` are words typical of the side's own language and of the other's, for both sides.
     """
 
     read: int = 0
-    chunks: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    not_utf8_at: int | None = None
-    shifted_at: list[int] = field(default_factory=list)
+    first_line: dict[str, int] = field(default_factory=dict)
     votes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 2), np.int64))
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
@@ -105,27 +84,25 @@ class CleaningStats:
 
     def add(self, other: "CleaningStats") -> None:
         """Add what a later chunk, or stage, counted."""
-        if self.not_utf8_at is None and other.not_utf8_at is not None:
-            self.not_utf8_at = self.read + other.not_utf8_at
-        self.shifted_at += [self.read + line for line in other.shifted_at]
+        for what, line in other.first_line.items():
+            self.first_line.setdefault(what, self.read + line)
         self.read += other.read
-        self.chunks += other.chunks
         self.dropped += other.dropped
         self.repaired += other.repaired
         self.votes = self.votes + other.votes
         for reason, new in other.examples.items():
-            examples = self.examples.setdefault(reason, [])
-            examples += new[: EXAMPLES - len(examples)]
+            self.examples[reason] = [*self.examples.get(reason, []), *new][:EXAMPLES]
 
     def warnings(self, src: str, tgt: str) -> list[str]:
         """Return what looks wrong with files of these languages, one line each."""
         lines = []
-        if self.dropped[NOT_UTF8]:
-            lines.append(f"{self.dropped[NOT_UTF8]:,} lines are not UTF-8, the first is line {self.not_utf8_at:,}")
-        if self.shifted_at:
+        if NOT_UTF8 in self.first_line:
+            count, first = self.dropped[NOT_UTF8], self.first_line[NOT_UTF8]
+            lines.append(f"{count:,} lines are not UTF-8, the first is line {first:,}")
+        if SHIFTED in self.first_line:
             lines.append(
-                f"from about line {self.shifted_at[0]:,} the lines of one side look shifted: their lengths fit their "
-                f"neighbours' translations better than their own ({len(self.shifted_at)} of {self.chunks} chunks)"
+                f"from about line {self.first_line[SHIFTED]:,} the lines of one side look shifted: their lengths fit "
+                "their neighbours' translations better than their own"
             )
         if (self.votes[:, 1] > 2 * self.votes[:, 0]).all() and self.votes.sum() >= 50:
             lines.append(f"the sides look swapped: {src} text reads like {tgt} and vice versa")
@@ -134,8 +111,8 @@ class CleaningStats:
 
 def repair(line: str, settings: recipe.Cleaning, stats: CleaningStats) -> str:
     """Return a line unescaped (if wanted) and normalised, and count what was done to it."""
-    if settings.unescape and "&" in line:
-        plain = unescape(line)
+    if settings.unescape and "&" in line:  # once: "&amp;lt;" becomes "&lt;"
+        plain = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
         stats.repaired["HTML entity"] += plain != line
         line = plain
     if line.isprintable() and line.isascii():
@@ -147,94 +124,68 @@ def repair(line: str, settings: recipe.Cleaning, stats: CleaningStats) -> str:
     return normalise(line)
 
 
+@functools.cache
+def _foreign_letter(char: str, script: str) -> bool:
+    return char.isalpha() and not re.search(script, unicodedata.name(char, ""))
+
+
 def foreign(line: str, language: str) -> bool:
     """Return whether less than half of the letters belong to the language's script. Unknown languages never are."""
     script = _SCRIPT_OF.get(language)
-    if script is None or not _OTHER[script].search(line):
+    if script is None or (script == "LATIN" and line.isascii()):
         return False
-    letters = sum(map(str.isalpha, line))
-    own = sum(map(str.isalpha, _OWN[script].findall(line)))
-    return 2 * own < letters if script != "han" else 4 * own < letters  # one such character stands for a word
+    others = sum(line.count(char) for char in set(line) if _foreign_letter(char, script))
+    letters = sum(map(str.isalpha, line)) if others else 0
+    own_counts = 4 if script.startswith("CJK") else 2  # one such character stands for a word
+    return own_counts * (letters - others) < letters
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Hashes of the pairs of dev and test, and of their sources alone, cleaned like training text."""
-
-    pairs: frozenset[bytes]
-    sources: frozenset[bytes]
+def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: recipe.Cleaning) -> frozenset[bytes]:
+    """Return the hashes of the pairs of dev and test, cleaned like training text, and of each source without target."""
+    clean = [tuple(repair(side, settings, CleaningStats()) for side in pair) for pair in pairs]
+    return frozenset(pair_hash(src, text) for src, tgt in clean for text in (tgt, ""))
 
 
-def held_out(splits: Sequence[tuple[list[str], list[str]]], settings: recipe.Cleaning) -> HeldOut:
-    """Return the hashes of held-out text that training pairs are compared with."""
-    ignored = CleaningStats()
-    pairs = [
-        (repair(src, settings, ignored), repair(tgt, settings, ignored))
-        for src_lines, tgt_lines in splits
-        for src, tgt in zip(src_lines, tgt_lines, strict=True)
-    ]
-    return HeldOut(frozenset(pair_hash(*pair) for pair in pairs), frozenset(pair_hash(src, "") for src, _ in pairs))
+def clean_chunk(
+    corpus: recipe.Corpus, held_out: frozenset[bytes], chunk: Chunk
+) -> tuple[bytes, bytes, bytes, CleaningStats]:
+    """Return the source and target lines of the pairs that remain, the pairs' hashes, and what happened to the others.
 
-
-@dataclass
-class CleanedChunk:
-    """One chunk after cleaning: its remaining pairs as UTF-8 lines, their hashes, and what happened to the others."""
-
-    pairs: int
-    src: bytes
-    tgt: bytes
-    hashes: bytes
-    stats: CleaningStats
-
-
-@dataclass(frozen=True)
-class Cleaner:
-    """Everything needed to clean a chunk, sent to the worker with it."""
-
-    src: str
-    tgt: str
-    settings: recipe.Cleaning
-    held_out: HeldOut
-
-    def __call__(self, chunk: Chunk) -> CleanedChunk:
-        """Clean a chunk of raw lines; None stands for a line that was too long to be read."""
-        stats, hashes = CleaningStats(len(chunk[0]), chunks=1), []
-        src_lines: list[str] = []
-        tgt_lines: list[str] = []
-        for number, (raw_src, raw_tgt) in enumerate(zip(*chunk, strict=True), 1):
-            if raw_src is None or raw_tgt is None:
-                stats.drop(LONG_LINE, *(("(too long)" if raw is None else "") for raw in (raw_src, raw_tgt)))
-                continue
-            try:
-                src, tgt = raw_src.decode(), raw_tgt.decode()
-            except UnicodeDecodeError:
-                stats.drop(NOT_UTF8, *(raw[:200].decode(errors="backslashreplace") for raw in (raw_src, raw_tgt)))
-                stats.not_utf8_at = stats.not_utf8_at or number
-                continue
-            src, tgt = repair(src, self.settings, stats), repair(tgt, self.settings, stats)
-            pair = pair_hash(src, tgt)
-            reason = self._reason(src, tgt, pair)
-            if reason:
-                stats.drop(reason, src, tgt)
-                continue
-            if self.held_out.sources and pair_hash(src, "") in self.held_out.sources:
-                stats.drop(SOURCE_HELD_OUT, src, tgt)
-            src_lines.append(src)
-            tgt_lines.append(tgt)
-            hashes.append(pair)
-        stats.votes = np.array([_votes(src_lines, self.src, self.tgt), _votes(tgt_lines, self.tgt, self.src)])
-        stats.shifted_at = [1] if shifted(src_lines, tgt_lines) else []
-        src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in (src_lines, tgt_lines))
-        return CleanedChunk(len(hashes), src_text, tgt_text, b"".join(hashes), stats)
-
-    def _reason(self, src: str, tgt: str, pair: bytes) -> str | None:
+    A line that is None was too long to be read.
+    """
+    stats, hashes = CleaningStats(len(chunk[0])), list[bytes]()
+    sides: tuple[list[str], list[str]] = ([], [])
+    for number, raw in enumerate(zip(*chunk, strict=True), 1):
+        if raw[0] is None or raw[1] is None:
+            stats.drop(LONG_LINE, *("(too long)" if line is None else "" for line in raw))
+            continue
+        try:
+            src, tgt = raw[0].decode(), raw[1].decode()
+        except UnicodeDecodeError:
+            stats.drop(NOT_UTF8, *(line[:200].decode(errors="backslashreplace") for line in (raw[0], raw[1])))
+            stats.first_line.setdefault(NOT_UTF8, number)
+            continue
+        src, tgt = repair(src, corpus.cleaning, stats), repair(tgt, corpus.cleaning, stats)
+        pair = pair_hash(src, tgt)
         if not src or not tgt:
-            return EMPTY
-        if self.settings.drop_copies and src == tgt:
-            return COPY
-        if self.settings.check_script and (foreign(src, self.src) or foreign(tgt, self.tgt)):
-            return SCRIPT
-        return HELD_OUT if pair in self.held_out.pairs else None
+            stats.drop(EMPTY, src, tgt)
+        elif corpus.cleaning.drop_copies and src == tgt:
+            stats.drop(COPY, src, tgt)
+        elif corpus.cleaning.check_script and (foreign(src, corpus.src) or foreign(tgt, corpus.tgt)):
+            stats.drop(SCRIPT, src, tgt)
+        elif pair in held_out:
+            stats.drop(HELD_OUT, src, tgt)
+        else:
+            if held_out and pair_hash(src, "") in held_out:
+                stats.drop(SOURCE_HELD_OUT, src, tgt)
+            sides[0].append(src)
+            sides[1].append(tgt)
+            hashes.append(pair)
+    stats.votes = np.array([_votes(sides[0], corpus.src, corpus.tgt), _votes(sides[1], corpus.tgt, corpus.src)])
+    if shifted(*sides):
+        stats.first_line[SHIFTED] = 1
+    src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)
+    return src_text, tgt_text, b"".join(hashes), stats
 
 
 def shifted(src: list[str], tgt: list[str]) -> bool:
@@ -246,17 +197,11 @@ def shifted(src: list[str], tgt: list[str]) -> bool:
         return False
     x, y = (np.fromiter(map(len, side), np.float64) for side in (src, tgt))
     x, y = x - x.mean(), y - y.mean()
-    scale = np.sqrt((x @ x) * (y @ y))
-    if not scale:
-        return False
-    straight = (x @ y) / scale
-    others = [(x[lag:] @ y[:-lag]) / scale for lag in (1, 2, 3)] + [(x[:-lag] @ y[lag:]) / scale for lag in (1, 2, 3)]
-    return bool(max(others) > straight + 0.2)
+    others = [x[lag:] @ y[:-lag] for lag in (1, 2, 3)] + [x[:-lag] @ y[lag:] for lag in (1, 2, 3)]
+    return bool(max(others) > x @ y + 0.2 * np.sqrt((x @ x) * (y @ y)))
 
 
-def _votes(lines: list[str], own: str, other: str) -> tuple[int, int]:
+def _votes(lines: list[str], *languages: str) -> list[int]:
     """Count words typical of a side's own language and of the other's in the first lines of a chunk."""
-    if own not in _FREQUENT or other not in _FREQUENT:
-        return 0, 0
     words = [word for line in lines[:200] for word in line.lower().split()]
-    return sum(word in _FREQUENT[own] for word in words), sum(word in _FREQUENT[other] for word in words)
+    return [sum(word in _FREQUENT.get(language, ()) for word in words) for language in languages]

@@ -1,13 +1,11 @@
 """The command `nmt prepare`: text in, a corpus of training ids out.
 
-The text is read once: hashed, counted, cleaned and written to a work directory beside the target. There the tokenizer
-is trained and the ids are made, and one rename makes it the corpus. A run that was killed is simply done again.
+The cleaned text, the tokenizer and the ids are written to a work directory beside the target, and one rename makes the
+result the corpus. A run that was killed is simply done again.
 """
 
 import os
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,8 @@ PAIRS_PER_SECOND_PER_CORE = 6_000
 SECONDS_FOR_TOKENIZER = 60
 TRAINING_MEGABYTES, BASE_MEGABYTES, WORKER_MEGABYTES = 1300, 150, 100
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
-Lines = tuple[list[str], list[str]]
+BYTES_PER_PAIR = 250  # of news text, both sides
+Sentences = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,9 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
     differs = recipe.differences(manifest.get("recipe"), recipe.to_plain(corpus))
     hashes = {source["sha256"] for source in manifest["sources"]}
-    if sources.family(corpus) == "own" or options.mirror:
-        with tempfile.TemporaryDirectory() as scratch:
-            files = sources.open_text(corpus, options.mirror, out.parent, Path(scratch)).files
-        digests = {artefact.sha256(file): file.name for file in files}
-        differs += [f"{name} is another file (hash {d[:12]})" for d, name in digests.items() if d not in hashes]
+    for file in sources.local_files(corpus, options.mirror):
+        if (digest := artefact.sha256(file)) not in hashes:
+            differs.append(f"{file.name} is another file (hash {digest[:12]})")
     if differs:
         what = "; ".join(differs)[:150]
         raise OutputError(f"{out} exists with other inputs ({what}). Pass --overwrite or another --out")
@@ -101,85 +98,68 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         shutil.rmtree(work / name, ignore_errors=True)
         (work / name).mkdir()
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
+    needed, free = _disk_megabytes(corpus, options.mirror) or 0, artefact.free_megabytes(out)
+    if free < needed:
+        raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
-    _check_space(out, text.bytes or 0, corpus.limit)
     if corpus.tokenizer.file is not None:
         text.files.append(Path(corpus.tokenizer.file))
-        Tokenizer(Path(corpus.tokenizer.file))
+        Tokenizer(text.files[-1])
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
-    seen = cleaning.held_out(list(held_out.values()), corpus.cleaning)
+    hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
 
-    start = time.monotonic()
-    cleaner = cleaning.Cleaner(corpus.src, corpus.tgt, corpus.cleaning, seen)
-    total = corpus.limit or text.rows.get("train")
-    train = _pairs(text, "train", corpus.limit)
-    cleaned, stats = stages.clean(work / "cleaned", train, cleaner, options.processes, total)
-    _say_speed("cleaned", stats.read, start)
-    warnings = _warnings(corpus, text.splits["train"].name, stats, options.strict)
-
-    start = time.monotonic()
-    if not cleaned.pairs:
-        raise DataError(f"no usable pairs: {stats.read:,} read; {_reasons(stats)}")
-    if corpus.tokenizer.file is not None:
-        artefact.write_file(model, Path(corpus.tokenizer.file).read_bytes())
-    else:
-        artefact.write_file(model, stages.train_tokenizer(cleaned, corpus.tokenizer, corpus.seed))
-        _say_speed("trained the tokenizer on about", min(stages.SAMPLE_PAIRS, cleaned.pairs), start)
-
-    start = time.monotonic()
-    encoder = stages.Encoder(model, artefact.sha256(model), corpus.cleaning)
-    tokens, dropped = stages.encode(directory, cleaned, encoder, options.processes)
-    stats.add(dropped)
-    _say_speed("encoded", cleaned.pairs, start)
-    pairs = cleaned.pairs - dropped.dropped.total()
+    with stages.Pool(options.processes) as pool:
+        train = _chunks(text, "train", corpus.limit)
+        repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
+        warnings = _warnings(corpus, text.splits["train"].name, stats, options.strict)
+        if len(repeated):
+            if corpus.tokenizer.file is not None:
+                data = text.files[-1].read_bytes()
+            else:
+                data = stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
+            artefact.write_file(model, data)
+            tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
+            stats.add(drops)
+    pairs = stats.read - sum(stats.dropped[reason] for reason in cleaning.DROPPED)
     if not pairs:
-        raise DataError(f"no usable pairs: all of {stats.read:,} were dropped; {_reasons(stats)}")
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
+        raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
 
-    for split, sides in held_out.items():
-        for side, lines in zip(("src", "tgt"), sides, strict=True):
+    for split, sentences in held_out.items():
+        for side, lines in zip(("src", "tgt"), zip(*sentences, strict=True), strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
-    report = _report(Tokenizer(model), held_out, stats, pairs, warnings)
+    report = _report(stats, pairs, warnings, Tokenizer(model), held_out)
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
-    manifest = _manifest(corpus, text, report) | {
-        "vocabulary_size": Tokenizer(model).vocabulary_size,
-        "tokens": dict(zip(("src", "tgt"), tokens, strict=True)),
-    }
-    with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
-        for file in sorted(directory.iterdir()):
-            file.rename(stage / file.name)
-    _show(report, out)
-
-
-def _manifest(corpus: recipe.Corpus, text: sources.Text, report: dict[str, Any]) -> dict[str, Any]:
-    """Return what the corpus says of its origin and counts."""
-    names = {source["name"] for source in text.sources}
-    for file in text.files:  # what was not read here: a tokenizer, a mirror's parquet files
-        if file.name not in names:
-            size, digest = file.stat().st_size, artefact.sha256(file)
-            text.sources.append({"name": file.name, "bytes": size, "sha256": digest})
-    dropped = {reason: counts["pairs"] for reason, counts in report["dropped"].items()}
-    return {
+    manifest = {
         "name": corpus.name,
         "src": corpus.src,
         "tgt": corpus.tgt,
         "generated": sources.family(corpus) == "toy",
         "recipe": recipe.to_plain(corpus),
         "origin": text.origin,
-        "sources": text.sources,
-        "pairs": report["kept"],
-        "counts": {"read": report["read"], "kept": report["kept"]} | dropped,
+        "sources": [
+            {"name": f.name, "bytes": f.stat().st_size, "sha256": text.hashes.get(f) or artefact.sha256(f)}
+            for f in text.files
+        ],
+        "pairs": pairs,
+        "vocabulary_size": Tokenizer(model).vocabulary_size,
+        "tokens": tokens,
     }
+    with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
+        for file in sorted(directory.iterdir()):
+            file.rename(stage / file.name)
+    console.say(f"{out}: {pairs:,} training pairs")
 
 
-def _pairs(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:
-    """Yield the first `limit` pairs of a split, and check at its end how many it has."""
-    rows = 0
-    for src, tgt in text.splits[split].chunks():
-        left = len(src) if limit is None else max(0, limit - rows)
-        if left:
-            yield src[:left], tgt[:left]
+def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:
+    """Yield the first `limit` pairs of a split, or all after which their number is checked."""
+    rows, expected = 0, text.splits[split].rows
+    for src, tgt in text.splits[split].chunks:
+        if limit and rows + len(src) >= limit:
+            yield src[: limit - rows], tgt[: limit - rows]
+            return
+        yield src, tgt
         rows += len(src)
-    expected = text.rows.get(split)
     if expected not in (None, rows):
         message = f"{split} has {rows:,} pairs, {expected:,} are expected ({text.origin})"
         if text.advice is not None:
@@ -188,33 +168,23 @@ def _pairs(text: sources.Text, split: str, limit: int | None = None) -> Iterator
         console.warn(f"{message}: this is an excerpt or another edition, and results will differ")
 
 
-def _held_out(text: sources.Text, split: str) -> Lines:
-    """Return a development or test set as it stands: only a CR before LF and a leading BOM go.
-
-    Raises:
-        DataError: a line is not UTF-8 or too long; here nothing may be dropped.
-    """
-    sides: Lines = ([], [])
-    for chunk in _pairs(text, split):
-        for side, lines in zip(sides, chunk, strict=True):
-            for line in lines:
-                try:
-                    if line is None:
-                        raise ValueError("it is too long")
-                    decoded = line.decode("utf-8" if side else "utf-8-sig")
-                except ValueError as error:
-                    name = text.splits[split].name
-                    raise DataError(f"{name}: line {len(side) + 1:,} cannot be read: {str(error)[:80]}") from None
-                side.append(decoded.removesuffix("\r").replace("\n", " "))
-    return sides
+def _held_out(text: sources.Text, split: str) -> Sentences:
+    """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
+    pairs: Sentences = []
+    for chunk in _chunks(text, split):
+        for raw in zip(*chunk, strict=True):
+            try:
+                lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
+                src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
+            except ValueError:
+                where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
+                raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
+            pairs.append((src, tgt))
+    return pairs
 
 
 def _warnings(corpus: recipe.Corpus, name: str, stats: CleaningStats, strict: bool) -> list[str]:
-    """Print and return what looks wrong with the training text.
-
-    Raises:
-        DataError: over 1 % of the lines are not UTF-8; or anything looks wrong, if `strict`.
-    """
+    """Print and return what looks wrong with the training text; DataError if much is not UTF-8, or if `strict`."""
     warnings = stats.warnings(corpus.src, corpus.tgt)
     if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
         raise DataError(f"{name[:150]}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
@@ -225,91 +195,65 @@ def _warnings(corpus: recipe.Corpus, name: str, stats: CleaningStats, strict: bo
     return warnings
 
 
-def _reasons(stats: CleaningStats) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
-
-
-def _say_speed(what: str, pairs: int, start: float) -> None:
-    seconds = time.monotonic() - start
-    console.say(f"{what} {pairs:,} pairs in {console.duration(seconds)} ({pairs / max(seconds, 1e-9):,.0f} pairs/s)")
-
-
 def _report(
-    tokenizer: Tokenizer, held_out: dict[str, Lines], stats: CleaningStats, pairs: int, warnings: list[str]
+    stats: CleaningStats, pairs: int, warnings: list[str], tokenizer: Tokenizer, held_out: dict[str, Sentences]
 ) -> dict[str, Any]:
-    """Return the cleaning report: counts, percentages and examples, and what the tokenizer cannot reproduce."""
+    """Return the cleaning report and print it as a table: what was done, and what the tokenizer cannot reproduce."""
+    reasons, rows = {}, []
+    for reason in (*cleaning.DROPPED, cleaning.SOURCE_HELD_OUT):
+        count, examples = stats.dropped[reason], stats.examples.get(reason, [])
+        percent = round(count * (100 / stats.read), 3)
+        reasons[reason] = {"pairs": count, "percent": percent, "examples": examples}
+        if count:
+            rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
+    repaired = dict(sorted(stats.repaired.items()))
+    rows += [(f"repaired: {kind}", f"{count:,} lines", "", "") for kind, count in repaired.items()]
     references = {}
-    for split, (_, lines) in held_out.items():
-        clean = [normalise(line) for line in lines]
-        again = tokenizer.decode(tokenizer.encode(clean))
+    for split, sentences in held_out.items():
+        lines = [tgt for _, tgt in sentences]
+        again = tokenizer.decode(tokenizer.encode([normalise(line) for line in lines]))
         wrong = [line for line, copy in zip(lines, again, strict=True) if line != copy]
         references[split] = {"lines": len(lines), "not_reproduced": len(wrong), "examples": wrong[: cleaning.EXAMPLES]}
-    reasons = {
-        reason: {
-            "pairs": stats.dropped[reason],
-            "percent": round(stats.dropped[reason] * (100 / stats.read), 3),
-            "examples": stats.examples.get(reason, []),
-        }
-        for reason in (*cleaning.DROPPED, cleaning.SOURCE_HELD_OUT)
-    }
+        rows.append((f"{split} lines not reproduced", f"{len(wrong):,} lines", f"of {len(lines):,}", ""))
+    console.table(f"cleaning: {stats.read:,} pairs read", ("what", "count", "share", "example"), rows)
     return {
         "read": stats.read,
         "kept": pairs,
         "noted": {cleaning.SOURCE_HELD_OUT: reasons.pop(cleaning.SOURCE_HELD_OUT)},
         "dropped": reasons,
-        "repaired_lines": dict(sorted(stats.repaired.items())),
+        "repaired_lines": repaired,
         "warnings": warnings,
         "unicode": "NFC",
         "references": references,
     }
 
 
-def _show(report: dict[str, Any], out: Path) -> None:
-    """Print the report as a table, and one line on what was made."""
-    rows = []
-    for reason, counts in (report["dropped"] | report["noted"]).items():
-        if counts["pairs"]:
-            example = " | ".join(counts["examples"][0])[:70]
-            rows.append((reason, f"{counts['pairs']:,}", f"{counts['percent']:.2f} %", example))
-    rows += [(f"repaired: {kind}", f"{count:,} lines", "", "") for kind, count in report["repaired_lines"].items()]
-    for split, counts in report["references"].items():
-        count = f"{counts['not_reproduced']:,} lines"
-        rows.append((f"{split} lines not reproduced", count, f"of {counts['lines']:,}", ""))
-    console.table(f"cleaning: {report['read']:,} pairs read", ("what", "count", "share", "example"), rows)
-    console.say(f"{out}: {report['kept']:,} training pairs")
-
-
-def _check_space(out: Path, text_bytes: int, limit: int | None) -> None:
-    text_bytes = min(text_bytes, (limit or text_bytes) * sources.BYTES_PER_PAIR)
-    needed, free = int(DISK_PER_TEXT_BYTE * text_bytes / 1e6) + 1, artefact.free_megabytes(out)
-    if free < needed:
-        raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
+def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
+    size = sources.estimate(corpus, mirror)[1]
+    return size and int(DISK_PER_TEXT_BYTE * min(size, (corpus.limit or size) * BYTES_PER_PAIR) / 1e6) + 1
 
 
 def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     """Print what preparing would download, write and need."""
-    text = sources.estimate(corpus, options.mirror)
-    size, pairs = text.bytes, text.rows.get("train") or corpus.limit
-    if size and not pairs:
-        pairs = size // sources.BYTES_PER_PAIR
-    if pairs and corpus.limit:
-        size, pairs = size and size * min(corpus.limit, pairs) // pairs, min(corpus.limit, pairs)
+    download, size, pairs = sources.estimate(corpus, options.mirror)
+    pairs = pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
+    pairs = pairs and min(pairs, corpus.limit or pairs)
     seconds = (pairs or 0) / (PAIRS_PER_SECOND_PER_CORE * options.processes)
     seconds += min(1.0, (pairs or 0) / 1e6) * SECONDS_FOR_TOKENIZER
-    arrow = sources.family(corpus) == "hub" and text.download and not corpus.limit
     memory = max(TRAINING_MEGABYTES, BASE_MEGABYTES + options.processes * WORKER_MEGABYTES)
 
-    def megabytes(count: float | None) -> str:
-        return "unknown" if count is None else f"{count / 1e6:,.0f} MB" if count else "nothing"
+    def show(count: float | None, unit: str = " MB") -> str:
+        return "unknown" if count is None else f"{count:,.0f}{unit}"
 
     rows = [
-        ("download", megabytes(text.download)),
-        ("from", text.origin),
-        *([("Arrow files beside it in the hub's cache", megabytes(text.bytes))] if arrow else []),
-        ("training pairs, about", "unknown" if pairs is None else f"{pairs:,}"),
-        (f"disk while preparing, in {out.parent}", megabytes(size and DISK_PER_TEXT_BYTE * size)),
-        ("free there", f"{artefact.free_megabytes(out):,} MB"),
-        (f"memory, {options.processes} workers", f"{memory:,} MB"),
-        ("time beside the download, about", "unknown" if pairs is None else console.duration(seconds)),
+        ("from", sources.origin(corpus, options.mirror)),
+        ("download", show(download and download / 1e6)),
+        ("training pairs, about", show(pairs, "")),
+        (f"disk while preparing, in {out.parent}", show(_disk_megabytes(corpus, options.mirror))),
+        ("free there", show(artefact.free_megabytes(out))),
+        (f"memory, {options.processes} workers", show(memory)),
+        ("time beside the download, about", console.duration(seconds) if pairs else "unknown"),
     ]
+    if sources.family(corpus) == "hub" and not (options.mirror or corpus.limit):
+        rows.insert(2, ("Arrow files beside it in the hub's cache", show(size and size / 1e6)))
     console.table(f"nmt prepare {corpus.name} would need", ("", ""), rows)

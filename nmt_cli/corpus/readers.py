@@ -1,19 +1,18 @@
-"""The user's text files, plain or gzip: split into lines, hashed and counted in one reading.
-
-Lines end at line feeds and nowhere else, and no corpus is held in memory.
-"""
+"""The user's text files, plain or gzip, as lines that end at line feeds and nowhere else."""
 
 import gzip
 import hashlib
+import io
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from nmt_cli.errors import DataError, MissingError
 
 Chunk = tuple[list[bytes | None], list[bytes | None]]  # source and target lines; None: over MAX_LINE_BYTES
-BLOCK = MAX_LINE_BYTES = 1 << 20
+CHUNK, MAX_LINE_BYTES = 4000, 1 << 20
 _OTHER_FORMATS = {
     ".zst": "Unpack it with zstd -d",
     ".tsv": "Cut it into two text files with cut -f1 and cut -f2",
@@ -44,80 +43,61 @@ def read_lines(path: Path) -> list[str]:
     return split_lines(path.read_bytes(), str(path)) if path.exists() else []
 
 
-class _Hashed:
-    """A file that hashes what is read of it."""
+class _HashedFile(io.FileIO):
+    """A file whose SHA-256 is computed while it is read."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.sha256 = file, hashlib.sha256()
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.sha256 = hashlib.sha256()
 
-    def read(self, size: int = -1) -> bytes:
-        data = self.file.read(size)
-        self.sha256.update(data)
-        return data
+    def readinto(self, buffer: Any) -> int | None:
+        size = super().readinto(buffer)
+        self.sha256.update(memoryview(buffer)[: size or 0])
+        return size
 
 
-def _blocks(path: Path, sources: list[dict[str, Any]]) -> Iterator[bytes]:
-    """Yield the unpacked bytes of a file; at its end add its name, bytes and SHA-256 to `sources`."""
+def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
+    """Yield every line without its line feed; None for one over the limit, which is never held in memory."""
     if not path.is_file():
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix in _OTHER_FORMATS:
         raise DataError(f"{path}: only plain text and .gz are read, one sentence a line. {_OTHER_FORMATS[suffix]}")
-    with path.open("rb") as raw:
-        hashed: Any = _Hashed(raw)
-        file = gzip.GzipFile(fileobj=hashed) if path.suffix == ".gz" else hashed
-        first = True
-        try:
-            while block := file.read(BLOCK):
-                kind = next((kind for magic, kind in _MAGIC.items() if first and block.startswith(magic)), None)
-                if kind:
-                    raise DataError(f"{path} is not plain text, it looks like {kind}. Unpack or convert it to UTF-8")
-                first = False
-                yield block
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{path} is truncated or corrupt: {error}. Copy it again") from None
-        sources.append({"name": path.name, "bytes": raw.tell(), "sha256": hashed.sha256.hexdigest()})
+    try:
+        with _HashedFile(path) as raw:
+            packed = io.BufferedReader(raw)
+            file = io.BufferedReader(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
+            start = file.peek(4)
+            kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
+            if kind:
+                raise DataError(f"{path} is not plain text, it looks like {kind}. Unpack or convert it to UTF-8")
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                whole = line.endswith(b"\n") or len(line) <= MAX_LINE_BYTES
+                yield line.removesuffix(b"\n") if whole else None
+                while not whole and line and not line.endswith(b"\n"):
+                    line = file.readline(MAX_LINE_BYTES)
+            hashes[path] = raw.sha256.hexdigest()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is truncated or corrupt: {error}. Copy it again") from None
 
 
-def _lines(path: Path, sources: list[dict[str, Any]]) -> Iterator[list[bytes | None]]:
-    """Yield some thousands of lines at a time; None for a line over the limit."""
-    carry: bytes | None = b""  # the start of a line whose end has not come; None: it is too long already
-    for block in _blocks(path, sources):
-        first, *rest = block.split(b"\n")
-        lines: list[bytes | None] = [None if carry is None else carry + first, *rest]
-        lines = [None if line is None or len(line) > MAX_LINE_BYTES else line for line in lines]
-        carry = lines.pop()
-        yield lines
-    yield [] if carry == b"" else [carry]
-
-
-def read_pairs(src: Path, tgt: Path, sources: list[dict[str, Any]]) -> Iterator[Chunk]:
-    """Yield the pairs of two parallel files, some thousands at a time; at their end add their facts to `sources`.
+def read_pairs(src: str, tgt: str, hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield the pairs of two parallel files, some thousands at a time; then store the SHA-256 of both in `hashes`.
 
     Raises:
         MissingError: a file is not there.
         DataError: a file is empty, packed or damaged, or the two have different numbers of lines.
     """
-    streams = [_lines(path, sources) for path in (src, tgt)]
-    waiting: list[list[bytes | None]] = [[], []]
-    rows = [0, 0]
-    while True:
-        for i, stream in enumerate(streams):
-            while not waiting[i] and (lines := next(stream, None)) is not None:
-                waiting[i] = lines
-                rows[i] += len(lines)
-        count = min(map(len, waiting))
-        if not count:
+    sides, rows = (_lines(Path(src), hashes), _lines(Path(tgt), hashes)), [0, 0]
+    while chunk := [list(islice(side, CHUNK)) for side in sides]:
+        rows = [count + len(lines) for count, lines in zip(rows, chunk, strict=True)]
+        if not chunk[0] or len(chunk[0]) != len(chunk[1]):
             break
-        yield waiting[0][:count], waiting[1][:count]
-        waiting = [lines[count:] for lines in waiting]
-    for i, stream in enumerate(streams):
-        rows[i] += sum(map(len, stream))
+        yield chunk[0], chunk[1]
+    rows = [count + sum(1 for _ in side) for count, side in zip(rows, sides, strict=True)]
     if 0 in rows:
         raise DataError(f"{(src, tgt)[rows.index(0)]} is empty")
     if rows[0] != rows[1]:
         raise DataError(
             f"{src} has {rows[0]:,} lines, {tgt} has {rows[1]:,}: they are not parallel. Compare them at their origin"
         )
-    for source in sources[-2:]:
-        source["rows"] = rows[0]

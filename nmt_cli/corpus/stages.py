@@ -1,7 +1,7 @@
 """The three long stages of `prepare`: clean, train the tokenizer, encode.
 
-Each works chunk by chunk in several processes, and results are taken in order: the same bytes come out whatever the
-number of workers. Memory does not grow with the corpus, but for one byte per pair.
+Chunks are worked on in several processes and taken in order: the same bytes come out whatever the number of workers.
+Memory does not grow with the corpus, but for one byte per pair.
 """
 
 import contextlib
@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from itertools import chain, islice
 from multiprocessing import resource_tracker
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,13 +26,14 @@ import numpy.typing as npt
 
 from nmt_cli import console, recipe
 from nmt_cli.corpus import store, tokenizer
-from nmt_cli.corpus.cleaning import DUPLICATE, RATIO, TOO_LONG, CleanedChunk, Cleaner, CleaningStats
-from nmt_cli.corpus.readers import Chunk
+from nmt_cli.corpus.cleaning import DUPLICATE, RATIO, TOO_LONG, CleaningStats, clean_chunk
+from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.errors import StorageError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-TextChunk = tuple[bytes, bytes, npt.NDArray[np.uint8]]  # source lines, target lines, 1 where a pair is a duplicate
+Repeated = npt.NDArray[np.bool_]  # for every pair whether an earlier one equals it
+TextChunk = tuple[list[str], list[str], Repeated]
 SERIAL_JOBS = 8  # fewer are done before processes have started
 KILLED = "a worker process was killed, perhaps for want of memory. Run the same command again, with fewer --workers"
 STOPPING = {signal.SIGINT, signal.SIGTERM}
@@ -53,215 +55,155 @@ def _follow_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold signals back, here and in processes started meanwhile: a start cut short prints Python's own traceback."""
-    resource_tracker.ensure_running()  # else the first start starts it, which lets signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class Pool:
+    """Worker processes, started when they are first needed. Leaving the block on an error kills them."""
 
+    def __init__(self, workers: int) -> None:
+        self.workers, self._others = workers, set(multiprocessing.active_children())
+        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
+        self._executor = ProcessPoolExecutor(workers, context, _follow_parent, (os.getpid(),))
 
-@contextlib.contextmanager
-def _processes(workers: int) -> Iterator[Callable[..., Future[Any]]]:
-    """Yield a function that submits a call to a pool of processes."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
-    pool = ProcessPoolExecutor(workers, context, _follow_parent, (os.getpid(),))
+    def __enter__(self) -> "Pool":
+        return self
 
-    def submit(*call: Any) -> Future[Any]:
-        with _uninterrupted():
-            return pool.submit(*call)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error:
+            for process in set(multiprocessing.active_children()) - self._others:
+                process.kill()  # shutting down would wait for what they are doing
+        self._executor.shutdown(cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise StorageError(KILLED) from None
 
-    try:
-        yield submit
-    except BrokenProcessPool:
-        raise StorageError(KILLED) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+        """Have a worker call `function`. Signals wait meanwhile: a start cut short prints Python's own traceback."""
+        resource_tracker.ensure_running()  # else the first start starts it, which lets signals through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        try:
+            return self._executor.submit(function, *arguments)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-
-def parallel_map(function: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -> Iterator[Result]:
-    """Yield `function(job)` for every job, in order, computed by `workers` processes (1: by this one).
-
-    Raises:
-        StorageError: a worker was killed.
-    """
-    stream = iter(jobs)
-    first = [job for _, job in zip(range(SERIAL_JOBS), stream, strict=False)]
-    if workers == 1 or len(first) < SERIAL_JOBS:
-        yield from map(function, first)
-        yield from map(function, stream)
-        return
-    waiting: deque[Future[Result]] = deque()
-    with _processes(workers) as submit:
-        for source in (first, stream):
-            for job in source:
-                waiting.append(submit(function, job))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
+    def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+        """Yield `function(job)` for every job, in order; in this process if the jobs are few or the workers one."""
+        stream = iter(jobs)
+        first = list(islice(stream, SERIAL_JOBS))
+        if self.workers == 1 or len(first) < SERIAL_JOBS:
+            yield from map(function, chain(first, stream))
+            return
+        waiting: deque[Future[Result]] = deque()
+        for job in chain(first, stream):
+            waiting.append(self.submit(function, job))
+            if len(waiting) > 2 * self.workers:
+                yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
-def run_in_subprocess(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Return `function(*arguments)`, computed by a process of its own.
-
-    Its memory goes back to the system, and signals get through while foreign code works for minutes.
-
-    Raises:
-        StorageError: the process was killed.
-    """
-    others = multiprocessing.active_children()
-    with _processes(1) as submit:
-        try:
-            result: Result = submit(function, *arguments).result()
-            return result
-        except BaseException:
-            for process in set(multiprocessing.active_children()).difference(others):
-                process.kill()  # shutting the pool down would wait for it
-            raise
-
-
-@dataclass(frozen=True)
-class CleanedText:
-    """Cleaned text on disk, as the files src, tgt and repeats of a directory.
-
-    Attributes:
-        sizes: pairs, bytes of source and bytes of target of every chunk.
-    """
-
-    directory: Path
-    sizes: list[tuple[int, int, int]]
-
-    @property
-    def pairs(self) -> int:
-        return sum(pairs for pairs, _, _ in self.sizes)
-
-    def chunks(self) -> Iterator[TextChunk]:
-        with contextlib.ExitStack() as stack:
-            names = ("src", "tgt", "repeats")
-            src, tgt, repeats = (stack.enter_context((self.directory / name).open("rb")) for name in names)
-            for pairs, src_bytes, tgt_bytes in self.sizes:
-                yield src.read(src_bytes), tgt.read(tgt_bytes), np.frombuffer(repeats.read(pairs), np.uint8)
-
-
-def _lines(text: bytes) -> list[str]:
-    return text.decode().split("\n")[:-1]
-
-
 def clean(
-    directory: Path, chunks: Iterable[Chunk], cleaner: Cleaner, workers: int, total: int | None
-) -> tuple[CleanedText, CleaningStats]:
-    """Clean the training pairs and write them to `directory`; `total` is for the progress line."""
-    stats, text = CleaningStats(), CleanedText(directory, [])
+    directory: Path, chunks: Iterable[Chunk], corpus: recipe.Corpus, held_out: frozenset[bytes], pool: Pool
+) -> tuple[Repeated, CleaningStats]:
+    """Write the cleaned pairs as the files src and tgt of `directory`; return which are repeated and what was done."""
+    stats = CleaningStats()
     with contextlib.ExitStack() as stack:
-        src, tgt, hashes = (stack.enter_context((directory / n).open("wb")) for n in ("src", "tgt", "hashes"))
-        progress = stack.enter_context(console.Progress("cleaning", total, "pairs"))
-        results: Iterator[CleanedChunk] = parallel_map(cleaner, chunks, workers)
-        for done in stack.enter_context(contextlib.closing(results)):  # type: ignore[type-var]
-            text.sizes.append((done.pairs, src.write(done.src), tgt.write(done.tgt)))
-            hashes.write(done.hashes)
-            stats.add(done.stats)
-            progress.advance(done.stats.read)
-    _find_duplicates(directory, cleaner.settings.drop_duplicates)
-    return text, stats
+        files = [stack.enter_context((directory / name).open("wb")) for name in ("src", "tgt", "hashes")]
+        progress = stack.enter_context(console.Progress("cleaning", corpus.limit or corpus.rows, "pairs"))
+        for *data, counts in pool.map(functools.partial(clean_chunk, corpus, held_out), chunks):
+            for file, part in zip(files, data, strict=True):
+                file.write(part)
+            stats.add(counts)
+            progress.advance(counts.read)
+    if not corpus.cleaning.drop_duplicates:
+        return np.zeros((directory / "hashes").stat().st_size // 16, bool), stats
+    return _find_repeated(directory / "hashes"), stats
 
 
-def _find_duplicates(directory: Path, wanted: bool) -> None:
-    """Write one byte for every pair: 1 if it repeats an earlier one. Exact, in passes over parts of the hashes."""
-    size = (directory / "hashes").stat().st_size // 16
-    repeats = np.zeros(size, np.uint8)
-    if size and wanted:
-        hashes = np.asarray(np.memmap(directory / "hashes", "<u8", mode="r")).reshape(-1, 2)
-        passes = -(-size // HASHES_AT_ONCE)
-        for number in range(passes):
-            starts = range(0, size, HASHES_AT_ONCE)
-            chosen = [
-                s + np.flatnonzero(hashes[s : s + HASHES_AT_ONCE, 0] % np.uint64(passes) == number) for s in starts
-            ]
-            places = np.concatenate(chosen)
-            some = hashes[places]
-            order = np.lexsort((some[:, 1], some[:, 0]))  # stable: the earliest of equals comes first
-            same = (some[order[1:]] == some[order[:-1]]).all(1)
-            repeats[places[order[1:][same]]] = 1
-    repeats.tofile(directory / "repeats")
-    (directory / "hashes").unlink()
+def _find_repeated(file: Path) -> Repeated:
+    """Compare the hashes of all pairs, exactly, in passes over parts of them."""
+    size = file.stat().st_size // 16
+    repeated = np.zeros(size, bool)
+    hashes = np.memmap(file, "<u8", mode="r").reshape(-1, 2) if size else np.zeros((0, 2), "<u8")
+    passes = -(-size // HASHES_AT_ONCE)
+    for number in range(passes):
+        parts = (hashes[i : i + CHUNK, 0] % np.uint64(passes) == number for i in range(0, size, CHUNK))
+        places = np.flatnonzero(np.concatenate(list(parts)))
+        some = np.asarray(hashes[places])
+        order = np.lexsort(some.T)  # stable: the earliest of equals comes first
+        same = (some[order[1:]] == some[order[:-1]]).all(1)
+        repeated[places[order[1:][same]]] = True
+    return repeated
 
 
-def sample(text: CleanedText, pairs: int, seed: int) -> Iterator[str]:
-    """Yield both sides of about `pairs` pairs drawn at random without duplicates; of all if there are not more."""
+def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
+    with (directory / "src").open("rb") as src, (directory / "tgt").open("rb") as tgt:
+        for start in range(0, len(repeated), CHUNK):
+            sides = [[line[:-1].decode() for line in islice(side, CHUNK)] for side in (src, tgt)]
+            yield sides[0], sides[1], repeated[start : start + CHUNK]
+
+
+def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
+    """Yield both sides of about SAMPLE_PAIRS pairs drawn at random without repeated ones; of all if there are fewer."""
     rng = np.random.default_rng(seed)
-    repeated = int(np.fromfile(text.directory / "repeats", np.uint8).sum())
-    share = pairs / max(1, text.pairs - repeated)
-    for src, tgt, repeats in text.chunks():
-        src_lines, tgt_lines = _lines(src), _lines(tgt)
-        for i in np.flatnonzero((rng.random(len(repeats)) < share) & (repeats == 0)):
-            yield src_lines[i]
-            yield tgt_lines[i]
+    share = SAMPLE_PAIRS / max(1, int((~repeated).sum()))
+    for src, tgt, repeats in _chunks(directory, repeated):
+        for i in np.flatnonzero((rng.random(len(repeats)) < share) & ~repeats):
+            yield src[i]
+            yield tgt[i]
 
 
-def _train(text: CleanedText, settings: recipe.Tokenizer, seed: int) -> bytes:
-    return tokenizer.train(sample(text, SAMPLE_PAIRS, seed), settings.vocabulary_size)
+def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus) -> bytes:
+    return tokenizer.train(_sample(directory, repeated, corpus.seed), corpus.tokenizer.vocabulary_size)
 
 
-def train_tokenizer(text: CleanedText, settings: recipe.Tokenizer, seed: int) -> bytes:
-    """Return the file of a tokenizer trained on a sample of the cleaned text."""
-    arguments = (text, settings, seed)
-    return run_in_subprocess(_train, *arguments) if text.pairs > LONG_TRAINING else _train(*arguments)
+def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, pool: Pool) -> bytes:
+    """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`.
+
+    A long training is a worker's, so that signals get through. In a short one they find no Python code to interrupt:
+    SentencePiece would turn them into errors of its own.
+    """
+    if len(repeated) > LONG_TRAINING:
+        return pool.submit(_train, directory, repeated, corpus).result()
+    return tokenizer.train(list(_sample(directory, repeated, corpus.seed)), corpus.tokenizer.vocabulary_size)
 
 
-@functools.lru_cache(1)
-def _tokenizer(file: Path, _sha256: str) -> tokenizer.Tokenizer:
-    return tokenizer.Tokenizer(file)
+_load = functools.lru_cache(1)(tokenizer.Tokenizer)
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Everything needed to encode a chunk of cleaned text, sent to the worker with it."""
-
-    tokenizer: Path
-    sha256: str  # so that a worker never takes another model of the same path for this one
-    settings: recipe.Cleaning
-
-    def __call__(self, chunk: TextChunk) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats]:
-        """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and why the others are dropped."""
-        src, tgt, repeats = _lines(chunk[0]), _lines(chunk[1]), chunk[2]
-        model, stats = _tokenizer(self.tokenizer, self.sha256), CleaningStats()
-        for i in np.flatnonzero(repeats):
-            stats.drop(DUPLICATE, src[i], tgt[i])
-        tokens = [model.encode_arrays(side) for side in (src, tgt)]
-        lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64).reshape(2, -1)
-        keep = repeats == 0
-        longer, shorter = lengths.max(0, initial=0), np.maximum(1, lengths.min(0, initial=1 << 62))
-        for reason, limit, value in (
-            (TOO_LONG, self.settings.max_tokens, longer),
-            (RATIO, self.settings.max_ratio, longer / shorter),
-        ):
-            for i in np.flatnonzero(keep & (value > limit)) if limit is not None else ():
-                stats.drop(reason, src[i], tgt[i])
-                keep[i] = False
-        remaining, end = np.flatnonzero(keep), np.array([tokenizer.EOS], np.int32)
-        kind = store.id_type(model.vocabulary_size)
-        flat = [np.concatenate([ids for i in remaining for ids in (side[i], end)] or [end[:0]]) for side in tokens]
-        return [side.astype(kind) for side in flat], [side[remaining] + 1 for side in lengths], stats
+def _encode_chunk(
+    model: Path, settings: recipe.Cleaning, chunk: TextChunk
+) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats]:
+    """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and why the others are dropped."""
+    src, tgt, repeats = chunk
+    tokens, stats = [_load(model).encode_arrays(side) for side in (src, tgt)], CleaningStats()
+    lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
+    longer, shorter = lengths.max(0), np.maximum(1, lengths.min(0))
+    keep = np.ones(len(repeats), bool)
+    for reason, wrong in (
+        (DUPLICATE, repeats),
+        (TOO_LONG, longer > (settings.max_tokens or np.inf)),
+        (RATIO, longer / shorter > (settings.max_ratio or np.inf)),
+    ):
+        for i in np.flatnonzero(keep & wrong):
+            stats.drop(reason, src[i], tgt[i])
+        keep &= ~wrong
+    remaining, end = np.flatnonzero(keep), np.array([tokenizer.EOS], np.int32)
+    flat = [np.concatenate([ids for i in remaining for ids in (side[i], end)] or [end[:0]]) for side in tokens]
+    return flat, [side[remaining] + 1 for side in lengths], stats
 
 
-def encode(directory: Path, text: CleanedText, encoder: Encoder, workers: int) -> tuple[list[int], CleaningStats]:
-    """Write the training ids into `directory`; return the tokens of each side and what was dropped."""
-    stats, totals = CleaningStats(), [0, 0]
-    size = _tokenizer(encoder.tokenizer, encoder.sha256).vocabulary_size
+def encode(
+    text: Path, repeated: Repeated, model: Path, settings: recipe.Cleaning, pool: Pool
+) -> tuple[dict[str, int], CleaningStats]:
+    """Write the training ids of the cleaned text beside the tokenizer; return the tokens of each side and the drops."""
+    _load.cache_clear()  # another model may have had this name
+    stats, size = CleaningStats(), _load(model).vocabulary_size
     with contextlib.ExitStack() as stack:
-        writers = [
-            stack.enter_context(contextlib.closing(store.SideWriter(directory, n, size))) for n in ("src", "tgt")
-        ]
-        progress = stack.enter_context(console.Progress("encoding", text.pairs, "pairs"))
-        results = parallel_map(encoder, text.chunks(), workers)
-        for number, (ids, lengths, drops) in enumerate(stack.enter_context(contextlib.closing(results))):  # type: ignore[type-var]
-            for i, writer in enumerate(writers):
-                writer.append(ids[i], lengths[i])
-                totals[i] += len(ids[i])
+        writers = {name: store.SideWriter(model.parent, name, size) for name in ("src", "tgt")}
+        for writer in writers.values():
+            stack.callback(writer.close)
+        progress = stack.enter_context(console.Progress("encoding", len(repeated), "pairs"))
+        for ids, lengths, drops in pool.map(functools.partial(_encode_chunk, model, settings), _chunks(text, repeated)):
+            for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
+                writer.append(*sentences)
             stats.add(drops)
-            progress.advance(text.sizes[number][0])
-    return totals, stats
+            progress.advance(len(lengths[0]) + drops.dropped.total())
+    return {name: writer.tokens for name, writer in writers.items()}, stats

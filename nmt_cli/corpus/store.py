@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt_cli import artefact
-from nmt_cli.corpus.readers import read_lines as read_lines
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.corpus.readers import read_lines
+from nmt_cli.errors import MissingError
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
@@ -26,7 +26,6 @@ KIND = "corpus"
 
 
 def id_type(vocabulary_size: int) -> str:
-    """Return the smallest storage type ("<u2" or "<u4") that holds every token id."""
     return "<u2" if vocabulary_size <= 1 << 16 else "<u4"
 
 
@@ -41,7 +40,7 @@ class Side:
         return len(self.offsets) - 1
 
     def lengths(self) -> Lengths:
-        """Return the length of every sentence in tokens, EOS counted."""
+        """Return the tokens of every sentence, EOS counted."""
         return np.diff(self.offsets)
 
     def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
@@ -78,16 +77,10 @@ class Corpus:
 
 
 class SideWriter:
-    """Writes one side of the training ids, some sentences at a time.
-
-    Args:
-        directory: the corpus being written.
-        name: "src" or "tgt".
-        vocabulary_size: decides how many bytes an id takes.
-    """
+    """Writes one side ("src" or "tgt") of the training ids, some sentences at a time."""
 
     def __init__(self, directory: Path, name: str, vocabulary_size: int) -> None:
-        self._kind, self._end = id_type(vocabulary_size), 0
+        self.tokens, self._kind = 0, id_type(vocabulary_size)
         self._ids = (directory / f"train.{name}.ids").open("xb")
         self._offsets = (directory / f"train.{name}.offsets").open("xb")
         self._offsets.write(np.zeros(1, "<i8").tobytes())
@@ -95,29 +88,16 @@ class SideWriter:
     def append(self, ids: npt.NDArray[Any], lengths: Lengths) -> None:
         """Add sentences: their ids end to end, each closed by EOS, and their lengths with it."""
         self._ids.write(ids.astype(self._kind, copy=False).tobytes())
-        self._offsets.write((self._end + np.cumsum(lengths)).astype("<i8").tobytes())
-        self._end += len(ids)
+        self._offsets.write((self.tokens + np.cumsum(lengths)).astype("<i8").tobytes())
+        self.tokens += len(ids)
 
     def close(self) -> None:
-        """Finish both files."""
         self._ids.close()
         self._offsets.close()
 
 
-def _side(directory: Path, name: str, kind: str, pairs: int) -> Side:
-    ids = np.asarray(np.memmap(directory / f"train.{name}.ids", dtype=kind, mode="r"))
-    offsets = np.asarray(np.memmap(directory / f"train.{name}.offsets", dtype="<i8", mode="r"))
-    if len(offsets) != pairs + 1 or offsets[0] != 0 or offsets[-1] != len(ids):
-        raise DataError(f"{directory}: train.{name}.offsets does not fit train.{name}.ids. Run nmt prepare again")
-    return Side(ids, offsets)
-
-
 def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
-    """Open a prepared corpus after checking it against its manifest.
-
-    Args:
-        directory: such as `data/toy-en-de`.
-        content: also compare the hashes of all files, not only sizes.
+    """Open a prepared corpus after checking its files' sizes (with `content`, also hashes) against its manifest.
 
     Raises:
         MissingError: it is not prepared yet.
@@ -126,5 +106,9 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
     manifest = artefact.verify(directory, KIND, content=content)
-    pairs, kind = int(manifest["pairs"]), id_type(int(manifest["vocabulary_size"]))
-    return Corpus(directory, manifest, _side(directory, "src", kind, pairs), _side(directory, "tgt", kind, pairs))
+    kinds = {"ids": id_type(int(manifest["vocabulary_size"])), "offsets": "<i8"}
+    sides = [
+        Side(*(np.asarray(np.memmap(directory / f"train.{name}.{part}", kind, "r")) for part, kind in kinds.items()))
+        for name in ("src", "tgt")
+    ]
+    return Corpus(directory, manifest, *sides)

@@ -7,7 +7,7 @@ characters the model has not seen: there are no unknown tokens.
 import io
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,9 @@ def train(lines: Iterable[str], vocabulary_size: int) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
-    stopped: list[BaseException] = []  # SentencePiece turns what its iterator raises, signals too, into RuntimeError
-
-    def watched() -> Iterator[str]:
-        try:
-            yield from lines
-        except BaseException as error:
-            stopped.append(error)
-            raise
-
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=watched(),
+            sentence_iterator=iter(lines),
             model_writer=model,
             vocab_size=vocabulary_size,
             model_type="bpe",
@@ -69,18 +60,13 @@ def train(lines: Iterable[str], vocabulary_size: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        if stopped:
-            raise stopped[0] from None
-        allowed = re.search(r"<= (\d+)", str(error))
-        if allowed:
+        if allowed := re.search(r"<= (\d+)", fix := str(error)):
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
-        elif "required_chars" in str(error):
+        elif "required_chars" in fix:
             fix = "it has more different characters and bytes than that. Raise corpus.tokenizer.vocabulary_size"
-        elif "sentences_.empty" in str(error):
+        elif "sentences_.empty" in fix:
             fix = "there is no text"
-        else:
-            fix = str(error)[:120]
-        raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix}") from None
+        raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:120]}") from None
     return model.getvalue()
 
 
@@ -98,16 +84,12 @@ class Tokenizer:
         if not file.is_file():
             raise MissingError(f"no tokenizer {file}")
         try:
-            data = file.read_bytes()
-            self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=data or b"empty")
+            self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=file.read_bytes() or b"empty")
         except RuntimeError as error:
             raise DataError(f"{file} is not a SentencePiece model: {str(error)[:100]}") from None
         ids = (self._model.pad_id(), self._model.unk_id(), self._model.eos_id(), self._model.bos_id())
         if ids != (PAD, UNK, EOS, -1):
-            raise DataError(
-                f"{file} has pad, unk, eos, bos = {ids}; this package needs {(PAD, UNK, EOS, -1)}. "
-                "Train one with nmt prepare"
-            )
+            raise DataError(f"{file} has pad, unk, eos, bos = {ids}; nmt prepare makes models with (0, 1, 2, -1)")
         self.vocabulary_size = int(self._model.get_piece_size())
 
     def encode(self, lines: list[str]) -> list[list[int]]:
@@ -125,5 +107,3 @@ class Tokenizer:
     def tokens(self, ids: list[int]) -> list[str]:
         """Return the subwords that `ids` stand for."""
         return [self._model.id_to_piece(i) for i in ids]
-
-    pieces = tokens  # goes when no room asks for it any more

@@ -9,9 +9,9 @@ import torch
 
 from nmt_cli import __version__, artefact, recipe
 from nmt_cli.console import say
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.store import open_corpus, read_lines
-from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare

@@ -146,7 +146,7 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
     with torch.device("meta"):
         theirs = transformers.AutoModelForSeq2SeqLM.from_config(config)
     theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
-    tokens = Tokenizer(loaded.tokenizer_file).pieces(list(range(size)))
+    tokens = Tokenizer(loaded.tokenizer_file).tokens(list(range(size)))
     vocabulary = dict(zip(tokens, exported_ids(size), strict=True))
     (out / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")
     for side in ("source", "target"):

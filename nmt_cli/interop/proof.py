@@ -74,7 +74,7 @@ class CTranslate2:
 
     def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
         self.translator: Any = library("ctranslate2").Translator(str(directory), compute_type="default")
-        self.names = tokenizer.pieces(list(range(tokenizer.vocabulary_size)))
+        self.names = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
         self.ids = {name: i for i, name in enumerate(self.names)}
 
     def _named(self, sentences: Iterable[Ids]) -> list[list[str]]:

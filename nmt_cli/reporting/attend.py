@@ -15,8 +15,7 @@ from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import say
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import MissingError, UsageError, printable
 from nmt_cli.reporting.page import render
 from nmt_cli.transformer.attention_scores import attention_scores
@@ -93,7 +92,7 @@ def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | Non
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
             sizes = f"{len(src)} and {len(tgt)} tokens"
             raise UsageError(f"{sizes} are too many for one page. Give fewer or shorter sentences")
-        rows, says = ([*map(_name, tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt))
+        rows, says = ([*map(_name, tokenizer.tokens(ids[:-1])), "‹end›"] for ids in (src, tgt))
         names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
         weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
         shown = {"text": printable(text, 2000), "translation": printable(answer, 2000)}

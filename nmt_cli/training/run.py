@@ -6,7 +6,8 @@ from typing import Any
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
-from nmt_cli.corpus.store import Corpus, open_corpus, read_lines
+from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.errors import DataError, MissingError
 from nmt_cli.training import metrics
 

@@ -1,10 +1,11 @@
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import texts
 
 from nmt_cli import artefact
 from nmt_cli.corpus import stages, store
-from nmt_cli.errors import BusyError, DataError, MissingError, NmtError, StorageError
+from nmt_cli.errors import BusyError, DataError, NmtError, StorageError
 
 PAIRS = texts.pairs(600)
 
@@ -33,8 +34,7 @@ def test_unequal_sides(tmp_path: Path, more: int, fewer: int) -> None:
     src = texts.write(tmp_path / "a.en", ["a"] * more)
     error = refused(tmp_path, src, texts.write(tmp_path / "a.de", ["b"] * fewer))
     assert error.exit_code == 65
-    assert f"a.en has {more:,} lines" in str(error)
-    assert f"a.de has {fewer:,}" in str(error)
+    assert re.search(rf"a\.en has {more:,} lines, \S*a\.de has {fewer:,}", str(error))
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,17 @@ def test_unequal_sides(tmp_path: Path, more: int, fewer: int) -> None:
 def test_files_that_are_not_what_they_are_named(tmp_path: Path, data: bytes, name: str, message: str) -> None:
     (tmp_path / name).write_bytes(data)
     error = refused(tmp_path, tmp_path / name, texts.write(tmp_path / "a.de", ["c", "d"]))
-    assert error.exit_code == 65
-    assert message in str(error)
-    assert name in str(error)
+    assert (error.exit_code, message in str(error), name in str(error)) == (65, True, True)
 
 
 @pytest.mark.parametrize("damage", ["cut one byte", "garbage after", "flip"])
 def test_damaged_gzip(tmp_path: Path, damage: str) -> None:
     data = gzip.compress("\n".join(src for src, _ in PAIRS).encode())
-    damaged = {
-        "cut one byte": data[:-1],
-        "garbage after": data + b"garbage",
-        "flip": data[:1000] + bytes([data[1000] ^ 4]) + data[1001:],
-    }[damage]
+    flipped = data[:1000] + bytes([data[1000] ^ 4]) + data[1001:]
+    damaged = {"cut one byte": data[:-1], "garbage after": data + b"garbage", "flip": flipped}[damage]
     (tmp_path / "a.en.gz").write_bytes(damaged)
     error = refused(tmp_path, tmp_path / "a.en.gz", texts.write(tmp_path / "a.de", (tgt for _, tgt in PAIRS)))
-    assert error.exit_code == 65
-    assert "truncated or corrupt" in str(error)
+    assert (error.exit_code, "truncated or corrupt" in str(error)) == (65, True)
 
 
 def test_what_is_not_a_file(tmp_path: Path) -> None:
@@ -83,8 +77,7 @@ def test_what_is_not_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, message in (("none", "not there"), ("folder", "not a file"), ("pipe", "not a file")):
         error = refused(tmp_path, tmp_path / name, tgt)
-        assert isinstance(error, MissingError)
-        assert message in str(error)
+        assert (error.exit_code, message in str(error)) == (66, True)
 
 
 def test_a_held_out_set_may_lose_nothing(tmp_path: Path) -> None:
@@ -203,86 +196,54 @@ def _dying(function: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
     return replacement
 
 
+Busy = tuple["subprocess.Popen[str]", list[int]]
+
+
+@pytest.fixture
+def busy(large: Path, tmp_path: Path) -> Iterator[Busy]:
+    """A process that prepares, and its two workers with the tracker of resources."""
+    process = start(large, tmp_path / "out", 2)
+    yield process, wait_for(lambda: len(pids := children(process.pid)) > 2 and pids)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.3])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signals(large: Path, tmp_path: Path, number: int, code: int, delay: float) -> None:
-    process = start(large, tmp_path / "out", 2)
-    workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
+def test_signals(busy: Busy, number: int, code: int, delay: float) -> None:
+    process, workers = busy
     time.sleep(delay)
     process.send_signal(number)
-    began = time.monotonic()
-    _, text = process.communicate()
-    assert time.monotonic() - began < 5
+    _, text = process.communicate(timeout=5)
     assert process.returncode == code
     assert "Traceback" not in text
     assert wait_for(lambda: all(map(gone, workers)), 3)
-    assert not (tmp_path / "out").exists()
 
 
-def test_workers_do_not_outlive_a_killed_parent(large: Path, tmp_path: Path) -> None:
-    process = start(large, tmp_path / "out", 2)
-    workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
+def test_workers_do_not_outlive_a_killed_parent(busy: Busy) -> None:
+    process, workers = busy
     time.sleep(0.5)
     process.kill()
-    process.communicate()
     assert wait_for(lambda: all(map(gone, workers)), 5)
 
 
-def test_a_killed_worker_is_noticed(large: Path, tmp_path: Path) -> None:
-    process = start(large, tmp_path / "out", 2)
-    workers = wait_for(lambda: len(found := children(process.pid)) > 2 and found)
+def test_a_killed_worker_is_noticed(busy: Busy) -> None:
+    process, workers = busy
     os.kill(workers[-1], signal.SIGKILL)
-    began = time.monotonic()
-    _, text = process.communicate()
-    assert time.monotonic() - began < 10
+    _, text = process.communicate(timeout=10)
     assert process.returncode == 74, text
     assert "a worker process was killed" in text
     assert "Traceback" not in text
-    assert not (tmp_path / "out").exists()
 
 
-def test_a_worker_that_dies_breaks_the_stream_and_not_the_order() -> None:
-    assert list(stages.parallel_map(_twice, range(100), 2)) == [2 * i for i in range(100)]
-    with pytest.raises(StorageError, match="worker process was killed"):
-        list(stages.parallel_map(_twice, [*range(50), -1, *range(50)], 2))
-
-
-def _twice(job: int) -> Any:
-    if job < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return 2 * job
-
-
-def test_training_in_a_subprocess_answers_fails_and_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt_cli.corpus.stages.LONG_TRAINING", 10)
-    out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
-    monkeypatch.undo()
+def test_training_in_a_worker_answers_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "here")
+    monkeypatch.setattr(stages, "LONG_TRAINING", 10)
+    out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
     assert store.open_corpus(out).identity == store.open_corpus(here).identity
-    monkeypatch.setattr("nmt_cli.corpus.stages.LONG_TRAINING", 10)
     with pytest.raises(DataError, match="at most"):
         texts.run(texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 30_000}), tmp_path / "none")
-    with pytest.raises(StorageError, match="worker process was killed"):
-        stages.run_in_subprocess(_twice, -1)
-
-
-def test_no_signal_gets_between_a_process_and_its_start() -> None:
-    """The first start also starts Python's resource tracker, which unblocks signals (before Python 3.12.9)."""
-    code = """
-import signal
-from multiprocessing import util
-from nmt_cli.corpus import stages
-spawn, held = util.spawnv_passfds, []
-def watched(*arguments):
-    held.append(stages.STOPPING <= signal.pthread_sigmask(signal.SIG_BLOCK, []))
-    return spawn(*arguments)
-util.spawnv_passfds = watched
-print(stages.run_in_subprocess(bytes, b"done"), held, signal.pthread_sigmask(signal.SIG_BLOCK, []))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(texts.ROOT)}, capture_output=True, text=True
-    )
-    assert done.stdout == "b'done' [True, True] set()\n", done.stderr
 
 
 def test_a_full_disk(large: Path, tmp_path: Path) -> None:
