@@ -79,7 +79,7 @@ def save(
 def prune(run: Path, state: State, every: int, keep: int) -> None:
     """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
     steps = steps_in(run)
-    for step in set(steps) - {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}:
+    for step in sorted(set(steps) - {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}):
         try:
             artefact.remove_tree(directory_of(run, step))
         except OSError as error:

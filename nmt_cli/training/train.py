@@ -128,10 +128,8 @@ class Run:
         self.plan = batches.BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
         longest = int(self.plan.longer_lengths.max())
         if longest > settings.model.max_length:
-            raise DataError(
-                f"{corpus.directory} has a sentence of {longest} tokens, the model takes {settings.model.max_length}. "
-                "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
-            )
+            advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
+            raise DataError(f"{corpus.directory} has a sentence of {longest} tokens, too long for the model. {advice}")
         reuse_memory()
         torch.manual_seed(training.seed)
         self.transformer = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
@@ -155,8 +153,8 @@ class Run:
             model = LossModel(self.transformer, training.label_smoothing, self.dtype)
             self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
-        main, size = accelerator.is_main_process, self.state.metrics_bytes
-        self.metrics = Metrics(directory / "metrics.jsonl", size) if main else None
+        log = directory / "metrics.jsonl"
+        self.metrics = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.check_memory()
 
     def step_batch(self, index: int) -> batches.StepBatch:
@@ -216,8 +214,8 @@ class Run:
 
 def _flat(settings: recipe.Recipe) -> dict[str, str | float]:
     """Return the recipe as trackers want it: one level, numbers and text only."""
-    sections = {name: values for name, values in recipe.to_plain(settings).items() if isinstance(values, dict)}
-    flat = {f"{name}.{key}": value for name, values in sections.items() for key, value in values.items()}
+    sections = [(name, values) for name, values in recipe.to_plain(settings).items() if isinstance(values, dict)]
+    flat = {f"{name}.{key}": value for name, values in sections for key, value in values.items()}
     return {key: value if isinstance(value, int | float) else str(value) for key, value in flat.items()}
 
 
@@ -225,11 +223,9 @@ def _announce(run: Run) -> None:
     pairs, parameters = len(run.corpus.src), sum(p.numel() for p in run.transformer.parameters())
     step, steps, expect = run.state.step, run.settings.training.steps, run.settings.expect
     start = "finished with" if step >= steps else "resuming after" if step else "starting at"
-    say(
-        f"{run.directory}: {start} step {step:,} of {steps:,}; {parameters:,} parameters; "
-        f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch; {run.accelerator.num_processes} process(es) "
-        f"on {run.accelerator.device}, {str(run.dtype).removeprefix('torch.')}"
-    )
+    device = f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, {str(run.dtype)[6:]}"
+    epoch = f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch"
+    say(f"{run.directory}: {start} step {step:,} of {steps:,}; {parameters:,} parameters; {epoch}; {device}")
     if expect.parameters and expect.parameters != parameters:
         warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
     if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
