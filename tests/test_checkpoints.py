@@ -98,16 +98,6 @@ def test_a_state_of_another_version_is_refused(run: Path) -> None:
         checkpoints.read_state(run, 30)
 
 
-def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(run: Path) -> None:
-    path = checkpoints.directory_of(run, 30) / MODEL
-    good = path.read_bytes()
-    path.write_bytes(good[:-1])
-    assert checkpoints.newest(run, "c") == 20
-    save(run, 30)
-    assert path.read_bytes() == good
-    assert checkpoints.newest(run, "c") == 30
-
-
 def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_path: Path) -> None:
     for step in (10, 15, 20, 23, 30, 37, 40, 43):
         save(tmp_path, step)

@@ -132,12 +132,11 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     """Give Adam back its state; {} is that before its first step."""
     for name, parameter in model.named_parameters() if moments else ():
-        state = {key: moments.get(f"{name}.{key}") for key in ("step", "exp_avg", "exp_avg_sq")}
-        if [getattr(value, "shape", None) for value in state.values()] != [(), parameter.shape, parameter.shape]:
+        missing, keys = torch.empty(0), ("step", "exp_avg", "exp_avg_sq")
+        state = {key: moments.get(f"{name}.{key}", missing).to(parameter.device) for key in keys}
+        if [value.shape for value in state.values()] != [(), parameter.shape, parameter.shape]:
             raise DataError(f"the checkpoint's {OPTIMIZER} does not fit its model: {name}. Remove this checkpoint")
-        optimizer.state[parameter] = {
-            key: value.to(parameter.device) for key, value in state.items() if value is not None
-        }
+        optimizer.state[parameter] = state
 
 
 def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:
@@ -152,13 +151,11 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     stored, changed = run / "recipe.yaml", list[str]()
     if stored.exists():
         changed = recipe.differences(recipe.to_plain(recipe.load_stored(stored)), recipe.to_plain(settings))
-        if fixed := [line for line in changed if not FREE_SETTINGS.match(line)]:
-            raise DataError(f"{run} has another recipe: {'; '.join(fixed)}. Put it back, or use another --run")
+        fixed = [line for line in changed if not FREE_SETTINGS.match(line)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
-            raise DataError(
-                f"{run} was trained on other data or with another tokenizer than {corpus.directory} holds. "
-                "Prepare it as before, or use another --run"
-            )
+            fixed.append(f"{corpus.directory} has other data or another tokenizer")
+        if fixed:
+            raise DataError(f"{run} was begun differently: {'; '.join(fixed)}. Put it back, or use another --run")
     elif steps_in(run):
         raise DataError(f"{stored} is missing, but there are checkpoints. Put it back, or use another --run")
     else:

@@ -109,7 +109,7 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
 
 
 def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
-    """Map a torch error to an NmtError; return the error itself where it is not a known one."""
+    """Map a torch error to an NmtError; return an unknown one itself."""
     text = str(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         now = settings.training.memory_tokens or "derived from the memory"
