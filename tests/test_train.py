@@ -335,5 +335,6 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
 def test_what_does_not_fit_is_refused(lab: Lab) -> None:
     with pytest.raises(DataError, match="does not fit"):
         lab.train("model.d_ff=32", f"training.init_from={lab.reference / 'model'}")
+    shutil.rmtree(lab.run)
     with pytest.raises(DataError, match=r"Raise model\.max_length"):
         lab.train("model.max_length=8")
