@@ -223,7 +223,8 @@ def _announce(run: Run) -> None:
     pairs, parameters = len(run.corpus.src), sum(p.numel() for p in run.transformer.parameters())
     step, steps, expect = run.state.step, run.settings.training.steps, run.settings.expect
     start = "finished with" if step >= steps else "resuming after" if step else "starting at"
-    device = f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, {str(run.dtype)[6:]}"
+    dtype = str(run.dtype).removeprefix("torch.")
+    device = f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, {dtype}"
     epoch = f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch"
     say(f"{run.directory}: {start} step {step:,} of {steps:,}; {parameters:,} parameters; {epoch}; {device}")
     if expect.parameters and expect.parameters != parameters:
