@@ -1,10 +1,15 @@
 """What several test files share: a small prepared corpus of spelt-out numbers and a recipe to train on it."""
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,13 +99,46 @@ def reference_run(
     return run
 
 
-@pytest.fixture(scope="session")
-def fingerprint() -> Callable[..., tuple[str, str]]:
-    """Return the hashes of a checkpoint's weights and of its moments, after verifying them: fingerprint(run, step)."""
-    from nmt_cli.training import checkpoints
+@dataclass
+class Lab:
+    """A run to be trained in `run`, the tiny recipe and its corpus, and an undisturbed run of it to compare with."""
 
-    def hashes(run: Path, step: int = 30) -> tuple[str, str]:
-        files = checkpoints.check(run, step)["files"]
-        return files[checkpoints.MODEL]["sha256"], files[checkpoints.OPTIMIZER]["sha256"]
+    recipe_file: Path
+    corpus: Path
+    reference: Path
+    run: Path
 
-    return hashes
+    def recipe(self, *changes: str) -> Recipe:
+        return recipe.load(self.recipe_file, changes)
+
+    def train(self, *changes: str, tracker: str | None = None, data: Path | None = None) -> int:
+        from nmt_cli.training.train import TrainOptions, train
+
+        return train(self.recipe(*changes), TrainOptions(data or self.corpus, self.run, tracker))
+
+    def same(self, step: int = 30) -> bool:
+        """Return whether a checkpoint is whole and has the weights and moments of the undisturbed run's."""
+        from nmt_cli.training import checkpoints
+
+        files = [checkpoints.check(run, step)["files"] for run in (self.run, self.reference)]
+        return all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
+
+    def jobs(self, *specs: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
+        """Train in processes of their own, one job after the other; tests/faults/job.py says what a spec may hold.
+
+        "name" is the run's, "set" are changes of the recipe.
+        """
+        for spec in specs:
+            where = ["--data", str(self.corpus), "--run", str(self.run.with_name(spec.get("name", "run")))]
+            sets = [word for change in spec.get("set", ()) for word in ("--set", change)]
+            spec["args"] = ["train", str(self.recipe_file), *where, *sets]
+        job, file = Path(__file__).parent / "faults" / "job.py", self.run.with_name("specs")
+        file.write_text(json.dumps(specs))
+        variables = os.environ | {"PYTHONPATH": str(job.parents[2]), "NMT_PATIENCE_SECONDS": "60", **environment}
+        done = subprocess.run([sys.executable, job, file], env=variables, capture_output=True, text=True, check=True)
+        return [{**result, "stderr": done.stderr} for result in json.loads(done.stdout)]
+
+
+@pytest.fixture
+def lab(tiny_recipe_file: Path, numbers_corpus: Path, reference_run: Path, tmp_path: Path) -> Lab:
+    return Lab(tiny_recipe_file, numbers_corpus, reference_run, tmp_path / "run")

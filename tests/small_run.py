@@ -1,11 +1,8 @@
-"""Runs for tests: one made by hand in a moment, of hostile text and an untrained model; and what trains a tiny one."""
+"""A run for tests, made in a moment: hostile text and an untrained model."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import torch
 
 from nmt_cli import artefact, recipe
@@ -85,30 +82,3 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
 def page_data(page: str) -> dict:
     """Return the JSON that a page holds for its script."""
     return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-
-
-@dataclass
-class Lab:
-    """A run to be trained in `run`, the tiny recipe and its corpus, and an undisturbed run of it to compare with."""
-
-    recipe: Callable[..., recipe.Recipe]
-    corpus: Path
-    reference: Path
-    fingerprint: Callable[..., tuple[str, str]]
-    run: Path
-
-    def train(self, *changes: str, tracker: str | None = None, data: Path | None = None) -> int:
-        from nmt_cli.training.train import TrainOptions, train
-
-        return train(self.recipe(*changes), TrainOptions(data or self.corpus, self.run, tracker))
-
-
-@pytest.fixture(name="lab")
-def lab_fixture(
-    tiny_recipe: Callable[..., recipe.Recipe],
-    numbers_corpus: Path,
-    reference_run: Path,
-    fingerprint: Callable[..., tuple[str, str]],
-    tmp_path: Path,
-) -> Lab:
-    return Lab(tiny_recipe, numbers_corpus, reference_run, fingerprint, tmp_path / "run")

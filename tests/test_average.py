@@ -87,11 +87,3 @@ def test_a_damaged_one_is_named_and_nothing_is_written(run: Path) -> None:
     with pytest.raises(DataError, match="step-0000030"):
         average(run, 3, None)
     assert not (run / "model").exists()
-
-
-def test_a_run_of_an_older_version_is_usable(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored = (run / "recipe.yaml").read_text()
-    (run / "recipe.yaml").write_text(stored.replace("averaging:\n", "averaging:\n  ema: 0.999\n"))
-    target, _ = average(run, None, None)
-    assert "averaging.ema" in capsys.readouterr().err
-    assert load_model(target).recipe.averaging.last == 3

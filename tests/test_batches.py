@@ -1,6 +1,8 @@
 """Which sentences make a step, and their dropout masks: properties that must hold for every corpus and seed."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from nmt_cli.corpus.store import Corpus, Side
 from nmt_cli.training.batches import BatchPlan, dropout_masks
-from nmt_cli.transformer.model import PAD
+from nmt_cli.transformer.model import PAD, Masks
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
 
@@ -48,13 +50,13 @@ def test_an_epoch_holds_every_sentence_exactly_once(
     assert 1 <= plan.steps_per_epoch <= len(pairs)
     for number in (0, 3):
         cut = epoch(plan, number)
-        assert all(len(update) == micro_batches for update in cut)
-        assert sorted(i for update in cut for m in update for i in m) == list(range(len(pairs)))
+        assert all(len(step) == micro_batches for step in cut)
+        assert sorted(i for step in cut for m in step for i in m) == list(range(len(pairs)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(lengths, st.integers(1, 200), st.integers(0, 2**31), st.permutations(range(12)))
-def test_an_update_is_a_pure_function_of_seed_and_number(
+def test_a_step_is_a_pure_function_of_seed_and_number(
     pairs: list[tuple[int, int]], tokens: int, seed: int, order: list[int]
 ) -> None:
     corpus = corpus_of(pairs)
@@ -71,8 +73,8 @@ def test_epochs_and_seeds_differ() -> None:
     assert plan.steps_per_epoch > 5
     orders = [epoch(plan, 0), epoch(plan, 1), epoch(plan, 2), epoch(BatchPlan(corpus, 500, 4, 2), 0)]
     assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
-    members = [sorted(i for m in update for i in m) for update in orders[0]]
-    assert members != [sorted(i for m in update for i in m) for update in orders[1]], "the plan, not their order"
+    members = [sorted(i for m in step for i in m) for step in orders[0]]
+    assert members != [sorted(i for m in step for i in m) for step in orders[1]], "the plan, not their order"
 
 
 def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
@@ -80,18 +82,18 @@ def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
     plan = BatchPlan(corpus_of(pairs), 4000, 8, 1)
     longer = np.array(pairs).max(1)
     means, spreads = [], []
-    for update in epoch(plan, 0):
-        everything = longer[[i for m in update for i in m]]
+    for step in epoch(plan, 0):
+        everything = longer[[i for m in step for i in m]]
         means.append(everything.mean())
-        spreads += [longer[m].std() / everything.std() for m in update]
-        firsts = [longer[m].min() for m in update]
+        spreads += [longer[m].std() / everything.std() for m in step]
+        firsts = [longer[m].min() for m in step]
         assert firsts == sorted(firsts), "sorted by length inside a step"
     assert np.std(means) < 0.15 * np.mean(means), "a step is a random sample of all lengths"
     assert np.median(spreads) < 0.2
 
 
 @pytest.mark.parametrize(("tokens", "micro_batches"), [(2000, 8), (25_000, 8), (25_000, 1)])
-def test_an_update_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: int) -> None:
+def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: int) -> None:
     pairs = skewed(12_000)
     plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, 1)
     src, tgt = (np.array([p[side] for p in pairs]) for side in (0, 1))
@@ -114,25 +116,30 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
 
 # --- dropout masks --------------------------------------------------------------------------------------------------
 
-PLACES, WIDTH = (3, 4), 6
 
-
-def masks(*keys_and_tokens: tuple[tuple[int, ...], tuple[int, int]], probability: float = 0.3):  # type: ignore[no-untyped-def]
+def masks(
+    *keys_and_tokens: tuple[tuple[int, ...], tuple[int, int]],
+    width: int = 6,
+    p: float = 0.3,
+    dtype: Any = torch.float32,
+) -> Masks:
+    """Return masks for 3 places in the encoder and 4 in the decoder."""
     keys, tokens = zip(*keys_and_tokens, strict=True)
-    return dropout_masks(keys, tokens, PLACES, WIDTH, probability, torch.float32)
+    model: Any = SimpleNamespace(
+        settings=SimpleNamespace(d_model=width, dropout=p),
+        dropout_places=lambda: (3, 4),
+        embedding=SimpleNamespace(weight=torch.zeros(0)),
+    )
+    return dropout_masks(model, keys, tokens, dtype)
 
 
 def test_masks_are_zeros_and_ones_one_block_per_place() -> None:
-    drawn = masks(((1, 2, 3), (5, 7)))
+    drawn, narrow = masks(((1, 2, 3), (5, 7))), masks(((1, 2, 3), (5, 7)), dtype=torch.bfloat16)
     assert drawn.src_LND.shape == (3, 5, 6)
     assert drawn.tgt_LND.shape == (4, 7, 6)
     assert set(drawn.src_LND.unique().tolist()) == {0.0, 1.0}
-    assert drawn.src_LND.dtype == torch.float32
-    narrow, wide = (
-        dropout_masks([(1, 2, 3)], [(5, 7)], PLACES, WIDTH, 0.3, t) for t in (torch.bfloat16, torch.float32)
-    )
-    assert narrow.tgt_LND.dtype == torch.bfloat16
-    assert torch.equal(narrow.tgt_LND.float(), wide.tgt_LND)
+    assert (drawn.src_LND.dtype, narrow.tgt_LND.dtype) == (torch.float32, torch.bfloat16)
+    assert torch.equal(narrow.tgt_LND.float(), drawn.tgt_LND)
 
 
 @settings(max_examples=30, deadline=None)
@@ -162,6 +169,5 @@ def test_same_key_same_mask_and_every_part_of_the_key_counts() -> None:
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.9])
 def test_the_keep_rate_is_one_minus_p(probability: float) -> None:
-    drawn = dropout_masks([(1, 2, 3)], [(2000, 1)], (1, 1), 512, probability, torch.float32)
-    kept = float(drawn.src_LND.mean())
-    assert kept == pytest.approx(1 - probability, abs=4 * np.sqrt(probability * (1 - probability) / 1_024_000))
+    share = float(masks(((1, 2, 3), (700, 1)), width=512, p=probability).src_LND.mean())
+    assert share == pytest.approx(1 - probability, abs=4 * np.sqrt(probability * (1 - probability) / 1_075_200))

@@ -61,30 +61,20 @@ def test_an_empty_run_starts_at_zero_and_foreign_entries_are_ignored(tmp_path: P
     }  # fmt: skip
 
 
-def flip(data: bytes, place: int) -> bytes:
-    return data[: place // 8] + bytes([data[place // 8] ^ 1 << place % 8]) + data[place // 8 + 1 :]
-
-
-DAMAGES = {
-    "empty": lambda data: b"",
-    "one byte more": lambda data: data + b"\0",
-    "half": lambda data: data[: len(data) // 2],
-    "a bit flipped": lambda data: flip(data, random.Random(1).randrange(8 * len(data))),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE])
 def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(
-    run: Path, name: str, damage: str, capsys: pytest.CaptureFixture[str]
+    run: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = checkpoints.directory_of(run, 30) / name
-    path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    assert checkpoints.newest(run, "c") == 20
-    assert "step-0000030 is not usable" in capsys.readouterr().err
+    content = bytearray(path.read_bytes())
+    content[random.Random(1).randrange(len(content))] ^= 1
+    for damaged in (b"", bytes(content[: len(content) // 2]), bytes(content)):
+        path.write_bytes(damaged)
+        assert checkpoints.newest(run, "c") == 20
+        assert "step-0000030 is not usable" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE, artefact.MANIFEST, None])
+@pytest.mark.parametrize("name", [MODEL, STATE, artefact.MANIFEST, None])
 def test_files_of_another_step_are_noticed(run: Path, name: str | None) -> None:
     old, new = checkpoints.directory_of(run, 10), checkpoints.directory_of(run, 30)
     if name is None:
@@ -95,10 +85,9 @@ def test_files_of_another_step_are_noticed(run: Path, name: str | None) -> None:
     assert checkpoints.newest(run, "c") == 20
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"files": {}}, {"step": 20}, {"corpus": "another"}])
-def test_a_manifest_that_does_not_fit_falls_back(run: Path, change: dict[str, object]) -> None:
+def test_a_checkpoint_of_another_corpus_is_passed_over(run: Path) -> None:
     path = checkpoints.directory_of(run, 30) / artefact.MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"corpus": "another"}))
     assert checkpoints.newest(run, "c") == 20
 
 
@@ -107,16 +96,6 @@ def test_a_state_of_another_version_is_refused(run: Path) -> None:
     path.write_text(json.dumps({"step": 30, "more": 1}))
     with pytest.raises(DataError, match="another version"):
         checkpoints.read_state(run, 30)
-
-
-def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(run: Path) -> None:
-    path = checkpoints.directory_of(run, 30) / MODEL
-    good = path.read_bytes()
-    path.write_bytes(good[:-1])
-    assert checkpoints.newest(run, "c") == 20
-    save(run, 30)
-    assert path.read_bytes() == good
-    assert checkpoints.newest(run, "c") == 30
 
 
 def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_path: Path) -> None:
@@ -137,7 +116,7 @@ def test_what_cannot_be_pruned_is_a_warning(
 
     monkeypatch.setattr(artefact, "remove_tree", fail)
     checkpoints.prune(run, State(step=30), 10, 2)
-    assert "cannot remove old checkpoint" in capsys.readouterr().err
+    assert "cannot remove the old checkpoint" in capsys.readouterr().err
 
 
 def test_the_optimizer_comes_back(tmp_path: Path) -> None:
@@ -160,6 +139,9 @@ def test_the_optimizer_comes_back(tmp_path: Path) -> None:
     for pair in models:
         step(*pair)
     assert torch.equal(model.weight, again.weight)
+    for wrong in ({"weight.step": moments["weight.step"]}, moments | {"bias.exp_avg": torch.zeros(4)}):
+        with pytest.raises(DataError, match="does not fit its model"):
+            checkpoints.restore_optimizer(again, fresh, wrong)
 
 
 def test_all_damaged_is_refused_not_started_afresh(run: Path) -> None:

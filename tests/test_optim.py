@@ -63,13 +63,9 @@ def test_the_papers_adam_and_nothing_more() -> None:
     assert not group["amsgrad"]
     assert not group["decoupled_weight_decay"]
     assert len(group["params"]) == len({p.data_ptr() for p in group["params"]}) == len(list(model.parameters()))
-    assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
-
-
-def test_the_recipes_numbers_reach_adam() -> None:
-    training = Training(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)
-    (group,) = adam(nn.Linear(2, 2), training).param_groups
+    (group,) = adam(model, Training(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)).param_groups
     assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
+    assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
 
 
 def test_two_steps_by_hand() -> None:

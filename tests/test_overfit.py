@@ -47,14 +47,7 @@ def trained(
     for step in range(training.steps):
         (sentences,) = plan.micro_batches_of(step)
         batch = plan.batch(sentences)
-        masks = dropout_masks(
-            [(training.seed, step, 0)],
-            [(len(batch.src_N), len(batch.tgt_out_N))],
-            transformer.dropout_places(),
-            model.d_model,
-            model.dropout,
-            dtype,
-        )
+        masks = dropout_masks(transformer, [(training.seed, step, 0)], [plan.tokens(sentences)], dtype)
         hidden = transformer(batch, masks, dtype)
         loss, _ = smoothed_loss(hidden, transformer.embedding.weight, batch.tgt_out_N, training.label_smoothing)
         (loss / len(batch.tgt_out_N)).backward()
@@ -65,9 +58,10 @@ def trained(
 
 
 def greedy(model: Transformer, sources: list) -> list[list[int]]:
-    segments = iter([Segment(i, list(ids)) for i, ids in enumerate(sources)])
-    results = dict(search([for_inference(model, torch.float32)], torch.float32, segments, SearchSettings(beam=1)))
-    return [results[i][0].ids for i in range(len(sources))]
+    segments = iter([Segment(i, source) for i, source in enumerate(sources)])
+    results = search([for_inference(model, torch.float32)], torch.float32, segments, SearchSettings(beam=1))
+    best = {result[0]: result[1][0].ids for result in results if result}
+    return [best[i] for i in range(len(sources))]
 
 
 def small(**changes: object) -> recipe.Model:

@@ -1,13 +1,10 @@
 """Training: the same numbers whatever the interruptions, the memory, the launcher and the hash seed."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,19 +14,18 @@ import numpy as np
 import pytest
 import torch
 from accelerate import tracking
-from small_run import Lab, lab_fixture  # noqa: F401
+from conftest import Lab
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
-from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe import Recipe
-from nmt_cli.training import batches, checkpoints, metrics
+from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average
 from nmt_cli.training.loss import LossModel, smoothed_loss
-from nmt_cli.training.train import Run, TrainOptions, open_run, train
-from nmt_cli.training.validation import Validation, dev_set
-from nmt_cli.transformer.model import Transformer, pack
+from nmt_cli.training.train import Run, TrainOptions, train
+from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors
 
 
@@ -63,7 +59,6 @@ def test_metrics_say_what_was_done(lab: Lab) -> None:
         assert sum(r[f"{side}_tokens_per_step"] for r in lines[:3]) * 5 == pytest.approx(len(ids))
     for record in lines:
         assert record["gradient_norm"] > 0
-        assert 0 <= record["padded_share"] < 0.8
         assert record["peak_memory_mb"] > 10
         assert record["tgt_tokens_per_second"] > 0
         assert record["skipped"] == 0
@@ -105,10 +100,9 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[i
             assert lab.train() == 143
         assert checkpoints.steps_in(lab.run)[-1] == stop
     assert lab.train() == 0
-    assert lab.fingerprint(lab.run) == lab.fingerprint(lab.reference)
-    assert [r["step"] for r in metrics.read(lab.run / "metrics.jsonl")] == [
-        r["step"] for r in metrics.read(lab.reference / "metrics.jsonl")
-    ]
+    assert lab.same()
+    lines = [metrics.read(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
+    assert [record["step"] for record in lines[0]] == [record["step"] for record in lines[1]]
     assert average(lab.run, 3, None)[1] == [10, 20, 30], "an interruption must not change the average"
 
 
@@ -116,18 +110,14 @@ def test_a_run_made_longer_is_the_longer_run(lab: Lab) -> None:
     for steps in (12, 30):
         assert lab.train(f"training.steps={steps}") == 0
         assert load_model(lab.run / "model").manifest["steps"] == [steps]
-    assert lab.fingerprint(lab.run) == lab.fingerprint(lab.reference)
+    assert lab.same()
 
 
-def test_the_hash_seed_changes_nothing(lab: Lab, tmp_path: Path, tiny_recipe_file: Path) -> None:
+def test_the_hash_seed_changes_nothing(lab: Lab) -> None:
     """The reference run has had this process' own hash seed."""
-    arguments = ["train", str(tiny_recipe_file), "--data", str(lab.corpus), "--run", str(lab.run)]
-    (tmp_path / "spec").write_text(json.dumps([{"args": [*arguments, "--set", "training.steps=20"]}]))
-    job = Path(__file__).parent / "faults" / "job.py"
-    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(job.parents[2])}
-    done = subprocess.run([sys.executable, job, tmp_path / "spec"], env=environment, capture_output=True, check=True)
-    assert json.loads(done.stdout)[0]["codes"] == [0], done.stderr
-    assert lab.fingerprint(lab.run, 20) == lab.fingerprint(lab.reference, 20)
+    (result,) = lab.jobs({"set": ["training.steps=20"]}, PYTHONHASHSEED="1")
+    assert result["codes"] == [0], result["stderr"]
+    assert lab.same(20)
 
 
 # ---- Ends ----
@@ -141,8 +131,9 @@ def test_max_hours(lab: Lab) -> None:
 
 
 def test_patience_stops_and_the_best_checkpoint_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([3.0, 2.0, 2.5, 2.5, 2.5])
-    monkeypatch.setattr(module, "validate", lambda *_: Validation(next(found), None))
+    losses = iter([3.0, 2.0, 2.5, 2.5, 2.5])
+    scores = {"dev_perplexity": 9.0, "dev_bleu": None}
+    monkeypatch.setattr(module, "validate", lambda *_: ({**scores, "dev_nll": next(losses)}, []))
     changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
     assert lab.train(*changes, "training.keep_checkpoints=2") == 0
     assert json.loads((lab.run / "best.json").read_text()) == {"step": 6, "dev_nll": 2.0, "dev_bleu": None}
@@ -159,15 +150,10 @@ def test_patience_without_a_development_set_is_refused(lab: Lab, tmp_path: Path)
     assert train(settings, TrainOptions(data, lab.run)) == 0
 
 
-@pytest.mark.parametrize("lines", [{"dev.tgt": "eins\n"}, {"dev.src": "one " * 99 + "\n", "dev.tgt": "eins\n"}])
-def test_a_development_set_that_cannot_be_used_is_refused(lab: Lab, tmp_path: Path, lines: dict[str, str]) -> None:
-    corpus = open_corpus(lab.corpus)
-    shutil.copytree(lab.corpus, tmp_path / "data")
-    for name, text in lines.items():
-        (tmp_path / "data" / name).write_text(text)
-    changed = dataclasses.replace(corpus, directory=tmp_path / "data")
-    with pytest.raises(DataError, match="cannot be used"):
-        dev_set(changed, lab.recipe())
+def test_a_development_set_that_does_not_fit_the_model_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Corpus, "lines", lambda *_: (["one " * 99], ["eins"]))
+    with pytest.raises(DataError, match="longer than 64 tokens"):
+        lab.train()
 
 
 # ---- Arithmetic ----
@@ -185,42 +171,31 @@ def test_weights_and_moments_are_float32_under_bf16(lab: Lab) -> None:
     assert losses(lab.run) == pytest.approx([6.23], rel=0.01)
 
 
-class OneOf:
-    """As much of Accelerate as a step needs, for process `rank` of `world`, without other processes."""
-
-    def __init__(self, world: int, rank: int) -> None:
-        self.num_processes, self.process_index, self.device = world, rank, torch.device("cpu")
-        self.is_main_process = False
-
-    def prepare(self, *things: Any) -> Any:
-        return things
-
-    def no_sync(self, model: Any) -> Any:
-        return contextlib.nullcontext()
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-
-    def clip_grad_norm_(self, parameters: Any, limit: float) -> torch.Tensor:
-        return torch.nn.utils.clip_grad_norm_(list(parameters), limit)
+def one_of(world: int, rank: int) -> Any:
+    """Return as much of Accelerate as a step needs, for process `rank` of `world`, without other processes."""
+    return SimpleNamespace(
+        num_processes=world,
+        process_index=rank,
+        device=torch.device("cpu"),
+        is_main_process=False,
+        prepare=lambda *things: things,
+        no_sync=lambda model: contextlib.nullcontext(),
+        backward=torch.Tensor.backward,
+        clip_grad_norm_=lambda parameters, limit: torch.nn.utils.clip_grad_norm_(list(parameters), limit),
+    )
 
 
 def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, index: int) -> dict[str, torch.Tensor]:
     """Return the float64 gradient of a step, averaged over processes as DDP does."""
-    torch.manual_seed(3)
-    corpus, training = open_corpus(data), settings.training
-    transformer = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
-    total = {name: torch.zeros_like(p) for name, p in transformer.named_parameters()}
-    plan = batches.BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
-    model = LossModel(transformer, training.label_smoothing, torch.float64)
-    no_adam = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
+    settings = settings.model_copy(deep=True)
+    settings.training.memory_tokens, total = memory_tokens, dict[str, torch.Tensor]()
     for rank in range(world):
-        run = Run(settings, Path(), corpus, OneOf(world, rank), plan, transformer, model, no_adam, torch.float64,
-                  memory_tokens, checkpoints.State(), None, None)  # fmt: skip
+        run = Run(settings, open_corpus(data), one_of(world, rank), Path(), 0)
+        run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
+        run.optimizer = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
         run.take_step(index + 1, run.step_batch(index))
-        for name, parameter in transformer.named_parameters():
-            total[name] += parameter.grad / world
-            parameter.grad = None
+        for name, parameter in run.transformer.named_parameters():
+            total[name] = total.get(name, 0) + parameter.grad / world
     return total
 
 
@@ -242,18 +217,15 @@ def test_the_gradient_is_that_of_one_big_batch(lab: Lab, micro_batches: int) -> 
 
 
 def test_the_gradient_is_that_of_the_sentences_one_by_one(lab: Lab) -> None:
-    settings = lab.recipe("model.dropout=0")
-    parts = gradients(settings, lab.corpus, 2, 100, 0)
-    torch.manual_seed(3)
-    corpus = open_corpus(lab.corpus)
-    model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"])).double()
-    plan = batches.BatchPlan(corpus, 400, 4, settings.training.seed)
-    sentences = np.concatenate(plan.micro_batches_of(0))
+    settings, corpus = lab.recipe("model.dropout=0"), open_corpus(lab.corpus)
+    run = Run(settings, corpus, one_of(1, 0), Path(), 0)
+    model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(0))
     for i in sentences:
-        batch = pack(*corpus.src.gather(np.array([i])), *corpus.tgt.gather(np.array([i])))
+        batch = run.plan.batch(np.array([i]))
         loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
-        (loss / int(plan.tgt_lengths[sentences].sum())).backward()
-    assert difference({n: p.grad for n, p in model.named_parameters()}, parts) < 1e-10  # type: ignore[misc]
+        (loss / run.plan.tokens(sentences)[1]).backward()
+    one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert difference(one_by_one, gradients(settings, lab.corpus, 2, 100, 0)) < 1e-10
 
 
 def test_a_process_without_a_micro_batch_takes_part_and_adds_nothing(lab: Lab) -> None:
@@ -268,7 +240,7 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(
     settings, corpus = lab.recipe("training.memory_tokens=200"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward
     monkeypatch.setattr(LossModel, "forward", lambda self, b, masks: seen.append(b) or forward(self, b, masks))
-    run = open_run(settings, corpus, OneOf(1, 0), tmp_path, 0)
+    run = Run(settings, corpus, one_of(1, 0), tmp_path, 0)
     torch.manual_seed(settings.training.seed)
     untouched = Transformer(settings.model, run.transformer.vocabulary_size).state_dict()
     assert all(torch.equal(tensor, untouched[name]) for name, tensor in run.transformer.state_dict().items())
@@ -278,12 +250,6 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(
     assert max(batch.src.max_length, batch.tgt.max_length) == run.plan.longer_lengths.max()
 
 
-def test_what_fits_at_once_does_not_depend_on_free_memory(lab: Lab) -> None:
-    big = lab.recipe("model.d_model=1024", "model.d_ff=4096", "model.num_layers=6").model
-    assert 256 <= batches.default_memory_tokens(big, torch.device("cpu")) <= 8192
-    assert batches.default_memory_tokens(lab.recipe().model, torch.device("cpu")) == 8192
-
-
 # ---- Launchers and trackers ----
 
 
@@ -291,7 +257,7 @@ def test_accumulation_set_by_the_launcher_changes_nothing(lab: Lab, monkeypatch:
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     lab.train("training.steps=10")
-    assert lab.fingerprint(lab.run, 10) == lab.fingerprint(lab.reference, 10)
+    assert lab.same(10)
 
 
 def test_a_launcher_that_starts_one_process_of_several_is_reported(
@@ -361,17 +327,14 @@ def test_fine_tuning_starts_from_the_model(lab: Lab) -> None:
 def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_path: Path) -> None:
     settings = lab.recipe("corpus.limit=300", f"training.init_from={lab.reference / 'model'}")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
-    sizes = {open_corpus(data).manifest["vocabulary_size"], load_model(lab.reference).model.vocabulary_size}
-    assert len(sizes) == 1
+    assert open_corpus(data).manifest["vocabulary_size"] == load_model(lab.reference).model.vocabulary_size
     with pytest.raises(DataError, match="another tokenizer"):
         train(settings, TrainOptions(data, lab.run))
 
 
-def test_fine_tuning_refuses_another_shape(lab: Lab) -> None:
+def test_what_does_not_fit_is_refused(lab: Lab) -> None:
     with pytest.raises(DataError, match="does not fit"):
         lab.train("model.d_ff=32", f"training.init_from={lab.reference / 'model'}")
-
-
-def test_a_sentence_longer_than_the_model_is_refused(lab: Lab) -> None:
+    shutil.rmtree(lab.run)
     with pytest.raises(DataError, match=r"Raise model\.max_length"):
         lab.train("model.max_length=8")

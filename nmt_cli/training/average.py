@@ -23,12 +23,9 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
 
 
 def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[int]]:
-    """Average a run's newest checkpoints into a model directory; return it and the steps averaged.
+    """Average a run's `last` checkpoints (None: the recipe's number); return the model directory and their steps.
 
-    Args:
-        run: the run's directory.
-        last: how many; None for the recipe's number.
-        out: the model directory, which must not exist; None for `run/model`, which is replaced.
+    The directory `out` must not exist; None is `run/model`, which is replaced.
     """
     if not (run / "recipe.yaml").exists():
         raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")

@@ -1,9 +1,8 @@
 """Which sentences make step k: a pure function of (corpus, seed, k), whatever machine computes it.
 
-An epoch is a random permutation of the corpus cut into steps of equal cost. The pairs of a step are sorted by their
-longer side and cut into the recipe's micro-batches of equal cost. Processes and memory only decide who computes which
-micro-batches and how many at once; dropout masks belong to the micro-batch. So the same recipe trains the same model
-on one process or many.
+An epoch is a random permutation of the corpus cut into steps of equal cost; a step is sorted by length and cut into the
+recipe's micro-batches. Processes and memory only decide who computes which of these and how many at once, and dropout
+masks belong to the micro-batch: so the same recipe trains the same model on one process or many.
 """
 
 import itertools
@@ -17,7 +16,7 @@ import torch
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
-from nmt_cli.transformer.model import Batch, Masks, pack
+from nmt_cli.transformer.model import Batch, Masks, Transformer, pack
 
 MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
 # 1 in numpy's terms, which has no bf16: there its bits. Torch turns booleans to bf16 six times slower than this.
@@ -27,21 +26,13 @@ ONES: dict[torch.dtype, Any] = {
 
 
 @dataclass(frozen=True)
-class MicroBatchGroup:
-    """Micro-batches computed in one pass. One of weight 0 only takes part: DDP waits for every process."""
-
-    batch: Batch
-    masks: Masks | None
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
 class StepBatch:
-    """One process' share of a step, and the tokens of the whole step."""
+    """One process' share of a step, micro-batches computed at once together, and the tokens of the whole step."""
 
-    groups: list[MicroBatchGroup]
+    passes: list[tuple[Batch, Masks | None]]
     src_tokens: int
     tgt_tokens: int
+    weight: float = 1.0  # 0: another process computes this too, and this one only takes part
 
 
 def _cut(costs: Lengths, parts: int) -> list[int]:
@@ -59,23 +50,21 @@ class BatchPlan:
         self.src_lengths, self.tgt_lengths = corpus.src.lengths(), corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         self._costs = self.src_lengths + self.tgt_lengths
-        tokens = len(corpus.src.ids) + len(corpus.tgt.ids)
-        self.steps_per_epoch = max(1, min(len(corpus.src), round(tokens / (2 * tokens_per_step))))
+        self.steps_per_epoch = max(1, min(len(corpus.src), round(int(self._costs.sum()) / (2 * tokens_per_step))))
         self._epoch, self._order, self._bounds = -1, np.empty(0, np.int64), [0]
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
         """Return the sentences of each micro-batch of a step (from 0); late ones may be empty."""
         epoch, place = divmod(index, self.steps_per_epoch)
         if epoch != self._epoch:
-            self._order = np.random.Generator(np.random.Philox([self.seed, epoch])).permutation(len(self.corpus.src))
+            self._order = np.random.Generator(np.random.Philox([self.seed, epoch])).permutation(len(self._costs))
             self._bounds = _cut(self._costs[self._order], self.steps_per_epoch)
             self._epoch = epoch
         chosen = self._order[self._bounds[place] : self._bounds[place + 1]]
         chosen = chosen[np.lexsort((chosen, self._costs[chosen], self.longer_lengths[chosen]))]
         if not len(chosen):
             return [chosen] * self.micro_batches
-        bounds = _cut(self._costs[chosen], self.micro_batches)
-        return [chosen[a:b] for a, b in itertools.pairwise(bounds)]
+        return [chosen[a:b] for a, b in itertools.pairwise(_cut(self._costs[chosen], self.micro_batches))]
 
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
         return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
@@ -88,11 +77,9 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
     """Return the micro-batches of process `rank` of `world`, as many together as `memory_tokens` allows."""
     groups: list[list[int]] = []
     for index in range(rank, len(costs), world):
-        if not costs[index]:
-            continue
         if groups and sum(costs[i] for i in groups[-1]) + costs[index] <= memory_tokens:
             groups[-1].append(index)
-        else:
+        elif costs[index]:
             groups.append([index])
     return groups
 
@@ -111,12 +98,12 @@ def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
     return max(256, min(8192, int(0.4 * memory / bytes_per_token)))
 
 
-def _mask(
+def dropout_mask(
     key: Sequence[int], shape: tuple[int, int, int], keep: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Return zeros and ones of `shape` drawn from a stream named by `key`."""
-    size = int(np.prod(shape))
+    """Return zeros and ones, these with probability keep / MASK_LEVELS, from a random stream named by `key`."""
     if device.type == "cpu":  # numpy draws them eight times faster than torch does here
+        size = int(np.prod(shape))
         raw = np.random.SFC64(list(key)).random_raw((size + 3) // 4).view(np.uint16)[:size]
         return torch.from_numpy((raw < keep) * ONES[dtype]).view(dtype).view(shape)
     generator = torch.Generator(device)
@@ -126,31 +113,19 @@ def _mask(
 
 
 def dropout_masks(
-    keys: Sequence[Sequence[int]],
-    tokens: Sequence[tuple[int, int]],
-    places: tuple[int, int],
-    d_model: int,
-    probability: float,
-    dtype: torch.dtype,
-    device: torch.device | str = "cpu",
+    model: Transformer, keys: Sequence[Sequence[int]], tokens: Sequence[tuple[int, int]], dtype: torch.dtype
 ) -> Masks | None:
-    """Return the dropout masks of several micro-batches that are computed as one.
-
-    Each has a random stream of its own, named by its key: (seed, step from 0, micro-batch). The CPU and CUDA draw
-    different ones.
+    """Return the dropout masks of micro-batches that are computed as one; the CPU and CUDA draw different ones.
 
     Args:
-        keys: of the micro-batches; `tokens`: source and target tokens of each.
-        places: how many masks the encoder and the decoder need.
+        keys: (seed, step from 0, micro-batch) of each.
+        tokens: source and target tokens of each.
     """
-    if not probability:
+    if not model.settings.dropout:
         return None
-    keep = round((1 - probability) * MASK_LEVELS)
-    sides = []
-    for side in (0, 1):
-        masks = [
-            _mask([*key, side], (places[side], count[side], d_model), keep, dtype, torch.device(device))
-            for key, count in zip(keys, tokens, strict=True)
-        ]
+    keep, device, sides = round((1 - model.settings.dropout) * MASK_LEVELS), model.embedding.weight.device, []
+    for side, places in enumerate(model.dropout_places()):
+        shapes = [(places, count[side], model.settings.d_model) for count in tokens]
+        masks = [dropout_mask([*k, side], shape, keep, dtype, device) for k, shape in zip(keys, shapes, strict=True)]
         sides.append(torch.cat(masks, 1) if len(masks) > 1 else masks[0])
     return Masks(*sides)

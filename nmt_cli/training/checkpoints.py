@@ -1,13 +1,11 @@
 """Training state on disk: one directory per step, committed by one rename, verified before it is trusted.
 
-A checkpoint holds everything of its step: `model.safetensors`, `optimizer.safetensors` and `state.json`. There is no
-pickle, no pointer to the latest one (it is the highest step that verifies), and no random state: dropout and data
-order are functions of the seed and the step.
+There is no pickle, no pointer to the latest checkpoint (it is the highest step that verifies), and no random state:
+dropout and data order are functions of the seed and the step.
 """
 
 import dataclasses
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,13 @@ from torch import Tensor
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
-from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.transformer.model import parameter_count
 from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
 
 KIND = "checkpoint"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-_NAME = re.compile(r"step-(\d{7,})")
 # Settings that may change between the parts of a run: they say when, where and how much at once, not what is learnt.
 # Where the text lies may change too: its content is compared by hash.
 FREE_SETTINGS = re.compile(
@@ -33,7 +30,7 @@ FREE_SETTINGS = re.compile(
 )
 
 
-@dataclass
+@dataclasses.dataclass
 class State:
     """Where a run is, beside its weights and Adam's moments. Before the first validation there is no best step."""
 
@@ -51,14 +48,13 @@ class State:
 
 
 def directory_of(run: Path, step: int) -> Path:
-    """Return where the checkpoint of a step lies."""
     return run / "checkpoints" / f"step-{step:07}"
 
 
 def steps_in(run: Path) -> list[int]:
     """Return the steps that have a checkpoint directory, lowest first; foreign entries are ignored."""
-    entries = (run / "checkpoints").glob("step-*")
-    return sorted(int(m[1]) for e in entries if (m := _NAME.fullmatch(e.name)) and e.is_dir() and not e.is_symlink())
+    entries = [e for e in (run / "checkpoints").glob("step-*") if e.is_dir() and not e.is_symlink()]
+    return sorted(int(name[1]) for e in entries if (name := re.fullmatch(r"step-(\d{7,})", e.name)))
 
 
 def regular(steps: list[int], every: int) -> list[int]:
@@ -83,20 +79,18 @@ def save(
 def prune(run: Path, state: State, every: int, keep: int) -> None:
     """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
     steps = steps_in(run)
-    wanted = {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}
-    for directory in (directory_of(run, step) for step in steps if step not in wanted):
+    for step in sorted(set(steps) - {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}):
         try:
-            artefact.remove_tree(directory)
+            artefact.remove_tree(directory_of(run, step))
         except OSError as error:
-            warn(f"cannot remove old checkpoint {directory}: {error.strerror}")
+            warn(f"cannot remove the old checkpoint of step {step}: {error.strerror}")
 
 
 def check(run: Path, step: int) -> dict[str, Any]:
     """Return the manifest of a checkpoint after comparing every byte of it with its hashes."""
-    path = directory_of(run, step)
-    manifest = artefact.verify(path, KIND)
-    if set(manifest["files"]) != {MODEL, OPTIMIZER, STATE} or manifest.get("step") != step:
-        raise DataError(f"{path / artefact.MANIFEST} is not that of step {step}")
+    manifest = artefact.verify(directory_of(run, step), KIND)
+    if manifest["step"] != step:
+        raise DataError(f"{directory_of(run, step)} holds the checkpoint of step {manifest['step']}")
     return manifest
 
 
@@ -117,7 +111,6 @@ def newest(run: Path, corpus: str) -> int:
 
 
 def read_state(run: Path, step: int) -> State:
-    """Return the state of a checkpoint."""
     path = directory_of(run, step) / STATE
     try:
         return State(**artefact.read_json(path))
@@ -132,17 +125,17 @@ def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return Adam's state as tensors named after the parameters; {} before its first step."""
-    return {
-        f"{name}.{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
-    }
+    named = [(name, optimizer.state[parameter]) for name, parameter in model.named_parameters()]
+    return {f"{name}.{key}": value for name, state in named for key, value in state.items()}
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     """Give Adam back its state; {} is that before its first step."""
     for name, parameter in model.named_parameters() if moments else ():
-        state = {key: moments[f"{name}.{key}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")}
+        missing, keys = torch.empty(0), ("step", "exp_avg", "exp_avg_sq")
+        state = {key: moments.get(f"{name}.{key}", missing).to(parameter.device) for key in keys}
+        if [value.shape for value in state.values()] != [(), parameter.shape, parameter.shape]:
+            raise DataError(f"the checkpoint's {OPTIMIZER} does not fit its model: {name}. Remove this checkpoint")
         optimizer.state[parameter] = state
 
 
@@ -155,31 +148,23 @@ def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0)
 def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
     corpus = open_corpus(data, content=True)
-    if (run / "recipe.yaml").exists():
-        _check_same(settings, corpus, run)
+    stored, changed = run / "recipe.yaml", list[str]()
+    if stored.exists():
+        changed = recipe.differences(recipe.to_plain(recipe.load_stored(stored)), recipe.to_plain(settings))
+        fixed = [line for line in changed if not FREE_SETTINGS.match(line)]
+        if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
+            fixed.append(f"{corpus.directory} has other data or another tokenizer")
+        if fixed:
+            raise DataError(f"{run} was begun differently: {'; '.join(fixed)}. Put it back, or use another --run")
     elif steps_in(run):
-        raise DataError(f"{run}/recipe.yaml is missing, but there are checkpoints. Put it back, or use another --run")
+        raise DataError(f"{stored} is missing, but there are checkpoints. Put it back, or use another --run")
     else:
         artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-        artefact.replace_file(run / "recipe.yaml", recipe.to_yaml(settings))  # last: it makes the directory a run
+    if changed or not stored.exists():
+        artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run
     parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
     need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), artefact.free_megabytes(run)
     if free < need:
         raise StorageError(f"{run} needs {need} MB for checkpoints and has {free} MB free. Free some space")
     return newest(run, corpus.identity)
-
-
-def _check_same(settings: recipe.Recipe, corpus: Corpus, run: Path) -> None:
-    stored = recipe.load_stored(run / "recipe.yaml")
-    changed = recipe.differences(recipe.to_plain(stored), recipe.to_plain(settings))
-    fixed = [line for line in changed if not FREE_SETTINGS.match(line)]
-    if fixed:
-        raise DataError(f"{run} was trained with another recipe: {'; '.join(fixed)}. Put it back, or use another --run")
-    if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
-        raise DataError(
-            f"{run} was trained on other data or with another tokenizer than {corpus.directory} holds. "
-            "Prepare it as before, or use another --run"
-        )
-    if changed:
-        artefact.replace_file(run / "recipe.yaml", recipe.to_yaml(settings))

@@ -28,13 +28,11 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
     """Return Accelerate's view of device and processes, after refusing what it could not train the same model on."""
     if os.environ.get("MASTER_ADDR") and "WORLD_SIZE" not in os.environ:
         warn(
-            "this is one process alone, though several were asked for: on CPUs accelerate launch starts only one. Use "
+            "this is one process alone: on CPUs accelerate launch starts no more. Several: "
             "ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node 2 -m nmt_cli train RECIPE"
         )
-    installed = [str(each.value) for each in tracking.get_available_trackers()]
-    if tracker and tracker not in installed:
-        have = ", ".join(installed) or "none"
-        raise UsageError(f"no tracker {tracker!r} here (installed: {have}). pip install {tracker}, or leave it out")
+    if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
+        raise UsageError(f"no tracker {tracker!r} here (there are {installed}). pip install {tracker}, or leave it out")
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", TIMEOUT_SECONDS)))
     accelerator = accelerate.Accelerator(
         mixed_precision="no",
@@ -60,8 +58,7 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
 class Stop:
     """While entered, a signal asks for an end after this step; a second one, a second later, exits at once."""
 
-    def __init__(self) -> None:
-        self.signal, self._since = 0, 0.0
+    signal, _since = 0, 0.0
 
     def __enter__(self) -> "Stop":
         self._before = [signal.signal(number, self._handle) for number in SIGNALS]
@@ -84,25 +81,21 @@ class Stop:
 
 def largest(accelerator: Any, value: int) -> int:
     """Return the largest of all processes' values."""
-    if accelerator.num_processes == 1:
-        return value
     return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).max())
 
 
-def on_main(accelerator: Any, work: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
-    """Do `work` on the main process and return its JSON-like answer on all; where it fails, all exit with its code.
+def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *arguments: Any) -> dict[str, Any]:
+    """Do `work` on the main process and return its JSON-like answer on all, who wait for it.
 
-    The others wait meanwhile. They say nothing: the main process tells the user.
+    Where it fails, the main process raises what the user is told, and the others exit with the same code.
     """
     answer: dict[str, Any] = {}
     failure: NmtError | None = None
     if accelerator.is_main_process:
         try:
-            answer = work() or {}
-        except NmtError as error:
-            failure = error
-        except OSError as error:
-            failure = from_os_error(error)
+            answer = work(*arguments) or {}
+        except (NmtError, OSError) as error:
+            failure = from_os_error(error) if isinstance(error, OSError) else error
     if accelerator.num_processes > 1:
         message = json.dumps([failure.exit_code if failure else 0, answer]).encode().ljust(MESSAGE_BYTES)
         content = torch.tensor(list(message), dtype=torch.uint8, device=accelerator.device)
@@ -116,7 +109,7 @@ def on_main(accelerator: Any, work: Callable[[], dict[str, Any] | None]) -> dict
 
 
 def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
-    """Map a torch error to an NmtError; return the error itself where it is not a known one."""
+    """Map a torch error to an NmtError; return an unknown one itself."""
     text = str(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         now = settings.training.memory_tokens or "derived from the memory"

@@ -14,23 +14,12 @@ from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.training.checkpoints import disk_megabytes
 from nmt_cli.training.distributed import largest, make_accelerator, to_user_error
 from nmt_cli.training.metrics import peak_memory_mb
-from nmt_cli.training.train import Run, open_run
+from nmt_cli.training.train import Run
 from nmt_cli.transformer.model import parameter_count
 
 MEASURED_SECONDS = 10.0
 MEASURED_TOKENS = 2048  # of a step on the CPU: its speed no longer depends on more, and a whole one may take minutes
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
-# The paper's columns: Table 3, section 5.1 and 5.2; FLOPs as Table 2 counts them, of GPUs that compute all the time.
-PAPER = {
-    "device": ("8 x P100", "8 x P100"),
-    "parameters": ("65 M", "213 M"),
-    "steps": ("100,000", "300,000"),
-    "target tokens per step": ("about 25,000", "about 25,000"),
-    "FLOPs in all": ("3.3e18", "2.3e19"),
-    "seconds per step": ("0.4", "1.0"),
-    "target tokens/s": ("62,500", "25,000"),
-    "time to the end": ("12 h", "3.5 d"),
-}
 
 
 def flops(model: recipe.Model, vocabulary_size: int, src_lengths: Lengths, tgt_lengths: Lengths) -> float:
@@ -39,13 +28,11 @@ def flops(model: recipe.Model, vocabulary_size: int, src_lengths: Lengths, tgt_l
     Matrix products only: 6 for each weight and token it meets (2 forward, 4 backward), where keys and values of
     cross-attention meet source tokens; and attention's two products, whose causal half is counted like the rest.
     """
-    d, keys, values = model.d_model, model.num_heads * model.d_k, model.num_heads * model.d_v
-    feed_forward, half_attention = 2 * d * model.d_ff, d * (keys + values)
-    per_src = model.num_layers * (3 * half_attention + feed_forward)
-    per_tgt = model.num_layers * (3 * half_attention + feed_forward) + vocabulary_size * d
+    heads = model.num_heads * (model.d_k + model.d_v)
+    per_token = model.num_layers * model.d_model * (3 * heads + 2 * model.d_ff)
     src, tgt = src_lengths.astype(np.float64), tgt_lengths.astype(np.float64)
-    scores = model.num_layers * (keys + values) * (src @ src + tgt @ tgt + tgt @ src)
-    return float(6 * (per_src * src.sum() + per_tgt * tgt.sum() + scores))
+    weights = per_token * src.sum() + (per_token + vocabulary_size * model.d_model) * tgt.sum()
+    return float(6 * (weights + model.num_layers * heads * (src @ src + tgt @ tgt + tgt @ src)))
 
 
 def dry_run(settings: recipe.Recipe, data: Path) -> int:
@@ -66,30 +53,32 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
             text = str(data) if prepared else f"random sentences of {TYPICAL_LENGTH} tokens, as {data} is not prepared"
             say(f"measuring steps on {text}, for some seconds; nothing is kept")
         try:
-            run = open_run(measured, corpus, accelerator, Path(directory), 0)
+            run = Run(measured, corpus, accelerator, Path(directory), 0)
             tokens_per_second = _measure(run)
         except (RuntimeError, MemoryError) as error:
             raise to_user_error(error, settings) from error
     src, tgt, vocabulary = run.plan.src_lengths, run.plan.tgt_lengths, run.transformer.vocabulary_size
     tokens = training.tokens_per_step * 2 * tgt.sum() / (src.sum() + tgt.sum())
-    parameters = parameter_count(settings.model, vocabulary)
-    seconds = tokens / tokens_per_second
-    here = {
-        "device": f"{accelerator.num_processes} x {accelerator.device.type}, {str(run.dtype).removeprefix('torch.')}",
-        "parameters": f"{parameters:,}",
-        "steps": f"{training.steps:,}",
-        "target tokens per step": f"{tokens:,.0f}",
-        "FLOPs in all": f"{flops(settings.model, vocabulary, src, tgt) / tgt.sum() * tokens * training.steps:.1e}",
-        "seconds per step": f"{seconds:.3g}",
-        "target tokens/s": f"{tokens_per_second:,.0f}",
-        "time to the end": duration(min(training.steps * seconds, (training.max_hours or float("inf")) * 3600)),
-        "memory for weights and Adam": f"{16 * parameters / 1e6:,.0f} MB",
-        "memory, measured peak": f"{peak_memory_mb():,} MB",
-        "disk for checkpoints": f"{disk_megabytes(training, parameters):,} MB",
-    }
+    parameters, seconds = parameter_count(settings.model, vocabulary), tokens / tokens_per_second
+    device = f"{accelerator.num_processes} x {accelerator.device.type}, {str(run.dtype).removeprefix('torch.')}"
+    operations = flops(settings.model, vocabulary, src, tgt) / tgt.sum() * tokens * training.steps
+    time_to_the_end = duration(min(training.steps * seconds, (training.max_hours or float("inf")) * 3600))
+    # The paper: Table 3, sections 5.1 and 5.2; FLOPs as Table 2 counts them, of GPUs that compute all the time.
+    rows = [
+        ("device", device, "8 x P100", "8 x P100"),
+        ("parameters", f"{parameters:,}", "65 M", "213 M"),
+        ("steps", f"{training.steps:,}", "100,000", "300,000"),
+        ("target tokens per step", f"{tokens:,.0f}", "about 25,000", "about 25,000"),
+        ("FLOPs in all", f"{operations:.1e}", "3.3e18", "2.3e19"),
+        ("seconds per step", f"{seconds:.3g}", "0.4", "1.0"),
+        ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
+        ("time to the end", time_to_the_end, "12 h", "3.5 d"),
+        ("memory for weights and Adam", f"{16 * parameters / 1e6:,.0f} MB", "-", "-"),
+        ("memory, measured peak", f"{peak_memory_mb():,} MB", "-", "-"),
+        ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
+    ]
     if accelerator.is_main_process:
         title = f"{settings.name}: what it takes (validation and checkpoints come on top of the time)"
-        rows = [[name, value, *PAPER.get(name, ("-", "-"))] for name, value in here.items()]
         table(title, ["", "here", "paper, base", "paper, big"], rows)
     accelerator.end_training()
     return 0

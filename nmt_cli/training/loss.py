@@ -1,6 +1,6 @@
 """Label-smoothed negative log-likelihood (section 5.4), summed over target tokens, from hidden states in one pass.
 
-Shapes: N tokens, D d_model, V vocabulary.
+Shapes: N tokens, C of them in a block and R in a part of it; D d_model; V vocabulary.
 """
 
 from typing import Any
@@ -18,9 +18,8 @@ ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its c
 class _SmoothedLoss(torch.autograd.Function):
     """The loss and its gradient, computed together, a block of rows at a time.
 
-    Only one block of logits exists at any time: 25,000 tokens x a vocabulary of 37,000 would be 3.7 GB. The gradient is
-    known up to the factor that comes from above, which is a number, so it is computed at once. The even part of the
-    smoothing is the same for every row or column, so it never touches the logits.
+    All logits at once (25,000 tokens x a vocabulary of 37,000) would be 3.7 GB. The gradient from above is a number, so
+    ours is computed at once. The even part of the smoothing is the same for every row or column: not in the logits.
     """
 
     @staticmethod
@@ -28,15 +27,13 @@ class _SmoothedLoss(torch.autograd.Function):
         weight = weight_VD.to(hidden_ND.dtype)
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         even = smoothing / (len(weight) - 1)
-        block = (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // (weight.element_size() * len(weight))
+        size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
         sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all vectors but that of PAD
         grad_ND = torch.empty_like(hidden_ND)
         grad_VD = torch.zeros_like(weight_VD, dtype=wide)
         loss, nll = hidden_ND.new_zeros((), dtype=torch.float64), hidden_ND.new_zeros((), dtype=torch.float64)
-        for start in range(0, len(labels_N), max(1, block)):
-            rows = slice(start, start + max(1, block))
-            h_CD, labels_C1 = hidden_ND[rows], labels_N[rows, None]
-            logits_CV = h_CD @ weight.t()
+        for h_CD, labels_C, grad_CD in zip(*(x_N.split(size) for x_N in (hidden_ND, labels_N, grad_ND)), strict=True):
+            logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None]
             logits_CV[:, 0] = -torch.inf
             gold_C1, norm_C1 = logits_CV.gather(1, labels_C1).to(wide), _softmax_(logits_CV, wide)
             log_probs_C1 = gold_C1 - norm_C1
@@ -46,9 +43,8 @@ class _SmoothedLoss(torch.autograd.Function):
             if any(ctx.needs_input_grad):
                 # The label's probability anew and not from the rounded softmax: it may be close to 1 - smoothing.
                 label_grads_C1 = (log_probs_C1.exp() - (1 - smoothing)).to(logits_CV.dtype)
-                every_C = torch.arange(len(labels_C1), device=labels_C1.device)
-                logits_CV[every_C, labels_C1[:, 0]] = label_grads_C1[:, 0]
-                grad_ND[rows] = (logits_CV @ weight).sub_((even * sums_D).to(weight.dtype))
+                logits_CV.scatter_(1, labels_C1, label_grads_C1)
+                grad_CD.copy_((logits_CV @ weight).sub_((even * sums_D).to(weight.dtype)))
                 grad_VD += logits_CV.t() @ h_CD
         grad_VD[1:] -= even * hidden_ND.sum(0, dtype=wide)
         ctx.save_for_backward(grad_ND, grad_VD)
@@ -58,8 +54,7 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_ND, grad_VD = ctx.saved_tensors
-        factor = grads[0]
-        return grad_ND * factor.to(grad_ND.dtype), grad_VD.mul_(factor.to(grad_VD.dtype)), None, None
+        return grad_ND * grads[0].to(grad_ND.dtype), grad_VD.mul_(grads[0].to(grad_VD.dtype)), None, None
 
 
 def _softmax_(logits_CV: Tensor, wide: torch.dtype) -> Tensor:
@@ -81,9 +76,7 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     (The released code gave the label none of the even part: smoothing / (V - 2) on each other token.)
 
     Args:
-        hidden_ND: the decoder's output; `weight_VD`: the tied embedding matrix, PAD first.
-        labels_N: target ids, never PAD.
-        smoothing: epsilon_ls.
+        hidden_ND: the decoder's output; `weight_VD`: the tied embedding matrix, PAD first; `labels_N`: never PAD.
     """
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll

@@ -1,4 +1,4 @@
-"""A run directory, opened for reading: what report, doctor, export and reproduce know of a run. Torch is not needed."""
+"""A run directory, opened for reading; this needs no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +42,7 @@ def translations_id(model: dict[str, Any], decoding: recipe.Decoding) -> str:
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
     """Open a run, and its corpus where there is one: `data`, else data/<corpus> here or beside runs/.
 
-    Raises:
-        MissingError: there is no such run, or no corpus in `data`.
-        DataError: a file is damaged, or the run was trained on another corpus and not `any_corpus` will do.
+    Unless `any_corpus` will do, one that the run was not trained on is a DataError.
     """
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")

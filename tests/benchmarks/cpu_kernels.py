@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt_cli.training.batches import ONES, _mask
+from nmt_cli.training.batches import ONES, dropout_mask
 from nmt_cli.transformer.attention import dot_product_attention
 from nmt_cli.transformer.hardware import reuse_memory
 
@@ -53,7 +53,7 @@ def dropout() -> None:
     mask, kept, cpu = torch.empty(4096, 256), torch.rand(4096, 256) < 0.9, torch.device("cpu")
 
     def ours(dtype: torch.dtype) -> Tensor:
-        return _mask((1, 2, 3, 0), (1, 4096, 256), 58982, dtype, cpu)
+        return dropout_mask((1, 2, 3, 0), (1, 4096, 256), 58982, dtype, cpu)
 
     what = "dropout mask, 4,096 x 256"
     compare(what, ("bernoulli_", "SFC64"), (lambda: mask.bernoulli_(0.9), lambda: ours(torch.float32)))

@@ -22,19 +22,7 @@ from train_speed import arguments, compare
 from nmt_cli import artefact
 from nmt_cli.corpus import store, tokenizer
 
-TRIAL = [
-    "--cases",
-    "tiny:bf16",
-    "--tokens",
-    "600",
-    "--rounds",
-    "1",
-    "--seconds",
-    "0.5",
-    "--systems",
-    "ours",
-    "textbook",
-]
+TRIAL = "--cases tiny:bf16 --tokens 600 --rounds 1 --seconds 0.5 --systems ours textbook".split()  # noqa: SIM905
 
 
 def wmt14_lengths(pairs: int, draw: np.random.Generator) -> list[npt.NDArray[np.int64]]:

@@ -25,7 +25,7 @@ from nmt_cli import recipe
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.optim import adam, noam_rate
-from nmt_cli.training.validation import dev_set, validate
+from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.model import Transformer
 
@@ -106,7 +106,7 @@ def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float
 
 def race(options: argparse.Namespace, data: Path, directory: Path) -> None:
     settings = recipe.load(options.recipe, ["training.precision=bf16"])
-    dev = dev_set(open_corpus(data), settings)
+    dev = DevSet(open_corpus(data), settings)
     our_step, run = ours(settings, data, directory)
     their_step, their_model = textbook(settings, data)
     systems: dict[str, tuple[Step, Callable[[], Transformer]]] = {
@@ -121,10 +121,11 @@ def race(options: argparse.Namespace, data: Path, directory: Path) -> None:
             for _ in range(options.every):
                 step()
             seconds = points[name][-1][1] + time.monotonic() - start
-            result = validate(model(), torch.bfloat16, dev, settings) if done >= options.first and dev else None
-            points[name].append((done, seconds, (result.bleu or 0.0) if result else 0.0))
-            shown = f"  dev nll {result.nll:.3f}  BLEU {result.bleu:.2f}" if result else ""
-            print(f"{name:10} step {done:5}  {seconds / 60:6.2f} min{shown}", flush=True)
+            bleu = 0.0
+            if done >= options.first:
+                bleu = validate(model(), torch.bfloat16, dev, settings)[0]["dev_bleu"]
+            points[name].append((done, seconds, bleu))
+            print(f"{name:10} step {done:5}  {seconds / 60:6.2f} min  BLEU {bleu:.2f}", flush=True)
     for bleu in options.bleu:
         reached = {name: crossing(points[name], bleu) for name in systems}
         for name, at in reached.items():

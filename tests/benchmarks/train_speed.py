@@ -18,17 +18,8 @@ import time
 from pathlib import Path
 
 import torch
-from training_systems import (
-    DEVICE,
-    SIZES,
-    Marian,
-    Textbook,
-    default_corpus,
-    ours,
-    plain_loop,
-    settings_of,
-    sorted_batches,
-)
+from training_systems import DEVICE, SIZES, Marian, Textbook, default_corpus, ours, plain_loop, settings_of
+from training_systems import sorted_batches as padded_batches
 
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training.estimate import flops
@@ -48,7 +39,7 @@ def work(system: str, case: str, data: Path, tokens: int, seconds: float) -> Non
             model = kind(settings.model, int(corpus.manifest["vocabulary_size"])).to(DEVICE).train()
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
             run = torch.compile(model, dynamic=True) if system.endswith("+compile") else model
-            step = plain_loop(run, sorted_batches(corpus, tokens), optimizer, precision)  # type: ignore[arg-type]
+            step = plain_loop(run, padded_batches(corpus, tokens), optimizer, precision)  # type: ignore[arg-type]
         for _ in range(3):
             step()
         start, cpu, done, steps = time.perf_counter(), time.process_time(), 0, 0

@@ -20,7 +20,7 @@ from nmt_cli.console import set_quiet
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, PAD
 from nmt_cli.training.distributed import make_accelerator
-from nmt_cli.training.train import Run, open_run
+from nmt_cli.training.train import Run
 from nmt_cli.transformer.model import sinusoids
 
 Step = Callable[[], int]
@@ -53,7 +53,7 @@ def settings_of(size: str, precision: str, corpus: Corpus, tokens: int) -> recip
 
 def ours(settings: recipe.Recipe, data: Path, directory: Path) -> tuple[Step, Run]:
     """Return the steps of `nmt train`, the next batch being prepared meanwhile, and the run."""
-    run = open_run(settings, open_corpus(data), make_accelerator(settings, directory), directory, 0)
+    run = Run(settings, open_corpus(data), make_accelerator(settings, directory), directory, 0)
     pool = ThreadPoolExecutor(1)
     upcoming = [pool.submit(run.step_batch, 0)]
 

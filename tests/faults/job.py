@@ -5,7 +5,8 @@
 SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} and what it is for:
 "ids": a directory to log in which sentences each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
-"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step.
+"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step;
+"kill_after": SHARE: all are killed after this share of the first job's time.
 
 Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. Where one fails,
 the others have 30 seconds, then they are killed, as launchers do.
@@ -30,24 +31,19 @@ from nmt_cli.training.train import Run
 def inject(spec: dict[str, Any], rank: int) -> None:
     """Patch this process' run as the spec says."""
     now = {"step": 0}
-    if spec.get("ids"):
-        log = (Path(spec["ids"]) / f"ids-{rank}.jsonl").open("a")
-        step_batch, batch = Run.step_batch, BatchPlan.batch
-        seen: list[int] = []
+    step_batch, batch, take_step, forward = Run.step_batch, BatchPlan.batch, Run.take_step, LossModel.forward
+    seen: list[int] = []
 
-        def logged_batch(self: BatchPlan, sentences: Any, device: Any = "cpu") -> Any:
-            seen.extend(sentences.tolist())
-            return batch(self, sentences, device)
+    def logged_batch(self: BatchPlan, sentences: Any, device: Any = "cpu") -> Any:
+        seen.extend(sentences.tolist())
+        return batch(self, sentences, device)
 
-        def logged_step_batch(self: Run, index: int) -> Any:
-            seen.clear()
-            result = step_batch(self, index)
+    def logged_step_batch(self: Run, index: int) -> Any:
+        seen.clear()
+        result = step_batch(self, index)
+        with (Path(spec["ids"]) / f"ids-{rank}.jsonl").open("a") as log:
             log.write(json.dumps({"step": index, "ids": seen}) + "\n")
-            log.flush()
-            return result
-
-        BatchPlan.batch, Run.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]
-    take_step, forward = Run.take_step, LossModel.forward
+        return result
 
     def injected_step(self: Run, step: int, *rest: Any) -> Any:
         now["step"] = step
@@ -57,24 +53,22 @@ def inject(spec: dict[str, Any], rank: int) -> None:
 
     def injected_forward(self: LossModel, *inputs: Any) -> Any:
         loss, nll = forward(self, *inputs)
-        if spec.get("nan") and spec["nan"] == [now["step"], rank]:
-            loss = loss * float("nan")
-        return loss, nll
+        return (loss * float("nan") if spec.get("nan") == [now["step"], rank] else loss), nll
 
-    Run.take_step = injected_step  # type: ignore[method-assign]
-    LossModel.forward = injected_forward  # type: ignore[method-assign]
+    Run.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
+    if spec.get("ids"):
+        BatchPlan.batch, Run.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]
 
 
 def start(spec: dict[str, Any], rank: int, port: int) -> int:
     """Fork one process of the job and return its id."""
-    child = os.fork()
-    if child:
+    if child := os.fork():
         return child
     world = spec.get("world", 1)
     os.environ.pop("MASTER_ADDR", None)
     if world > 1:
-        facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
-        os.environ.update({key: str(value) for key, value in facts.items()}, MASTER_ADDR="127.0.0.1")
+        job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+        os.environ.update({key: str(value) for key, value in job.items()}, MASTER_ADDR="127.0.0.1")
     os.environ["ACCELERATE_USE_CPU"] = "true"
     sys.argv = ["nmt", *spec["args"]]
     code = 1
@@ -83,7 +77,6 @@ def start(spec: dict[str, Any], rank: int, port: int) -> int:
         from nmt_cli.__main__ import main
 
         main()
-        code = 0
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     finally:
@@ -91,31 +84,32 @@ def start(spec: dict[str, Any], rank: int, port: int) -> int:
         os._exit(code)
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
+def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
+    """Run a job to its end and return the exit codes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run(spec: dict[str, Any]) -> dict[str, Any]:
-    """Run a job to its end and return the exit codes."""
-    port = free_port()
+        port = int(probe.getsockname()[1])
     begin = time.monotonic()
     running = {start(spec, rank, port): rank for rank in range(spec.get("world", 1))}
     codes, failed = [0] * len(running), 0.0
+    deadline = begin + spec["kill_after"] * first_seconds if "kill_after" in spec else float("inf")
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
             rank = running.pop(pid)
             codes[rank] = os.waitstatus_to_exitcode(status)
-            failed = failed or (time.monotonic() if codes[rank] else 0.0)
-        elif (failed and time.monotonic() - failed > 30) or (failed and spec.get("kill", [""])[0] == "SIGSTOP"):
+            if codes[rank] and not failed:
+                failed = time.monotonic()
+                deadline = failed + (0 if spec.get("kill", [""])[0] == "SIGSTOP" else 30)
+        elif time.monotonic() > deadline:
             for left in running:
                 os.kill(left, signal.SIGKILL)
-        time.sleep(0.02)
+        time.sleep(0.005)
     return {"codes": codes, "seconds": time.monotonic() - begin}
 
 
 if __name__ == "__main__":
-    print(json.dumps([run(spec) for spec in json.loads(Path(sys.argv[1]).read_text())]))
+    results: list[dict[str, Any]] = []
+    for spec in json.loads(Path(sys.argv[1]).read_text()):
+        results.append(run(spec, results[0]["seconds"] if results else 0.0))
+    print(json.dumps(results))
