@@ -1,6 +1,5 @@
 """The command line: parse, call one function, return its exit code. Nothing heavy is imported before it is needed."""
 
-import dataclasses
 import os
 import sys
 from functools import partial
@@ -30,11 +29,10 @@ def run() -> int:
     try:
         return int(app(prog_name="nmt", standalone_mode=False) or 0)
     except TyperException as error:
-        if not error.format_message():  # nmt alone: the help is printed already
+        message, command = error.format_message().rstrip("."), " ".join(["nmt", *sys.argv[1:2]])
+        if not message:  # nmt alone: the help is printed already
             return UsageError.exit_code
-        raise UsageError(
-            f"{error.format_message().rstrip('.')}. See: {' '.join(['nmt', *sys.argv[1:2]])} --help"
-        ) from None
+        raise UsageError(f"{message}. See: {command} --help") from None
 
 
 def _option(text: str, *names: str, default: str | None = None, panel: str | None = None, **other: Any) -> Any:
@@ -42,10 +40,11 @@ def _option(text: str, *names: str, default: str | None = None, panel: str | Non
     return typer.Option(*names, help=text, show_default=default or True, rich_help_panel=panel, **other)
 
 
-def _build(kind: type[Options], parameters: dict[str, Any]) -> Options:
-    """Make a dataclass of options from those of a command's parameters that have the name of a field and a value."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    chosen = {name: value for name, value in parameters.items() if name in names and value is not None}
+def _build(kind: type[Options], parameters: dict[str, Any], *others: str) -> Options:
+    """Make a dataclass of options from a command's parameters, `others` left out; None leaves a field its default."""
+    if stray := parameters.keys() - kind.__annotations__ - set(others):
+        raise TypeError(f"{kind.__name__} has no field for {stray}")
+    chosen = {name: value for name, value in parameters.items() if name not in others and value is not None}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
 
@@ -123,14 +122,14 @@ def prepare(
     """
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
-    from nmt_cli.recipe import Corpus
 
     console.set_quiet(quiet)
-    parameters = locals()
-    typed = {name: value for name, value in parameters.items() if name in Corpus.model_fields}
-    settings = choose(corpus, typed, out, set_ or [])
+    files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
+    what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
+    settings = choose(corpus, what, out, set_ or [])
     out = out or settings.directory
-    command.prepare(_as_text(settings, out), out, _build(command.PrepareOptions, parameters))
+    options = command.PrepareOptions(mirror, workers, overwrite, dry_run, strict)
+    command.prepare(_as_text(settings, out), out, options)
 
 
 @app.command()
@@ -170,8 +169,6 @@ def average_checkpoints(
     out: Annotated[Path | None, _directory("The model", default="RUN/model")] = None,
 ) -> None:
     """Average a run's last checkpoints."""
-    if not run.is_dir():
-        raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")
     from nmt_cli.training.average import average
 
     model, steps = average(run, last, out)
@@ -209,15 +206,16 @@ def translate(
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
     console.set_quiet(quiet)
-    parameters = {**locals(), "input": input or file, "split": None if split == "auto" else False}
-    unused = [name for name in ("temperature", "top_k", "top_p", "seed") if parameters[name] is not None]
-    if unused and not sample:
-        raise UsageError(f"--{unused[0].replace('_', '-')} requires --sample")
+    options = {**locals(), "input": input or file, "split": None if split == "auto" else False}
+    draws = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
+    draws = {name: value for name, value in draws.items() if value is not None}
+    if draws and not sample:
+        raise UsageError(f"--{next(iter(draws)).replace('_', '-')} requires --sample")
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.candidates import Sampling
 
-    parameters["sampling"] = _build(Sampling, parameters) if sample else None
-    return command.translate(_build(command.TranslateOptions, parameters))
+    options["sampling"] = Sampling(**draws) if sample else None
+    return command.translate(_build(command.TranslateOptions, options, "file", "sample", "quiet"))
 
 
 @app.command()
@@ -241,19 +239,12 @@ def reproduce(
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     from nmt_cli import reproduce as command
+    from nmt_cli.parsing import score as parsing
 
-    corpus = _as_text(settings.corpus, data)
-    rows = None
-    if settings.corpus.format == "trees":
-        from nmt_cli.parsing import score as parsing
-
-        rows = parsing.rows
-    code = command.reproduce(settings, _build(command.ReproduceOptions, locals()), rows)
+    options = command.ReproduceOptions(data, run, mirror, workers, dry_run, _as_text(settings.corpus, data))
+    code = command.reproduce(settings, options, parsing.rows if settings.corpus.format == "trees" else None)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
-        from nmt_cli.parsing.score import evaluate as score_trees
-        from nmt_cli.reporting.report import report as write
-
-        console.say(f"{write(run, data=data, score_trees=score_trees)} shows all of it")
+        report(run, data=data)
     return code
 
 
@@ -285,7 +276,7 @@ def score(
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as command
 
-    options = _build(command.ScoreOptions, locals())
+    options = _build(command.ScoreOptions, locals(), "model", "command", "parsing")
     lines = None
     if model is not None:
         from nmt_cli.translation.translator import Translator
@@ -347,7 +338,7 @@ def attend(
     """
     from nmt_cli.reporting import attend as command
 
-    return command.attend(text, _build(command.AttendOptions, locals()))
+    return command.attend(text, _build(command.AttendOptions, locals(), "text", "command"))
 
 
 @app.command()
@@ -385,7 +376,6 @@ def _as_text(corpus: Any, data: Path) -> Any:
     """Return the corpus section, of trees as one of plain text files beside `data`."""
     if corpus.format == "text":
         return corpus
-    from nmt_cli.artefact import beside
     from nmt_cli.parsing.trees import linearise
 
-    return linearise(corpus, beside(data, "", "-text"))
+    return linearise(corpus, Path(f"{data}-text"))

@@ -97,7 +97,7 @@ def test_the_command_writes_the_report_after_it(
     page = options.run / "report.html"
     assert not page.exists()
     cli.reproduce(tiny_recipe_file, data=options.data, run=options.run, workers=1)
-    assert f"{page} shows all of it" in capsys.readouterr().err
+    assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000
 
 
