@@ -23,13 +23,11 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import MissingError, NmtError, from_os_error
+from nmt_cli.errors import NmtError, from_os_error
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import checkpoints, metrics
-from nmt_cli.training.average import average
 from nmt_cli.training.checkpoints import State
-from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import load_model, save_model
+from nmt_cli.transformer.weights import load_tensors, save_model
 
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
 WRITING = os.O_WRONLY | os.O_RDWR
@@ -189,39 +187,22 @@ def test_pruning_stopped_anywhere_leaves_whole_checkpoints(tmp_path: Path, error
         assert not temporaries(run)
 
 
-@pytest.fixture
-def small(tiny_recipe: Callable[..., Recipe]) -> Recipe:
-    return tiny_recipe("model.num_layers=1", "model.d_model=8", "model.d_ff=8", "averaging.last=2")
-
-
-def model_of(small: Recipe, value: float) -> dict[str, torch.Tensor]:
-    with torch.device("meta"):
-        model = Transformer(small.model, 9)
-    return {name: torch.full(tensor.shape, value) for name, tensor in model.state_dict().items()}
+def save(directory: Path, value: float) -> None:
+    """Write a model directory whose only weight is `value`; a file of any content is its tokenizer."""
+    save_model(directory, {"w": torch.tensor(value)}, Recipe(), Path(__file__), {})
 
 
 def value_of(directory: Path) -> float:
-    """Return the number that all weights of a model directory have; 0 where there is no model."""
-    try:
-        loaded = load_model(directory)
-    except MissingError:
+    """Return the weight of a model directory as a reader finds it; 0 where there is no model."""
+    if not artefact.present(directory):
         return 0.0
-    (value,) = {float(value) for tensor in loaded.model.state_dict().values() for value in tensor.unique()}
-    return value
-
-
-@pytest.fixture
-def save(small: Recipe, numbers_corpus: Path) -> Callable[[Path, float], object]:
-    """Write a model directory whose weights all have one value: save(directory, 1.0)."""
-    tokenizer = numbers_corpus / "tokenizer.model"
-    return lambda directory, value: save_model(directory, model_of(small, value), small, tokenizer, {})
+    artefact.verify(directory, "model")
+    return float(load_tensors(directory / "model.safetensors")["w"])
 
 
 @STOPPED
 @pytest.mark.parametrize("before", [0.0, 1.0], ids=["no model", "a model"])
-def test_a_reader_finds_the_old_model_or_the_new_one(
-    tmp_path: Path, save: Callable[[Path, float], object], before: float, error: int | None
-) -> None:
+def test_a_reader_finds_the_old_model_or_the_new_one(tmp_path: Path, before: float, error: int | None) -> None:
     nameless = 0
     prepare = (lambda run: save(run / "model", before)) if before else (lambda run: None)
     for run, code in every_point(tmp_path, prepare, lambda run: save(run / "model", 2.0), error):
@@ -240,7 +221,7 @@ def test_a_reader_finds_the_old_model_or_the_new_one(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_last_rename_fails_or_a_reader_comes_before_it(
-    tmp_path: Path, save: Callable[[Path, float], object], monkeypatch: pytest.MonkeyPatch, fails: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     real, model, seen = os.rename, tmp_path / "model", []
     save(model, 1.0)
@@ -258,24 +239,6 @@ def test_the_last_rename_fails_or_a_reader_comes_before_it(
     assert seen == ([] if fails else [1.0, 1.0]), "the old one is put back and read, and the writer goes on"
     assert value_of(model) == (1.0 if fails else 2.0)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-@STOPPED
-def test_an_average_is_committed_in_one_step(
-    tmp_path: Path, small: Recipe, numbers_corpus: Path, error: int | None
-) -> None:
-    def prepare(run: Path) -> None:
-        for step in (10, 20):
-            checkpoints.save(run, State(step=step), model_of(small, step / 10), {}, {"corpus": "c"})
-        (run / "recipe.yaml").write_bytes(recipe.to_yaml(small))
-        (run / "corpus.json").write_text('{"corpus": "c"}')
-        shutil.copy(numbers_corpus / "tokenizer.model", run)
-        save_model(run / "model", model_of(small, 2.0), small, run / "tokenizer.model", {})
-
-    for run, code in every_point(tmp_path, prepare, lambda run: average(run, None, None), error):
-        assert value_of(run / "model") in ((2.0, 1.5) if code else (1.5,))
-        for step in (10, 20):
-            checkpoints.check(run, step)
 
 
 @STOPPED
