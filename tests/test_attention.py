@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nmt_cli.transformer.attention import (
-    Attention,
     Layout,
     block_bounds,
     dot_product_attention,
@@ -20,7 +19,6 @@ from nmt_cli.transformer.attention import (
     mask_bias,
     to_grid,
 )
-from nmt_cli.transformer.model import padding_biases
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -67,32 +65,6 @@ def test_attention_is_equation_1(mask: Tensor | None) -> None:
     assert torch.allclose(attend(q, k, v, mask), expected, rtol=0, atol=1e-12)
     fused = nn.functional.scaled_dot_product_attention(q, k, v, None if mask is None else mask[:, None])
     assert torch.allclose(fused, expected, rtol=0, atol=1e-12), "torch's own kernel, which CUDA uses, is the same"
-
-
-def test_scores_are_divided_by_the_root_of_d_k() -> None:
-    # Two keys with q.k = 8 and 0 at d_k = 64: weights e^1 to 1, not e^8 to 1 (no scale) or e^(1/8) to 1 (by d_k).
-    q = torch.zeros(1, 1, 1, 64, dtype=torch.float64)
-    q[..., 0] = 8
-    k = torch.zeros(1, 1, 2, 64, dtype=torch.float64)
-    k[0, 0, 0, 0] = 1
-    v = torch.tensor([[[[1.0], [0.0]]]], dtype=torch.float64)
-    assert float(attend(q, k, v, None)) == pytest.approx(math.e / (math.e + 1), abs=1e-12)
-
-
-def test_scaling_keeps_the_scores_variance_at_one() -> None:
-    # Footnote 4 of the paper. With one-hot values the output is the softmax itself.
-    torch.manual_seed(0)
-    q, k = torch.randn(1, 1, 400, 256).double(), torch.randn(1, 1, 50, 256).double()
-    weights = attend(q, k, torch.eye(50).double()[None, None], None)
-    logits = weights.log()
-    assert float((logits - logits.mean(-1, keepdim=True)).std()) == pytest.approx(1, abs=0.05)
-
-
-def test_masked_values_have_no_weight_at_all() -> None:
-    q, k, v = random_qkv(torch.float32)
-    mask = torch.tensor([True, True, True, False, False]).expand(2, 4, 5)
-    k[:, :, 3:], v[:, :, 3:] = 50.0, 1e30
-    assert torch.allclose(attend(q, k, v, mask), attend(q, k[:, :, :3], v[:, :, :3], None), atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -172,49 +144,6 @@ def test_sentences_of_like_length_are_one_block() -> None:
 
 
 # --- many heads -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bounds", [(), (0, 1, 3)])
-@pytest.mark.parametrize("d_v", [4, 5])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("cross", [False, True])
-def test_heads_are_projected_apart_attended_apart_and_concatenated(
-    cross: bool, bias: bool, d_v: int, bounds: tuple[int, ...]
-) -> None:
-    torch.manual_seed(0)
-    h, d_k, d = 3, 4, 10
-    attention = Attention(d, h, d_k, d_v, bias=bias, cross=cross).double()
-    layout, memory_layout = (Layout(n, bounds=bounds) for n in ([3, 1, 4], [2, 5, 4] if cross else [3, 1, 4]))
-    x = torch.randn(8, d, dtype=torch.float64)
-    memory = torch.randn(11, d, dtype=torch.float64) if cross else x
-    biases = padding_biases(memory_layout, x.dtype)
-    actual = attention(x, layout, biases, (memory, memory_layout) if cross else None)
-
-    w_q, w_k, w_v, w_o = attention.projections()
-    size = h * d_k
-    zero = torch.zeros(h * (2 * d_k + d_v)).double()
-    if cross:
-        b = torch.cat([attention.query.bias, attention.key_value.bias]) if bias else zero
-    else:
-        b = attention.query_key_value.bias if bias else zero
-    xs, memories = x.split([3, 1, 4]), memory.split(memory_layout.lengths_B.tolist())
-    expected = []
-    for mine, theirs in zip(xs, memories, strict=True):
-        heads = []
-        for i in range(h):
-            keys, values = slice(i * d_k, (i + 1) * d_k), slice(i * d_v, (i + 1) * d_v)
-            q = mine @ w_q[keys].T + b[:size][keys]
-            k = theirs @ w_k[keys].T + b[size : 2 * size][keys]
-            v = theirs @ w_v[values].T + b[2 * size :][values]
-            heads.append(torch.softmax(q @ k.T / math.sqrt(d_k), -1) @ v)
-        expected.append(torch.cat(heads, -1) @ w_o.T + (attention.output.bias if bias else 0))
-    assert torch.allclose(actual, torch.cat(expected), rtol=0, atol=1e-12)
-
-
-def test_biases_are_there_only_when_asked_for() -> None:
-    for bias in (False, True):
-        names = [n for n, _ in Attention(8, 2, 4, 4, bias=bias, cross=True).named_parameters()]
-        assert sum(n.endswith("bias") for n in names) == (3 if bias else 0)
 
 
 def test_a_layer_computes_in_its_inputs_type_and_keeps_float32_weights() -> None:

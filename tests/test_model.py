@@ -1,11 +1,9 @@
 """The Transformer against a plain reference, Table 3 of the paper, and what it owes its readers."""
 
 import copy
-import dataclasses
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 from reference import Pair, Reference, batch_of, random_model, random_pairs, tiny
@@ -16,7 +14,6 @@ from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import (
     PAD,
-    Dropout,
     Masks,
     Transformer,
     layer_norm,
@@ -25,7 +22,7 @@ from nmt_cli.transformer.model import (
 )
 
 V = 23
-RAGGED = [(3, 7), (1, 1), (9, 2), (4, 4)]
+RAGGED = [(3, 7), (1, 1), (9, 2), (4, 4), (5, 6), (5, 6)]
 VARIANTS = {
     "paper": {},
     "equal d_k and d_v": {"d_k": 4, "d_v": 4},
@@ -63,12 +60,6 @@ def test_logits_equal_the_plain_reference(changes: dict) -> None:
     assert all(torch.isneginf(x[:, PAD]).all() for x in actual)
 
 
-def test_a_batch_without_pads_equals_the_plain_reference() -> None:
-    model = random_model(tiny(), V)
-    pairs = random_pairs(2, V, [(5, 6), (5, 6), (5, 6)])
-    close([x[:, 1:] for x in logits_of(model, pairs)], Reference(model).logits(pairs), 1e-10)
-
-
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_dropout_is_where_the_paper_puts_it_and_scaled(norm: str) -> None:
     # The reference drops the embedding sums and each sub-layer's output before it is added, and nothing else.
@@ -95,21 +86,11 @@ def test_without_masks_nothing_is_dropped_in_any_mode() -> None:
     assert not [m for m in model.modules() if isinstance(m, nn.Dropout)]
 
 
-def test_dropped_everything_leaves_the_residual_stream_alone() -> None:
-    x, y = torch.randn(3, 4), torch.randn(3, 4)
-    dropout = Dropout(torch.zeros(2, 3, 4), 0.25)
-    assert torch.equal(dropout.add(x, y), x)
-    assert not dropout.drop(x).any()
-    with pytest.raises(StopIteration):
-        dropout.drop(x)
-    assert torch.allclose(Dropout(torch.ones(1, 3, 4), 0.25).drop(x), x / 0.75)
-
-
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_every_gradient_equals_the_plain_references(norm: str) -> None:
     model = random_model(tiny(norm=norm, positions="learned", attention_bias=True), V)
     pairs = random_pairs(4, V, RAGGED)
-    labels = torch.tensor([piece for _, tgt in pairs for piece in tgt])
+    labels = torch.tensor([token for _, tgt in pairs for token in tgt])
     reference = Reference(model)
     nn.functional.cross_entropy(torch.cat(reference.logits(pairs)), labels - 1, reduction="sum").backward()
     nn.functional.cross_entropy(torch.cat(logits_of(model, pairs)), labels, reduction="sum").backward()
@@ -135,12 +116,6 @@ def test_a_sentence_does_not_depend_on_its_company(changes: dict) -> None:
     close([x[:, 1:] for x in shuffled], [together[i][:, 1:] for i in order], 1e-12)
 
 
-def test_float32_padding_invariance() -> None:
-    model = random_model(tiny(d_model=64, d_k=16, d_v=16), V).float()
-    pairs = random_pairs(7, V, [(5, 6), (18, 19)])
-    close([logits_of(model, pairs)[0][:, 1:]], [logits_of(model, pairs[:1])[0][:, 1:]], 1e-5)
-
-
 @pytest.mark.parametrize("lengths", [RAGGED, [(6, 7)] * 3], ids=["ragged", "full"])
 def test_no_token_sees_what_it_should_say_or_what_comes_later(lengths: list) -> None:
     model = random_model(tiny(), V)
@@ -154,18 +129,6 @@ def test_no_token_sees_what_it_should_say_or_what_comes_later(lengths: list) -> 
         moved = (after[0][t + 1 :, 1:] - before[0][t + 1 :, 1:]).abs().amax(1)
         assert (moved > 1e-6).all(), "every later position sees token t"
         assert all(torch.equal(a, b) for a, b in zip(after[1:], before[1:], strict=True)), "other sentences"
-
-
-def test_every_output_sees_every_source_token() -> None:
-    model = random_model(tiny(), V)
-    pairs = random_pairs(9, V, [(6, 5), (9, 3)])
-    before = logits_of(model, pairs)
-    for s in range(5):
-        changed = list(pairs[0][0])
-        changed[s] = 3 if changed[s] != 3 else 4
-        after = logits_of(model, [(changed, pairs[0][1]), pairs[1]])
-        assert ((after[0][:, 1:] - before[0][:, 1:]).abs().amax(1) > 1e-6).all()
-        assert torch.equal(after[1], before[1])
 
 
 def test_labels_are_the_targets_and_inputs_are_shifted_by_one() -> None:
@@ -199,31 +162,6 @@ def test_sinusoids_are_the_papers() -> None:
     for pos, i in itertools.product((3, 49), (0, 17, 255)):
         angle = pos / 10000 ** (2 * i / 512)
         assert table[pos, 2 * i : 2 * i + 2].tolist() == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-7)
-
-
-def test_a_shift_rotates_the_encoding() -> None:
-    # Section 3.5: for a fixed k, PE(pos + k) is a linear function of PE(pos).
-    table = sinusoids(40, 16).double()
-    for i in range(8):
-        angle = 7 / 10000 ** (2 * i / 16)
-        turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]).double()
-        pair = table[:, 2 * i : 2 * i + 2]
-        assert torch.allclose(pair[:-7] @ turn.T, pair[7:], atol=1e-6)
-
-
-def test_embeddings_are_scaled_by_sqrt_d_and_positions_are_not() -> None:
-    model = Transformer(tiny(d_model=16), V)
-    with torch.no_grad():
-        model.embedding.weight.fill_(1)
-    positions = torch.tensor([0, 5])
-    embedded = model.embed(torch.tensor([4, 9]), positions, "src")
-    assert torch.allclose(embedded, math.sqrt(16) + sinusoids(8, 16)[positions])
-
-
-def test_the_decoder_starts_from_zeros_plus_position_zero() -> None:
-    model = random_model(tiny(), V)
-    start = model.embed(torch.tensor([PAD]), torch.tensor([0]), "tgt")
-    assert torch.equal(start[0], torch.tensor([0.0, 1.0], dtype=torch.float64).repeat(6))
 
 
 # --- weights --------------------------------------------------------------------------------------------------------
@@ -264,18 +202,6 @@ def test_every_row_of_table_3_has_the_closed_forms_parameters(changes: dict, pla
         assert sum(p.numel() for p in model.parameters()) == parameter_count(settings, 40_960) == expected
 
 
-def test_the_base_models_size_at_the_papers_vocabulary() -> None:
-    assert parameter_count(recipe.Model(), 37_000) == 63_045_632
-    big = recipe.Model(d_model=1024, d_ff=4096, num_heads=16)
-    assert (parameter_count(big, 37_000), parameter_count(big, 32_000)) == (214_171_648, 209_051_648)
-
-
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_the_closed_form_holds_for_every_option(changes: dict) -> None:
-    settings = tiny(**changes)
-    assert sum(p.numel() for p in Transformer(settings, V).parameters()) == parameter_count(settings, V)
-
-
 def vocabulary_sized(model: Transformer) -> list[str]:
     return [name for name, tensor in model.state_dict().items() if V in tensor.shape]
 
@@ -288,22 +214,8 @@ def test_one_matrix_embeds_the_source_the_target_and_makes_the_logits() -> None:
         pairs = random_pairs(1, V, [(3, 3)])
         before = logits_of(each, pairs)[0].detach()
         with torch.no_grad():
-            each.embedding.weight[pairs[0][0][0]] += 1  # a piece of the source
+            each.embedding.weight[pairs[0][0][0]] += 1  # a token of the source
         assert not torch.equal(logits_of(each, pairs)[0], before)
-
-
-def test_gradients_reach_the_one_matrix_from_all_three_uses() -> None:
-    model = random_model(tiny(), V)
-    batch = batch_of([([3, 4, 2], [5, 6, 2])])
-    weight = model.embedding.weight
-    hidden = model(batch)
-    (through_inputs,) = torch.autograd.grad(hidden.square().sum() + hidden[:, 0].sum(), weight, retain_graph=True)
-    reached = set(through_inputs.abs().sum(1).nonzero().flatten().tolist())
-    assert reached == {2, 3, 4, 5, 6}, "source pieces, and target pieces but the last EOS (source holds one too)"
-    (through_logits,) = torch.autograd.grad(model.logits(hidden.detach())[:, 1:].square().sum(), weight)
-    assert (through_logits[1:].abs().sum(1) > 0).all()
-    assert not through_logits[PAD].any()
-    assert not through_inputs[PAD].any()
 
 
 def test_initial_weights_are_the_released_codes() -> None:
@@ -343,36 +255,7 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(models[0]["src_positions.weight"], models[0]["tgt_positions.weight"])
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_fresh_outputs_have_the_scale_that_training_expects(norm: str) -> None:
-    torch.manual_seed(0)
-    model = Transformer(recipe.Model(num_layers=3, d_model=64, d_ff=128, num_heads=4, d_k=16, d_v=16, norm=norm), 200)
-    hidden = model(batch_of(random_pairs(1, 200, [(12, 12), (20, 9)]))).detach()
-    assert float(hidden.std()) == pytest.approx(1, abs=0.02)
-    logits = model.logits(hidden)[:, 1:].detach()
-    assert 0.5 < float(logits.std()) < 2
-
-
 # --- numbers --------------------------------------------------------------------------------------------------------
-
-
-def test_layer_norm_by_hand() -> None:
-    norm = nn.LayerNorm(4, eps=1e-5)
-    with torch.no_grad():
-        norm.weight.copy_(torch.tensor([1.0, 2, 3, 4]))
-        norm.bias.copy_(torch.tensor([0.5, 0, 0, -1]))
-    rows = torch.tensor([[1.0, 2, 3, 4], [7, 7, 7, 7]])
-    standard = torch.tensor([-1.5, -0.5, 0.5, 1.5]) / math.sqrt(1.25 + 1e-5)  # the biased variance
-    expected = torch.stack([standard * norm.weight + norm.bias, norm.bias])
-    assert torch.allclose(layer_norm(rows, norm), expected, atol=1e-6)
-
-
-def test_every_layer_norm_has_the_documented_epsilon_and_its_own_weights() -> None:
-    for kind, count in (("post", 2 * 2 + 2 * 3), ("pre", 2 * 2 + 2 * 3 + 2)):
-        norms = [m for m in Transformer(tiny(norm=kind), V).modules() if isinstance(m, nn.LayerNorm)]
-        assert len(norms) == count
-        assert {n.eps for n in norms} == {1e-5}
-        assert len({n.weight.data_ptr() for n in norms}) == count
 
 
 def test_layer_norm_statistics_are_float32_whatever_the_arithmetic() -> None:
@@ -428,24 +311,8 @@ def test_weights_keep_their_names() -> None:
 
 
 def test_a_base_model_takes_the_recipes_defaults() -> None:
-    facts = dataclasses.asdict(recipe.Model())
+    values = recipe.to_plain(recipe.Model())
     paper = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64, "dropout": 0.1}
-    assert {k: facts[k] for k in paper} == paper
-    assert (facts["norm"], facts["positions"], facts["attention_bias"]) == ("post", "sinusoidal", False)
-    assert facts["activation"] == "relu"
-
-
-def test_token_normalised_gradients_do_not_depend_on_the_cut() -> None:
-    # Unequal token counts: a mean of means would differ.
-    pairs = random_pairs(11, V, [(3, 2), (9, 14), (4, 5), (1, 1)])
-    tokens = sum(len(tgt) for _, tgt in pairs)
-    gradients = []
-    for cuts in ([pairs], [pairs[:1], pairs[1:]], [[p] for p in pairs]):
-        model = random_model(tiny(), V)
-        for part in cuts:
-            labels = torch.tensor([piece for _, tgt in part for piece in tgt])
-            loss = nn.functional.cross_entropy(torch.cat(logits_of(model, part)), labels, reduction="sum")
-            (loss / tokens).backward()
-        gradients.append(np.concatenate([p.grad.numpy().ravel() for p in model.parameters()]))
-    assert np.abs(gradients[0] - gradients[1]).max() < 1e-12
-    assert np.abs(gradients[0] - gradients[2]).max() < 1e-12
+    assert {k: values[k] for k in paper} == paper
+    assert (values["norm"], values["positions"], values["attention_bias"]) == ("post", "sinusoidal", False)
+    assert values["activation"] == "relu"

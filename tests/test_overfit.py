@@ -19,8 +19,8 @@ from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation.lines import translate_ids
-from nmt_cli.translation.search import SearchSettings
+from nmt_cli.translation.search import SearchSettings, search
+from nmt_cli.translation.segments import Segment
 
 
 def as_corpus(pairs: list[Pair]) -> Corpus:
@@ -65,8 +65,9 @@ def trained(
 
 
 def greedy(model: Transformer, sources: list) -> list[list[int]]:
-    best = translate_ids([for_inference(model, torch.float32)], torch.float32, sources, SearchSettings(beam=1))
-    return [hypotheses[0].ids for hypotheses in best]
+    segments = iter([Segment(i, list(ids)) for i, ids in enumerate(sources)])
+    results = dict(search([for_inference(model, torch.float32)], torch.float32, segments, SearchSettings(beam=1)))
+    return [results[i][0].ids for i in range(len(sources))]
 
 
 def small(**changes: object) -> recipe.Model:

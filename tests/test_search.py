@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nmt_cli.translation.scores import force_all
 from reference import batch_of, random_model, random_pairs, tiny
 
 from nmt_cli.corpus.tokenizer import EOS
@@ -21,16 +20,8 @@ from nmt_cli.transformer.hardware import Int8Linear
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.search import (
-    Hypothesis,
-    SearchSettings,
-    Source,
-    _coarse,
-    _fillers,
-    force,
-    length_penalty,
-    search,
-)
+from nmt_cli.translation.search import SearchSettings, _coarse, _fillers, score_targets, search
+from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 DOUBLE = torch.float64
 V = 30
@@ -48,10 +39,10 @@ def sources_of(count: int, seed: int = 0, vocabulary: int = V, longest: int = 9)
     return [pair[0] for pair in random_pairs(seed, vocabulary, [(n, 2) for n in lengths])]
 
 
-def found(
+def searched(
     models: list[Transformer], sources: list[list[int]], how: SearchSettings, dtype: torch.dtype = DOUBLE
 ) -> list[list[Hypothesis]]:
-    results = dict(search(models, dtype, iter([Source(ids, key=i) for i, ids in enumerate(sources)]), how))
+    results = dict(search(models, dtype, iter([Segment(i, ids, key=i) for i, ids in enumerate(sources)]), how))
     assert sorted(results) == list(range(len(sources)))
     return [results[i] for i in range(len(sources))]
 
@@ -73,33 +64,33 @@ def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tu
     for position in range(limit):
         scores = log_probabilities(model, source, [ids for _, ids in alive])
         every = [
-            (total + float(scores[row, piece]), ids, piece)
+            (total + float(scores[row, token]), ids, token)
             for row, (total, ids) in enumerate(alive)
-            for piece in range(1, scores.shape[1])
-            if position + 1 < limit or piece == EOS
+            for token in range(1, scores.shape[1])
+            if position + 1 < limit or token == EOS
         ]
         every = sorted(every, key=lambda c: -c[0])[: 2 * how.beam]
         finished += [
             (total / float(length_penalty(position + 1, how.alpha)), ids)
-            for total, ids, piece in every[: how.beam]
-            if piece == EOS
+            for total, ids, token in every[: how.beam]
+            if token == EOS
         ]
         if how.beam == 1 and finished:
             break
-        alive = [(total, [*ids, piece]) for total, ids, piece in every if piece != EOS][: how.beam]
+        alive = [(total, [*ids, token]) for total, ids, token in every if token != EOS][: how.beam]
     best = max(finished, key=lambda f: f[0])
     return best[1], best[0]
 
 
 def test_full_width_beam_search_is_brute_force() -> None:
-    """B16: 200 random models; a full-width search finds the n best of all sequences there are."""
-    pieces, length, best = [1, 3, 4], 4, 5
-    sequences = [list(s) for n in range(length) for s in itertools.product(pieces, repeat=n)]
+    """200 random models; a full-width search finds the n best of all sequences there are."""
+    tokens, length, best = [1, 3, 4], 4, 5
+    sequences = [list(s) for n in range(length) for s in itertools.product(tokens, repeat=n)]
     for seed in range(200):
         model = model_of(seed, vocabulary=5)
         source = sources_of(1, seed, vocabulary=5, longest=3)[0]
         how = SearchSettings(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), best=best)
-        forced = force(model, DOUBLE, [(source, [*s, EOS]) for s in sequences])
+        forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
         ranked = sorted(
             (
                 (math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha, s)
@@ -107,17 +98,17 @@ def test_full_width_beam_search_is_brute_force() -> None:
             ),
             reverse=True,
         )
-        (hypotheses,) = found([model], [source], how)
+        (hypotheses,) = searched([model], [source], how)
         assert [h.ids for h in hypotheses] == [s for _, s in ranked[:best]]
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=1e-10)
 
 
 def test_beam_1_is_greedy() -> None:
-    """B16: 500 of 500, with 64 sentences in flight at once."""
+    """500 of 500, with 64 sentences in flight at once."""
     for seed in range(5):
         model, sources = model_of(seed), sources_of(100, seed)
         how = SearchSettings(beam=1, extra_length=6, rows=64)
-        results = found([model], sources, how)
+        results = searched([model], sources, how)
         texts: list[list[int]] = [[] for _ in sources]
         open_ = list(range(len(sources)))
         while open_:
@@ -125,8 +116,8 @@ def test_beam_1_is_greedy() -> None:
                 batch = batch_of([(sources[i], [*texts[i], EOS]) for i in open_])
                 last = model.logits(model(batch))[batch.tgt.lengths_B.cumsum(0) - 1]
             at_end = [i for i in open_ if len(texts[i]) + 1 >= len(sources[i]) + 6]
-            for i, piece in zip(open_, last.argmax(-1).tolist(), strict=True):
-                texts[i].append(piece)
+            for i, token in zip(open_, last.argmax(-1).tolist(), strict=True):
+                texts[i].append(token)
             open_ = [i for i in open_ if texts[i][-1] != EOS and i not in at_end]
             texts = [t[:-1] if (t and t[-1] == EOS) or i in at_end else t for i, t in enumerate(texts)]
         assert [h[0].ids for h in results] == texts
@@ -137,19 +128,19 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
     how = SearchSettings(beam=beam, alpha=alpha, extra_length=5, rows=5 * beam)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
         model, sources = model_of(seed, **changes), sources_of(15, seed)
-        for source, (best,) in zip(sources, found([model], sources, how), strict=True):
+        for source, (best,) in zip(sources, searched([model], sources, how), strict=True):
             ids, score = plain_beam(model, source, how)
             assert best.score == pytest.approx(score, abs=1e-10)
             assert best.ids == ids
 
 
 def test_a_sentence_is_translated_alike_in_any_company() -> None:
-    """B14, N7: alone, in batches of 64, in any order: identical in float64, 500 of 500."""
+    """alone, in batches of 64, in any order: identical in float64, 500 of 500."""
     model, sources = model_of(3), sources_of(500, 3, longest=14)
-    alone = found([model], sources, SearchSettings(extra_length=8, rows=4))
-    together = found([model], sources, SearchSettings(extra_length=8, rows=256))
+    alone = searched([model], sources, SearchSettings(extra_length=8, rows=4))
+    together = searched([model], sources, SearchSettings(extra_length=8, rows=256))
     order = torch.randperm(500, generator=torch.Generator().manual_seed(1)).tolist()
-    shuffled = found([model], [sources[i] for i in order], SearchSettings(extra_length=8, rows=100))
+    shuffled = searched([model], [sources[i] for i in order], SearchSettings(extra_length=8, rows=100))
     for i, (a, b) in enumerate(zip(alone, together, strict=True)):
         c = shuffled[order.index(i)]
         assert a[0].ids == b[0].ids == c[0].ids
@@ -157,11 +148,11 @@ def test_a_sentence_is_translated_alike_in_any_company() -> None:
         assert a[0].score == pytest.approx(c[0].score, abs=1e-10)
 
 
-def test_in_float32_companions_change_nothing_but_near_ties() -> None:
-    """B14: what differs in float32 differs by a near-tie of 1e-4."""
+def test_in_float32_companions_change_nothing_but_ties_within_rounding() -> None:
+    """what differs in float32 differs by a tie within 1e-4."""
     model, sources = model_of(3, dtype=torch.float32), sources_of(200, 3, longest=14)
-    alone = found([model], sources, SearchSettings(extra_length=8, rows=4), torch.float32)
-    together = found([model], sources, SearchSettings(extra_length=8, rows=256), torch.float32)
+    alone = searched([model], sources, SearchSettings(extra_length=8, rows=4), torch.float32)
+    together = searched([model], sources, SearchSettings(extra_length=8, rows=256), torch.float32)
     for a, b in zip(alone, together, strict=True):
         assert a[0].score == pytest.approx(b[0].score, abs=1e-4)
     assert sum(a[0].ids == b[0].ids for a, b in zip(alone, together, strict=True)) >= 199
@@ -169,7 +160,7 @@ def test_in_float32_companions_change_nothing_but_near_ties() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
-    """N9: 40 steps in which hypotheses continue each other at random, so that the cache is cleared many times."""
+    """40 steps in which hypotheses continue each other at random, so that the cache is cleared many times."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
     decoder = DecoderCache(model, dtype, width)
@@ -209,12 +200,12 @@ def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_a_score_is_the_forced_score(members: int) -> None:
-    """N8: every printed number is what forced scoring gives; an ensemble averages probabilities."""
+    """every printed number is what forced scoring gives; an ensemble averages probabilities."""
     models, sources = [model_of(seed) for seed in range(members)], sources_of(40, 5)
     how = SearchSettings(beam=4, extra_length=6, best=3, rows=32)
-    for source, hypotheses in zip(sources, found(models, sources, how), strict=True):
-        forced = force_all(models, DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses])
-        by_hand = [force(model, DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses]) for model in models]
+    for source, hypotheses in zip(sources, searched(models, sources, how), strict=True):
+        forced = score_targets(models, DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses])
+        by_hand = [score_targets([model], DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses]) for model in models]
         for i, h in enumerate(hypotheses):
             assert h.token_log_probabilities == pytest.approx(forced[i], abs=1e-10)
             means = [
@@ -225,12 +216,6 @@ def test_a_score_is_the_forced_score(members: int) -> None:
             assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.6, abs=1e-12)
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         assert len({tuple(h.ids) for h in hypotheses}) == 3
-
-
-def test_two_equal_models_are_one() -> None:
-    sources, how = sources_of(30, 6), SearchSettings(extra_length=5)
-    one, two = found([model_of(1)], sources, how), found([model_of(1), model_of(1)], sources, how)
-    assert [h[0].ids for h in one] == [h[0].ids for h in two]
 
 
 def test_length_penalty_by_hand() -> None:
@@ -244,22 +229,22 @@ def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_co
     model, sources = model_of(2, max_length=16), sources_of(60, 2, longest=16)
     with torch.no_grad():
         model.output.weight[EOS] = 0  # it hardly ever ends by itself
-    for source, (best,) in zip(sources, found([model], sources, SearchSettings(extra_length=3)), strict=True):
+    for source, (best,) in zip(sources, searched([model], sources, SearchSettings(extra_length=3)), strict=True):
         assert len(best.ids) + 1 <= min(len(source) + 3, 16)
-    assert max(len(h[0].ids) for h in found([model], sources, SearchSettings(extra_length=50))) == 15
+    assert max(len(h[0].ids) for h in searched([model], sources, SearchSettings(extra_length=50))) == 15
 
 
 def test_prefixes_are_kept_and_scored() -> None:
     model, sources = model_of(4), sources_of(30, 4)
     prefixes = [[5, 6, 7][: i % 4] for i in range(30)]
-    given_ = iter([Source(s, p) for s, p in zip(sources, prefixes, strict=True)])
-    results = dict(search([model], DOUBLE, given_, SearchSettings(extra_length=6, rows=16)))
-    free = found([model], sources, SearchSettings(extra_length=6))
+    segments = iter([Segment(i, s, prefixes[i]) for i, s in enumerate(sources)])
+    results = dict(search([model], DOUBLE, segments, SearchSettings(extra_length=6, rows=16)))
+    free = searched([model], sources, SearchSettings(extra_length=6))
     for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
         (best,) = results[i]
         assert best.ids[: len(prefix)] == prefix
         assert best.token_log_probabilities == pytest.approx(
-            force(model, DOUBLE, [(source, [*best.ids, EOS])])[0], abs=1e-10
+            score_targets([model], DOUBLE, [(source, [*best.ids, EOS])])[0], abs=1e-10
         )
         if not prefix:
             assert best.ids == free[i][0].ids
@@ -268,35 +253,26 @@ def test_prefixes_are_kept_and_scored() -> None:
 def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
     model, sources = model_of(5), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
-    one = found([model], sources, SearchSettings(beam=1, extra_length=5, rows=1, sampling=draw))
-    many = found([model], sources, SearchSettings(beam=1, extra_length=5, rows=50, sampling=draw))
-    other = found([model], sources, SearchSettings(beam=1, extra_length=5, sampling=Sampling(1.3, 12, 0.95, seed=8)))
+    one = searched([model], sources, SearchSettings(beam=1, extra_length=5, rows=1, sampling=draw))
+    many = searched([model], sources, SearchSettings(beam=1, extra_length=5, rows=50, sampling=draw))
+    other = searched([model], sources, SearchSettings(beam=1, extra_length=5, sampling=Sampling(1.3, 12, 0.95, seed=8)))
     assert [h[0].ids for h in one] == [h[0].ids for h in many]
     assert sum(a[0].ids != b[0].ids for a, b in zip(one, other, strict=True)) > 30
     for source, (best,) in zip(sources, many, strict=True):
         assert best.token_log_probabilities == pytest.approx(
-            force(model, DOUBLE, [(source, [*best.ids, EOS])])[0], abs=1e-10
+            score_targets([model], DOUBLE, [(source, [*best.ids, EOS])])[0], abs=1e-10
         )
 
 
-def test_huge_seeds_are_seeds_like_others() -> None:
-    model, sources = model_of(5), [Source(s, [], (1 << 54) + i) for i, s in enumerate([[5, 6, EOS]] * 20)]
-    drawn = {}
-    for seed in ((1 << 64) - 1, (1 << 64) - 2):
-        how = SearchSettings(beam=1, extra_length=20, sampling=Sampling(seed=seed))
-        drawn |= {(seed, i): tuple(h[0].ids) for i, h in search([model], DOUBLE, iter(sources), how)}
-    assert len(set(drawn.values())) > 30, "neither seeds nor sentences are rounded"
-
-
-def test_the_one_best_piece_drawn_is_greedy_search() -> None:
+def test_the_one_best_token_drawn_is_greedy_search() -> None:
     model, sources = model_of(5), sources_of(40, 5)
-    greedy = found([model], sources, SearchSettings(beam=1, extra_length=5))
+    greedy = searched([model], sources, SearchSettings(beam=1, extra_length=5))
     for draw in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-6)):
-        drawn = found([model], sources, SearchSettings(beam=1, extra_length=5, sampling=draw))
+        drawn = searched([model], sources, SearchSettings(beam=1, extra_length=5, sampling=draw))
         assert [h[0].ids for h in drawn] == [h[0].ids for h in greedy]
 
 
-def test_pieces_are_drawn_as_often_as_they_are_probable() -> None:
+def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     scores = torch.tensor([[1.0, 2.0, 0.5, -1.0]], dtype=DOUBLE).repeat(10_000, 1)
     points = torch.arange(10_000, dtype=DOUBLE) / 10_000
     for draw, kept in (
@@ -338,21 +314,22 @@ def test_fillers_round_every_size_of_a_batch(lengths: list[int], more_room: int)
 
 
 def test_sentences_may_come_late() -> None:
-    """A source of None means "nothing now": what has come is finished meanwhile, and later ones still get in."""
+    """None means "nothing now": what has come is finished meanwhile, and later ones still get in."""
     model, sources = model_of(6), sources_of(20, 6)
-    expected = found([model], sources, SearchSettings(extra_length=5))
+    expected = searched([model], sources, SearchSettings(extra_length=5))
     seen: list[int] = []
 
-    def late() -> Iterator[Source | None]:
+    def late() -> Iterator[Segment | None]:
         for i, ids in enumerate(sources):
-            yield Source(ids)
+            yield Segment(i, ids)
             while i % 5 == 4 and len(seen) <= i:
                 yield None
 
     results = {}
-    for number, hypotheses in search([model], DOUBLE, late(), SearchSettings(extra_length=5)):
-        seen.append(number)
-        results[number] = hypotheses
+    for result in search([model], DOUBLE, late(), SearchSettings(extra_length=5)):
+        if result:
+            seen.append(result[0])
+            results[result[0]] = result[1]
     assert [results[i][0].ids for i in range(20)] == [h[0].ids for h in expected]
 
 
@@ -362,7 +339,7 @@ def test_no_sentence_comes_from_numbers_that_are_not_finite(value: float) -> Non
     with torch.no_grad():
         model.output.weight[5] = value
     with pytest.raises(DivergedError, match="not finite"):
-        found([model], sources_of(3), SearchSettings(extra_length=5))
+        searched([model], sources_of(3), SearchSettings(extra_length=5))
 
 
 def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
@@ -375,3 +352,12 @@ def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     for i in range(20):
         assert torch.equal(layer(x[i : i + 1]), whole[i : i + 1])
     assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12
+
+
+def test_huge_seeds_are_seeds_like_others() -> None:
+    model, segments = model_of(5), [Segment(i, [5, 6, EOS], key=(1 << 54) + i) for i in range(20)]
+    drawn = set()
+    for seed in ((1 << 64) - 1, (1 << 64) - 2):
+        how = SearchSettings(beam=1, extra_length=20, sampling=Sampling(seed=seed))
+        drawn |= {tuple(result[1][0].ids) for result in search([model], DOUBLE, iter(segments), how) if result}
+    assert len(drawn) > 30, "neither seeds nor sentences are rounded"

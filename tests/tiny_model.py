@@ -12,22 +12,8 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import save_model
 
 WORDS = [
-    "der",
-    "die",
-    "das",
-    "und",
-    "ist",
-    "nicht",
-    "ein",
-    "mit",
-    "auf",
-    "Haus",
-    "Hund",
-    "Katze",
-    "Baum",
-    "geht",
-    "rot",
-]
+    "der", "die", "das", "und", "ist", "nicht", "ein", "mit", "auf", "Haus", "Hund", "Katze", "Baum", "geht", "rot"
+]  # fmt: skip
 
 
 def make_model(place: Path, *changes: str, seed: int = 1) -> Path:

@@ -29,8 +29,6 @@ class Layout:
 
     Attributes:
         blocks: the blocks as layouts of their own; of one block, this layout itself.
-        lengths_B: the same as a tensor.
-        max_length: the longest of them.
         positions_N: each token's place in its sentence, from 0.
         full: whether all are of one length, so that the padded grid has no pads.
     """
@@ -80,11 +78,8 @@ MOST_PLACES = 2.0  # of a block's grids for the scores, per score that counts
 
 
 def block_bounds(src_lengths: npt.NDArray[np.int64], tgt_lengths: npt.NDArray[np.int64]) -> list[int]:
-    """Cut sentence pairs, in their order, into blocks whose three score grids are at least half full.
-
-    Returns:
-        The first pair of each block, and the number of pairs.
-    """
+    """Return the first pair of each block and the number of pairs, for blocks of neighbours whose three score grids
+    are at least half full."""
     bounds, scores = [0], 0
     src, tgt = 0, 0  # the longest of the block
     for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
@@ -161,13 +156,8 @@ def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: 
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1).
 
     On CUDA this is torch's fused kernel. On the CPU torch's fused kernel is about eight times slower than two matrix
-    products and a softmax at sentence lengths (tests/benchmarks/README.md), so those are written out.
-
-    Args:
-        q_BHTK: queries.
-        k_BHSK: keys.
-        v_BHSK: values; their size per head may differ from the keys'.
-        bias: added to the scores, broadcast to B, H, T, S (see mask_bias); None for nothing.
+    products and a softmax at sentence lengths (tests/benchmarks/README.md), so those are written out. `bias` is added
+    to the scores, broadcast to B, H, T, S (see mask_bias); values may be of another size per head than keys.
     """
     scale = q_BHTK.shape[-1] ** -0.5
     if q_BHTK.is_cuda:
@@ -192,10 +182,10 @@ class Attention(nn.Module):
     and values come from the same place, of `query_key_value`): queries of all heads, then keys, then values.
 
     Args:
-        d_model: width of the residual stream.
+        d_model: width of the residual stream; d_k and d_v, the sizes per head, are free of it.
         num_heads: H.
-        d_k: size of a query or key per head, free of d_model.
-        d_v: size of a value per head.
+        d_k: size of a query or key.
+        d_v: size of a value.
         bias: whether projections have biases (the paper writes none; the released code of 2017 had them).
         cross: whether keys and values come from another sequence than the queries.
     """
@@ -222,14 +212,8 @@ class Attention(nn.Module):
     def forward(
         self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
     ) -> Tensor:
-        """Return attention's output for every token, N x D.
-
-        Args:
-            x_ND: where queries come from.
-            layout: of x_ND.
-            biases: added to the scores of each block (see mask_bias).
-            memory: the packed encoder output and its layout, of the same blocks, for cross-attention.
-        """
+        """Return attention's output for every token, N x D. Queries come from x_ND, and so do keys and values where
+        there is no `memory`: packed tokens and their layout of the same blocks. `biases` has one for each block."""
         if memory is None:
             blocks = [self._grids(x, b, 3) for x, b in _split(linear(x_ND, self.query_key_value), layout)]
         else:

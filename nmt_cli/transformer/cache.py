@@ -52,13 +52,7 @@ def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False)
 
 
 class DecoderCache:
-    """Key/value caches of one model for slots of W hypotheses; none at first, see `resize`.
-
-    Args:
-        model: as `for_inference` returns it.
-        dtype: arithmetic.
-        width: W.
-    """
+    """Key/value caches of a model from `for_inference`, for slots of `width` hypotheses; none at first."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype, width: int) -> None:
         self.model, self.dtype, self.width, self.slots = model, dtype, width, 0
@@ -192,12 +186,8 @@ class DecoderCache:
         return third(x_RD, layer.feed_forward, NO_DROPOUT)  # type: ignore[no-any-return]
 
     def step(self, ids_SW: Tensor, positions_S: Tensor) -> Tensor:
-        """Return logits after each hypothesis' last token, R x V rounded up to BLOCK; PAD's and the added are -inf.
-
-        Args:
-            ids_SW: last tokens (PAD at the first position).
-            positions_S: their positions, from 0.
-        """
+        """Return logits after each hypothesis' last token (PAD at the first position), R x V rounded up to BLOCK;
+        PAD's and the added are -inf."""
         model, width = self.model, self.width
         if int(self.filled_S.max()) + width > self.used_SWE.shape[2]:
             self._clear()

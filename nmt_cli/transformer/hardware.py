@@ -103,6 +103,3 @@ class Int8Linear(nn.Module):
         )
         largest_N1 = largest_N1.to(self.dtype)
         return y_NO.mul_(largest_N1) if self.bias_O is None else torch.addcmul(self.bias_O, y_NO, largest_N1)
-
-
-inference_device = choose_device

@@ -26,20 +26,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed sentence pairs.
+    """Packed sentence pairs."""
 
-    Attributes:
-        src_N: source ids, each sentence closed by EOS.
-        src: their layout.
-        tgt_in_N: target ids shifted right by one, each sentence opened by PAD.
-        tgt_out_N: target ids, each sentence closed by EOS: what the decoder must say.
-        tgt: their layout.
-    """
-
-    src_N: Tensor
+    src_N: Tensor  # source ids, each sentence closed by EOS
     src: Layout
-    tgt_in_N: Tensor
-    tgt_out_N: Tensor
+    tgt_in_N: Tensor  # target ids shifted right by one, each sentence opened by PAD
+    tgt_out_N: Tensor  # target ids, each sentence closed by EOS: what the decoder must say
     tgt: Layout
 
 
@@ -61,7 +53,7 @@ def pack(
 
 @dataclass(frozen=True)
 class Masks:
-    """Dropout masks of zeros and ones, one N x D block per place where the paper drops out."""
+    """Dropout masks of zeros and ones, N x D for each place where the paper drops out."""
 
     src_LND: Tensor
     tgt_LND: Tensor
@@ -76,7 +68,6 @@ class Dropout:
         self.scale = 1 / (1 - probability)
 
     def drop(self, x_ND: Tensor) -> Tensor:
-        """Return dropout(x)."""
         return x_ND * next(self.masks) * self.scale if self.active else x_ND
 
     def add(self, x_ND: Tensor, y_ND: Tensor) -> Tensor:
@@ -156,8 +147,6 @@ def _attention(settings: recipe.Model, *, cross: bool) -> Attention:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
-
     def __init__(self, settings: recipe.Model) -> None:
         super().__init__()
         self.self_attention = _attention(settings, cross=False)
@@ -171,8 +160,6 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, cross-attention to the encoder's output, then feed-forward."""
-
     def __init__(self, settings: recipe.Model) -> None:
         super().__init__()
         self.self_attention = _attention(settings, cross=False)
@@ -196,12 +183,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of figure 1 with one embedding matrix for source, target and output.
-
-    Args:
-        settings: the recipe's model section.
-        vocabulary_size: V, PAD counted.
-    """
+    """The encoder-decoder of figure 1 with one embedding matrix for source, target and output. PAD counts in V."""
 
     def __init__(self, settings: recipe.Model, vocabulary_size: int) -> None:
         super().__init__()
@@ -262,14 +244,7 @@ class Transformer(nn.Module):
     def encode(
         self, src_N: Tensor, src: Layout, masks_LND: Tensor | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
-        """Return memory_ND, the encoder's output.
-
-        Args:
-            src_N: packed source ids.
-            src: their layout.
-            masks_LND: dropout masks; None for no dropout.
-            dtype: arithmetic; default: that of the weights.
-        """
+        """Return memory_ND, the encoder's output, computed in `dtype`; default: that of the weights."""
         dropout = Dropout(masks_LND, self.settings.dropout)
         x_ND = dropout.drop(self.embed(src_N, src.positions_N, "src")).to(dtype or self.embedding.weight.dtype)
         biases = padding_biases(src, x_ND.dtype)
@@ -307,11 +282,7 @@ class Transformer(nn.Module):
 
 
 def parameter_count(settings: recipe.Model, vocabulary_size: int) -> int:
-    """Return how many numbers are trained, by the closed form.
-
-    Per layer: query, key, value and output projections, two feed-forward matrices with biases, and scale and shift
-    of each layer norm; plus one embedding matrix. Source: sections 3.1-3.4.
-    """
+    """Return how many numbers are trained, by the closed form of sections 3.1-3.4."""
     d, h = settings.d_model, settings.num_heads
     attention = 2 * d * h * settings.d_k + 2 * d * h * settings.d_v
     if settings.attention_bias:

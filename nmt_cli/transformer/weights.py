@@ -1,5 +1,6 @@
 """The model directory: weights, recipe and tokenizer together, movable anywhere; and safetensors files in general."""
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from nmt_cli import artefact, recipe
-from nmt_cli.errors import DataError, MissingError, StorageError, printable
+from nmt_cli.errors import DataError, MissingError, StorageError
 from nmt_cli.transformer.model import Transformer
 
 KIND = "model"
@@ -18,27 +19,19 @@ WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.mode
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file that the umask allows others to read.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write named tensors to a safetensors file that the umask allows others to read."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     try:
         save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
-        raise StorageError(f"cannot write {path}: {printable(error, 100)}. Free some space and try again") from None
+        raise StorageError(f"cannot write {path}: {error}. Free some space and try again") from None
     artefact.open_to_others(path)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a safetensors file in order of their names, one in memory at a time.
-
-    Raises:
-        DataError: it is not one.
-    """
+    """Yield the tensors of a safetensors file in order of their names, one in memory at a time."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -46,34 +39,20 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
             for name in sorted(file.keys()):
                 yield name, file.get_tensor(name)
     except SafetensorError as error:
-        raise DataError(f"{path} is damaged or no safetensors file: {printable(error, 100)}") from None
+        raise DataError(f"{path} is damaged or no safetensors file: {error}") from None
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        DataError: it is not one.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise DataError(f"{path} is damaged or no safetensors file: {printable(error, 100)}") from None
+    """Read a safetensors file, or raise DataError where it is none."""
+    return dict(read_tensors(path))
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> None:
-    """Give a model these tensors as its weights, after checking every name and shape.
-
-    Raises:
-        DataError: naming the first tensor that does not fit.
-    """
+    """Give a model these tensors as its weights, or raise DataError naming the first one that does not fit."""
     own = model.state_dict()
     for name in [*own, *tensors]:
         if name not in tensors or name not in own:
-            raise DataError(f"{where} does not fit its recipe: tensor {printable(name, 80)} is missing or unknown")
+            raise DataError(f"{where} does not fit its recipe: tensor {name} is missing or unknown")
         if own[name].shape != tensors[name].shape:
             shapes = f"{tuple(tensors[name].shape)}, not {tuple(own[name].shape)}"
             raise DataError(f"{where} does not fit its recipe: tensor {name} has shape {shapes}")
@@ -109,19 +88,12 @@ class LoadedModel:
 def save_model(
     directory: Path, tensors: dict[str, Tensor], resolved: recipe.Recipe, tokenizer_file: Path, about: dict[str, Any]
 ) -> None:
-    """Commit a model directory, replacing the one that is there.
-
-    Args:
-        directory: where.
-        tensors: the weights, by parameter name.
-        resolved: the recipe, every knob named.
-        tokenizer_file: copied into the directory.
-        about: facts for the manifest (steps averaged, hashes of inputs).
-    """
+    """Commit a model directory, replacing the one that is there; `about` goes into its manifest."""
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
-    with artefact.staged(directory, KIND, about, overwrite=True) as stage:
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
         artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())

@@ -14,19 +14,12 @@ from nmt_cli.transformer.cache import BLOCK
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draw each token from the model's probabilities instead of searching.
+    """Draw each token from the model's probabilities instead of searching."""
 
-    Attributes:
-        temperature: logits are divided by it.
-        top_k: draw from this many best tokens; 0 for all.
-        top_p: draw from the fewest best tokens that have this probability together.
-        seed: the same seed and sentence give the same translation.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 1
+    temperature: float = 1.0  # logits are divided by it
+    top_k: int = 0  # draw from this many best tokens; 0 for all
+    top_p: float = 1.0  # draw from the fewest best tokens that have this probability together
+    seed: int = 1  # the same seed and sentence give the same translation
 
 
 def average(logits: list[Tensor]) -> Tensor:
@@ -52,12 +45,9 @@ def best_continuations(
     Args:
         scores_RV: as `average` returns them; changed here.
         alive_SW: log-probabilities of the hypotheses so far.
-        forced: rows whose next token is forced, and these tokens: such a hypothesis has no other continuation.
-        sampling: how to draw one token per row (W is 1) instead of taking the 2W best; None for not.
+        forced: rows whose next token is forced, and these tokens.
+        sampling: draw one token per row (W is 1) instead of taking the 2W best.
         random: for each row, the number from [0, 1) that decides what is drawn.
-
-    Raises:
-        DivergedError: the scores are not finite.
     """
     rows, blocks = len(scores_RV), scores_RV.shape[1] // BLOCK
     largest_RB = scores_RV.view(rows, blocks, BLOCK).amax(-1)
@@ -88,14 +78,14 @@ def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> 
     """
     blocks = largest_RB.shape[1]
     count = min(2 * width, width * blocks)
-    blocks_SC = (largest_RB + base_R1).view(-1, width * blocks).topk(count, 1, sorted=False)[1]
-    slots_S1 = torch.arange(len(blocks_SC), device=blocks_SC.device)[:, None]
-    scores_SCB = scores_RV.view(-1, BLOCK)[blocks_SC + slots_S1 * (width * blocks)]
-    parents_SC = blocks_SC // blocks
+    chosen_SC = (largest_RB + base_R1).view(-1, width * blocks).topk(count, 1, sorted=False)[1]
+    slots_S1 = torch.arange(len(chosen_SC), device=chosen_SC.device)[:, None]
+    scores_SCB = scores_RV.view(-1, BLOCK)[chosen_SC + slots_S1 * (width * blocks)]
+    parents_SC = chosen_SC // blocks
     sums_SC = (scores_SCB + base_R1.view(-1, width).gather(1, parents_SC)[:, :, None]).flatten(1)
     sums_SC, places_SC = sums_SC.topk(2 * width, 1)
     block_SC = places_SC // BLOCK
-    ids_SC = blocks_SC.gather(1, block_SC) % blocks * BLOCK + places_SC % BLOCK
+    ids_SC = chosen_SC.gather(1, block_SC) % blocks * BLOCK + places_SC % BLOCK
     # Where there is no continuation, any place is as good as another, also one beyond the vocabulary: say PAD.
     return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
 

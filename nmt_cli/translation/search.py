@@ -36,59 +36,77 @@ SCORE_TOKENS = 4096  # scored at once, on the longer side
 CPU_ROWS, CUDA_ROWS = 256, 1024  # hypotheses computed at once
 MAX_SOURCE_TOKENS = 1 << 16  # over all slots: bounds the memory of very long inputs
 
+Segments = Iterator[Segment | None]  # None: there is none just now
+Results = Iterator[tuple[int, list[Hypothesis]] | None]  # None: all are finished, and the next has not come yet
+
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search: see recipe.Decoding. `best` hypotheses are returned per segment, at most `beam`.
+    """How to search: see recipe.Decoding."""
 
-    With `sampling`, `beam` is 1: a line that is to have several samples gives several segments.
-    """
-
-    beam: int = 4
+    beam: int = 4  # 1 with `sampling`: a line that is to have several samples gives several segments
     alpha: float = 0.6
     extra_length: int = 50
-    best: int = 1
-    rows: int | None = None
+    best: int = 1  # hypotheses returned per segment, at most `beam`
+    rows: int | None = None  # hypotheses computed at once
     sampling: Sampling | None = None
 
 
 class _Slots:
-    """The state of all segments being searched, as tensors with one row per slot."""
+    """The state of all segments being searched, as tensors with one row per slot, and the models' caches."""
 
-    def __init__(self, settings: SearchSettings, longest: int, device: torch.device) -> None:
-        width = settings.beam
-        self.settings, self.longest, self.device = settings, longest, device
-        whole, real = {"dtype": torch.int64, "device": device}, {"dtype": torch.float64, "device": device}
+    def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, settings: SearchSettings) -> None:
+        width, device = settings.beam, models[0].embedding.weight.device
+        self.decoders = [DecoderCache(model, dtype, width) for model in models]
+        self.settings, self.device = settings, device
+        self.longest = min(model.settings.max_length for model in models)
+        self.most = max(1, _rows(models, settings) // width)
         self.segments: list[Segment | None] = []
         self.finished: list[list[Hypothesis]] = []
         self.random: list[list[float]] = []  # decides what is drawn at each position
-        self.position_S = torch.zeros(0, **whole)  # type: ignore[call-overload]
-        self.limit_S = torch.zeros(0, **whole)  # type: ignore[call-overload]
-        self.alive_SW = torch.zeros(0, width, **real)  # type: ignore[call-overload]
-        self.last_SW = torch.zeros(0, width, **whole)  # type: ignore[call-overload]
+        self.position_S, self.limit_S = (torch.zeros(0, dtype=torch.int64, device=device) for _ in range(2))
+        self.alive_SW = torch.zeros(0, width, dtype=torch.float64, device=device)
+        self.last_SW = torch.zeros(0, width, dtype=torch.int64, device=device)
         # Token t of hypothesis w was computed in row ancestors[w, t]; its id and running sum are stored there.
-        self.ancestors_SWT = torch.zeros(0, width, 1, **whole)  # type: ignore[call-overload]
-        self.tokens_STW = torch.zeros(0, 1, width, **whole)  # type: ignore[call-overload]
-        self.sums_STW = torch.zeros(0, 1, width, **real)  # type: ignore[call-overload]
-
-    def empty(self) -> list[int]:
-        return [slot for slot, segment in enumerate(self.segments) if segment is None]
+        self.ancestors_SWT = torch.zeros(0, width, 1, dtype=torch.int64, device=device)
+        self.tokens_STW = torch.zeros(0, 1, width, dtype=torch.int64, device=device)
+        self.sums_STW = torch.zeros(0, 1, width, dtype=torch.float64, device=device)
 
     def used(self) -> list[int]:
-        return [slot for slot, segment in enumerate(self.segments) if segment is not None]
+        return [slot for slot, segment in enumerate(self.segments) if segment]
 
-    def resize(self, keep: Sequence[int], slots: int) -> None:
-        """Keep these slots, in this order, and add empty ones up to `slots`."""
-        index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
+    def fill(self, feed: "_Feed") -> None:
+        """Put the next segments into slots until there is no room or none is there."""
+        while len(used := self.used()) < self.most:
+            tokens = sum(len(segment.ids) for segment in self.segments if segment)
+            room = MAX_SOURCE_TOKENS - tokens if used else 1 << 60
+            segments, starts = feed.take(self.most - len(used), room)
+            if not segments:
+                break
+            if len(used) + len(segments) > len(self.segments):
+                self._resize(range(len(self.segments)), len(used) + len(segments))
+            slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
+            for decoder, key_values in zip(self.decoders, feed.key_values, strict=True):
+                decoder.fill(slots, key_values, starts, [len(segment.ids) for segment in segments])
+            self._start(slots, segments)
+
+    def _resize(self, keep: Sequence[int], count: int) -> None:
+        """Keep these slots, in this order, and have room for `count`: few different sizes, as kernels are kept for
+        each."""
+        size = min(self.most, 1 << (count - 1).bit_length())
+        if size == len(self.segments):
+            return
+        index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), size - len(keep)
         self.segments = [self.segments[s] for s in keep] + [None] * more
         self.finished = [self.finished[s] for s in keep] + [[] for _ in range(more)]
         self.random = [self.random[s] for s in keep] + [[] for _ in range(more)]
         for name in ("position_S", "limit_S", "alive_SW", "last_SW", "ancestors_SWT", "tokens_STW", "sums_STW"):
             old = getattr(self, name)
             setattr(self, name, torch.cat([old[index], old.new_zeros(more, *old.shape[1:])]))
+        for decoder in self.decoders:
+            decoder.resize(keep, size)
 
-    def start(self, slots: list[int], segments: list[Segment]) -> None:
-        """Begin to search these segments in these slots."""
+    def _start(self, slots: list[int], segments: list[Segment]) -> None:
         limits = []
         for slot, segment in zip(slots, segments, strict=True):
             self.segments[slot], self.finished[slot] = segment, []
@@ -105,7 +123,23 @@ class _Slots:
         self.ancestors_SWT[slots] = -1
         self.ancestors_SWT[slots, :, 0] = torch.arange(self.settings.beam, device=self.device)
 
-    def forced(self) -> tuple[list[int], list[int]]:
+    def step(self) -> None:
+        """Continue every hypothesis by one token."""
+        used = self.used()
+        self._resize(used, len(used))
+        if len(used) < len(self.segments):  # empty slots step along, and must not run out of positions
+            self.position_S[[slot for slot, segment in enumerate(self.segments) if not segment]] = 0
+        logits = [decoder.step(self.last_SW, self.position_S) for decoder in self.decoders]
+        random = []
+        if self.settings.sampling:
+            positions = self.position_S.tolist()
+            random = [numbers[p] if numbers else 0.0 for numbers, p in zip(self.random, positions, strict=True)]
+        best = best_continuations(average(logits), self.alive_SW, self._forced(), self.settings.sampling, random)
+        parents_SW = self._advance(*best)
+        for decoder in self.decoders:
+            decoder.reorder(parents_SW)
+
+    def _forced(self) -> tuple[list[int], list[int]]:
         """Return the rows whose next token is forced, and these tokens: prefixes, and EOS at the longest length."""
         rows: list[int] = []
         ids: list[int] = []
@@ -120,21 +154,8 @@ class _Slots:
             ids += [EOS] * width
         return rows, ids
 
-    def drawn(self) -> list[float]:
-        """Return each slot's random number for its next token, where tokens are drawn."""
-        if not self.settings.sampling:
-            return []
-        positions = self.position_S.tolist()
-        return [numbers[p] if numbers else 0.0 for numbers, p in zip(self.random, positions, strict=True)]
-
-    def advance(self, sums_SC: Tensor, parents_SC: Tensor, ids_SC: Tensor) -> Tensor:
-        """Take one step, given each slot's best continuations, best first; return the parents of those that live on.
-
-        Args:
-            sums_SC: log-probabilities of the hypotheses continued so.
-            parents_SC: which hypotheses are continued.
-            ids_SC: with which tokens.
-        """
+    def _advance(self, sums_SC: Tensor, parents_SC: Tensor, ids_SC: Tensor) -> Tensor:
+        """Take what `best_continuations` returns; return the parents of those hypotheses that live on."""
         width, slots = self.settings.beam, len(self.segments)
         ends_SC = ids_SC == EOS
         self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -torch.inf), parents_SC, sums_SC)
@@ -176,17 +197,21 @@ class _Slots:
             best.sort(key=lambda h: -h.score)
             del best[self.settings.best :]
 
-    def done(self) -> list[int]:
-        """Return the slots in which no unfinished hypothesis can win any more."""
+    def pop_done(self) -> list[tuple[int, list[Hypothesis]]]:
+        """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
         bounds = (self.alive_SW[:, 0] / length_penalty(self.limit_S.double(), self.settings.alpha)).tolist()
         over = (self.position_S >= self.limit_S).tolist()
-        result = []
-        for slot in self.used():
+        results, slots = [], []
+        for slot, segment in enumerate(self.segments):
             best = self.finished[slot]
             won = len(best) == self.settings.best and best[-1].score >= bounds[slot]
-            if won or over[slot] or bounds[slot] == -math.inf:
-                result.append(slot)
-        return result
+            if segment and (won or over[slot] or bounds[slot] == -math.inf):
+                results.append((segment.id, best))
+                slots.append(slot)
+                self.segments[slot] = None
+        for decoder in self.decoders if slots else ():
+            decoder.leave(slots)
+        return results
 
 
 def _coarse(count: int) -> int:
@@ -215,8 +240,8 @@ def _fillers(lengths: list[int], limit: int) -> list[int]:
 class _Feed:
     """Encodes segments ahead, in their order, and hands them out."""
 
-    def __init__(self, segments: Iterator[Segment | None], decoders: list[DecoderCache], longest: int) -> None:
-        self.segments, self.decoders, self.longest = segments, decoders, longest
+    def __init__(self, segments: Iterator[Segment | None], slots: _Slots) -> None:
+        self.segments, self.decoders, self.longest = segments, slots.decoders, slots.longest
         self.ended = False
         self.ready: list[Segment] = []
         self.start = 0  # of the first one that is ready, in what was encoded
@@ -262,91 +287,36 @@ class _Feed:
 
 
 @torch.inference_mode()
-def search(
-    models: Sequence[Transformer], dtype: torch.dtype, segments: Iterator[Segment | None], settings: SearchSettings
-) -> Iterator[tuple[int, list[Hypothesis]] | None]:
-    """Yield (id of the segment, its best hypotheses, best first) as segments finish; None where all are finished
-    and the next one has not come yet.
+def search(models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
+    """Yield the id of each segment with its best hypotheses, best first, as segments finish.
 
     Args:
         models: one model, or an ensemble with one vocabulary; as `for_inference` returns them.
         dtype: arithmetic.
-        segments: read when there is room; None says that there is none just now. Neighbours should be of one length.
+        segments: read when there is room. Neighbours should be of one length.
         settings: of the search.
-
-    Raises:
-        DivergedError: the model's numbers are not finite.
     """
-    device = models[0].embedding.weight.device
-    most = max(1, _rows(models, settings) // settings.beam)
-    decoders = [DecoderCache(model, dtype, settings.beam) for model in models]
-    longest = min(model.settings.max_length for model in models)
-    feed, slots = _Feed(segments, decoders, longest), _Slots(settings, longest, device)
+    slots = _Slots(models, dtype, settings)
+    feed = _Feed(segments, slots)
     while True:
-        _fill(feed, slots, decoders, most)
-        used = slots.used()
-        if not used:
-            if feed.ended:
-                return
+        slots.fill(feed)
+        if slots.used():
+            slots.step()
+            yield from slots.pop_done()
+        elif feed.ended:
+            return
+        else:
             yield None
-            continue
-        if (count := _rounded(len(used), most)) < len(slots.segments):
-            _resize(slots, decoders, used, count)
-        if empty := slots.empty():  # empty slots step along, and must not run out of positions
-            slots.position_S[empty] = 0
-        logits = [decoder.step(slots.last_SW, slots.position_S) for decoder in decoders]
-        best = best_continuations(average(logits), slots.alive_SW, slots.forced(), settings.sampling, slots.drawn())
-        parents_SW = slots.advance(*best)
-        for decoder in decoders:
-            decoder.reorder(parents_SW)
-        done = slots.done()
-        for decoder in decoders if done else ():
-            decoder.leave(done)
-        results = []
-        for slot in done:
-            results.append((slots.segments[slot].id, slots.finished[slot]))  # type: ignore[union-attr]
-            slots.segments[slot] = None
-        yield from results
-
-
-def _fill(feed: _Feed, slots: _Slots, decoders: list[DecoderCache], most: int) -> None:
-    """Put the next segments into slots until there is no room or none is there."""
-    while len(used := slots.used()) < most:
-        room = MAX_SOURCE_TOKENS - sum(len(segment.ids) for segment in slots.segments if segment) if used else 1 << 60
-        segments, starts = feed.take(most - len(used), room)
-        if not segments:
-            break
-        if len(segments) > len(slots.empty()):
-            _resize(slots, decoders, range(len(slots.segments)), _rounded(len(used) + len(segments), most))
-        empty = slots.empty()[: len(segments)]
-        for decoder, key_values in zip(decoders, feed.key_values, strict=True):
-            decoder.fill(empty, key_values, starts, [len(segment.ids) for segment in segments])
-        slots.start(empty, segments)
 
 
 def _rows(models: Sequence[Transformer], settings: SearchSettings) -> int:
     return settings.rows or (CUDA_ROWS if models[0].embedding.weight.is_cuda else CPU_ROWS)
 
 
-def _rounded(count: int, most: int) -> int:
-    """Return how many slots to have for so many segments: few different numbers, as kernels are kept for each."""
-    return min(most, 1 << (count - 1).bit_length())
-
-
-def _resize(slots: _Slots, decoders: list[DecoderCache], keep: Sequence[int], count: int) -> None:
-    slots.resize(keep, count)
-    for decoder in decoders:
-        decoder.resize(keep, count)
-
-
 def search_with_oom_retry(
-    models: Sequence[Transformer], dtype: torch.dtype, segments: Iterator[Segment | None], settings: SearchSettings
-) -> Iterator[tuple[int, list[Hypothesis]] | None]:
-    """Do what `search` does; where memory does not suffice, start the unfinished segments again in smaller batches.
-
-    Raises:
-        StorageError: there is too little memory for one segment.
-    """
+    models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings
+) -> Results:
+    """Do what `search` does; where memory does not suffice, start the unfinished segments again in smaller batches."""
     rows = _rows(models, settings)
     unfinished: dict[int, Segment] = {}
 
@@ -379,14 +349,8 @@ def score_targets(
 ) -> list[list[float]]:
     """Return the log-probability of every target token, given its source and the target before it.
 
-    Pairs of similar length are computed together, within SCORE_TOKENS.
-
-    Args:
-        models: as `for_inference` returns them; their probabilities are averaged.
-        dtype: arithmetic.
-        pairs: source and target ids, both closed by EOS.
+    Both are closed by EOS. Pairs of similar length are computed together. Several models' probabilities are averaged.
     """
-    device = models[0].embedding.weight.device
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     results: list[list[float]] = [[] for _ in pairs]
     while order:
@@ -394,17 +358,14 @@ def score_targets(
         while count < len(order) and (count + 1) * max(map(len, pairs[order[count]])) <= SCORE_TOKENS:
             count += 1
         chosen, order = order[:count], order[count:]
-        sides = [[np.asarray(pairs[i][side]) for i in chosen] for side in (0, 1)]
-        src, tgt = ((np.concatenate(side), np.array([len(ids) for ids in side])) for side in sides)
-        batch = pack(*src, *tgt, device)
-        values_MN = []
+        ids = [[np.asarray(pairs[i][side]) for i in chosen] for side in (0, 1)]
+        src, tgt = ((np.concatenate(side), np.array(list(map(len, side)))) for side in ids)
+        batch = pack(*src, *tgt, models[0].embedding.weight.device)
+        gold = []
         for model in models:
-            logits_NV = model.logits(model(batch, dtype=dtype))
-            wide = torch.promote_types(logits_NV.dtype, torch.float32)
-            values_MN.append(
-                torch.log_softmax(logits_NV.to(wide), -1).gather(1, batch.tgt_out_N[:, None])[:, 0].double()
-            )
-        mean_N = torch.stack(values_MN).logsumexp(0) - math.log(len(models))
-        for i, values in zip(chosen, mean_N.split(batch.tgt.lengths_B.tolist()), strict=True):
-            results[i] = values.tolist()
+            scores_NV = torch.log_softmax(average([model.logits(model(batch, dtype=dtype))]), -1)
+            gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None]).double())
+        mean_N1 = torch.stack(gold).logsumexp(0) - math.log(len(models))
+        for i, values_T1 in zip(chosen, mean_N1.split(tgt[1].tolist()), strict=True):
+            results[i] = values_T1.flatten().tolist()
     return results

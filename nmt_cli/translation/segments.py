@@ -10,98 +10,54 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 
 _CLOSERS = "[\"'\u201d\u2019\u00bb)\\]]*"
 _SENTENCE_END = re.compile(rf"[.!?\u2026]{_CLOSERS}(?=\s)|[\u3002\uff01\uff1f]{_CLOSERS}")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_CLOSERS}(?=\s)|[\u3001\uff0c\uff1b\uff1a]")
 _WORD_END = re.compile(r"(?=\s)")
 LOOP_TOKENS, LOOP_PERIOD = 12, 8
-Length = TypeVar("Length", float, Tensor)
 SMALLEST = 4  # tokens; a shorter source is not translated in halves
+Length = TypeVar("Length", float, Tensor)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation of a segment.
+    """One translation of a segment."""
 
-    Attributes:
-        ids: tokens, without EOS.
-        log_probability: of the tokens and EOS, in nats.
-        score: log-probability over length penalty.
-        token_log_probabilities: of each token and of EOS.
-    """
-
-    ids: list[int]
-    log_probability: float
-    score: float
-    token_log_probabilities: list[float]
+    ids: list[int]  # without EOS
+    log_probability: float  # of the tokens and EOS, in nats
+    score: float  # log-probability over length penalty
+    token_log_probabilities: list[float]  # EOS counted
 
 
 @dataclass
 class Segment:
-    """A stretch of a line that is searched by itself.
+    """A stretch of a line that is searched by itself."""
 
-    Attributes:
-        id: names it from here to its result.
-        ids: source tokens, closed by EOS.
-        prefix: tokens that every translation must begin with; fewer than the model's max_length.
-        key: decides, with the seed, what is sampled for it.
-        depth: how often it was halved.
-        hypotheses: the result, best first.
-        halves: what it was translated in instead.
-    """
-
-    id: int
-    ids: Sequence[int]
-    prefix: Sequence[int] = ()
-    key: int = 0
-    depth: int = 0
-    hypotheses: list[Hypothesis] = field(default_factory=list)
-    halves: list["Segment"] = field(default_factory=list)
+    id: int  # names it from here to its result
+    ids: list[int]  # closed by EOS
+    prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than max_length
+    key: int = 0  # decides, with the seed, what is sampled for it
+    depth: int = 0  # how often it was halved
+    hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
+    halves: list["Segment"] = field(default_factory=list)  # what it was translated in instead
 
     def leaves(self) -> list["Segment"]:
-        """Return the segments whose translations make up the line's."""
+        """Return the segments whose translations stand."""
         return [leaf for half in self.halves for leaf in half.leaves()] if self.halves else [self]
 
 
 @dataclass(frozen=True)
-class SegmentOptions:
-    """How lines become segments.
-
-    Attributes:
-        longest: most tokens the model can count, of a source or a translation, with EOS.
-        limit: longest source the model was trained on, in tokens with EOS.
-        split: whether longer lines are split, and failed translations tried again in halves; else lines are cut.
-        samples: translations drawn of each line; 0 for search.
-    """
-
-    longest: int
-    limit: int
-    split: bool
-    samples: int = 0
-
-
-@dataclass(frozen=True)
 class ScoredTranslation:
-    """One translation of a line, joined from its segments'.
-
-    Attributes:
-        text: detokenised.
-        score: log-probability over length penalty.
-        log_probability: of all tokens, in nats.
-        tokens: subwords; each segment ends with </s>.
-        token_log_probabilities: of each of them.
-        ids: of the tokens, without </s>.
-    """
+    """One translation of a line, joined from its segments'."""
 
     text: str
-    score: float
-    log_probability: float
-    tokens: list[str]
+    log_probability: float  # of all tokens, in nats
+    score: float  # log-probability over length penalty
+    tokens: list[str]  # subwords; each segment ends with </s>
     token_log_probabilities: list[float]
-    ids: list[int]
+    ids: list[int]  # of the tokens, without </s>
 
 
 def length_penalty(length: Length, alpha: float) -> Length:
@@ -118,19 +74,15 @@ def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> ScoredTranslation:
     """Return a line's translation from its segments'; an empty one for a line without any."""
     texts = tokenizer.decode([part.ids for part in parts])
+    text = texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
     values = [value for part in parts for value in part.token_log_probabilities]
     total = math.fsum(part.log_probability for part in parts)
-    return ScoredTranslation(
-        texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts))),
-        parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha),
-        total,
-        [token for part in parts for token in tokenizer.pieces([*part.ids, EOS])],
-        values,
-        [i for part in parts for i in part.ids],
-    )
+    score = parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha)
+    tokens = [token for part in parts for token in tokenizer.tokens([*part.ids, EOS])]
+    return ScoredTranslation(text, total, score, tokens, values, [i for part in parts for i in part.ids])
 
 
-def split(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:
+def split_line(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:
     """Return a normalised line as sources of at most `limit` tokens, EOS counted.
 
     A longer line is cut at its sentence ends; a longer sentence where clauses end, else between words, else anywhere.
@@ -184,18 +136,16 @@ def looping(sequence: Sequence[int]) -> bool:
     return False
 
 
-def halves(tokenizer: Tokenizer, ids: Sequence[int]) -> list[list[int]]:
+def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
     """Return a source in two, at a clause's end near the middle if there is one, else between words; [] if too short.
 
-    Args:
-        tokenizer: of the model.
-        ids: closed by EOS; so are the halves.
+    The source is closed by EOS, and so are its halves.
     """
-    tokens = tokenizer.pieces(list(ids[:-1]))
+    tokens = tokenizer.tokens(ids[:-1])
     if len(tokens) < SMALLEST:
         return []
     middle = len(tokens) / 2
     starts = [i for i in range(1, len(tokens)) if tokens[i].startswith("\u2581")]
     clauses = [i for i in starts if tokens[i - 1][-1] in ".,;:!?\u2013\u2014" and abs(i - middle) <= middle / 2]
     place = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
-    return [[*ids[:place], EOS], list(ids[place:])]
+    return [[*ids[:place], EOS], ids[place:]]

@@ -24,58 +24,42 @@ from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, St
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import save_tensors
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.segments import ScoredTranslation
-from nmt_cli.translation.translator import MAX_SAMPLES, Translation, Translator
+from nmt_cli.translation.translator import Translation, Translator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
 COUNTED_BYTES = 1 << 30  # a second's work
 MAX_ATTENTION_BYTES = 1 << 30
-_INVALID = re.compile("\ufffd+")
+SCORE_FIELDS = ("log_probability", "score", "tokens", "token_log_probabilities")
 
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """What to translate and how; None stands for stdin, stdout, or what the model's recipe says.
-
-    Attributes:
-        models: several are an ensemble.
-        precision: "auto", "fp32", "bf16" or "int8".
-        format: "text" or "jsonl".
-        n_best: hypotheses per line.
-        split: whether long lines are cut at sentence ends, and failed translations tried again in halves.
-        strict: whether input that is not UTF-8 is an error.
-        prefix: a file with one forced prefix per line.
-        score_pairs: a file with one translation per line, to be scored instead of translating.
-        alignments: whether to add word alignments.
-        attention: a safetensors file to write all attention weights to.
-        sampling: draw instead of searching.
-        workers: processes on the CPU; None for one per core.
-    """
+    """What to translate and how; None stands for stdin, stdout, or what the model's recipe says."""
 
     input: Path | None = None
     output: Path | None = None
-    models: tuple[Path, ...] = ()
+    models: tuple[Path, ...] = ()  # several are an ensemble
     beam: int | None = None
     alpha: float | None = None
     extra_length: int | None = None
     precision: str = "auto"
-    format: str = "text"
-    n_best: int = 1
-    split: bool | None = None
-    strict: bool = False
-    prefix: Path | None = None
-    score_pairs: Path | None = None
-    alignments: bool = False
-    attention: Path | None = None
-    sampling: Sampling | None = None
-    workers: int | None = None
+    format: str = "text"  # or "jsonl"
+    n_best: int = 1  # hypotheses per line
+    split: bool | None = None  # see recipe.Decoding
+    strict: bool = False  # refuse input that is not UTF-8
+    prefix: Path | None = None  # a file with one forced prefix per line
+    score_pairs: Path | None = None  # a file with one translation per line, to be scored instead of translating
+    alignments: bool = False  # add word alignments
+    attention: Path | None = None  # a safetensors file to write all attention weights to
+    sampling: Sampling | None = None  # draw instead of searching
+    workers: int | None = None  # processes on the CPU; None for one per core
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     """Return the models to use: those named, else $NMT_MODEL, else the newest under runs/.
 
-    The newest is the one whose manifest was written last: a model directory is committed once and never changed.
+    The newest by what its manifest says; where it says nothing, as before 2026, by the file's time.
 
     Raises:
         MissingError: there is none.
@@ -85,24 +69,22 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     if os.environ.get("NMT_MODEL"):
         chosen = Path(os.environ["NMT_MODEL"])
     else:
-        manifests = sorted(Path("runs").glob("*/model/manifest.json"), key=lambda p: (p.stat().st_mtime_ns, str(p)))
+        manifests = list(Path("runs").glob("*/model/manifest.json"))
         if not manifests:
             raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
-        chosen = manifests[-1].parent
+        chosen = max(manifests, key=_age).parent
     say(f"model: {chosen}")
     return (chosen,)
 
 
+def _age(manifest: Path) -> tuple[str, int, str]:
+    return artefact.read_json(manifest).get("created", ""), manifest.stat().st_mtime_ns, str(manifest)
+
+
 def _check(options: TranslateOptions) -> None:
     """Refuse options that contradict each other, before a model is loaded."""
-    if options.format not in ("text", "jsonl"):
-        raise UsageError(f"--format must be one of text, jsonl, not {options.format!r}")
     if options.beam is not None and options.n_best > options.beam and not options.sampling:
         raise UsageError(f"--n-best {options.n_best} needs --beam {options.n_best} or more, not {options.beam}")
-    if options.sampling and options.n_best > MAX_SAMPLES:
-        raise UsageError(
-            f"--sample draws at most {MAX_SAMPLES:,} translations of a line, not --n-best {options.n_best:,}"
-        )
     if options.score_pairs and (options.sampling or options.prefix or options.n_best > 1):
         raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix and --n-best")
     if options.input is None and sys.stdin is None:
@@ -167,11 +149,11 @@ class LineReader:
     Args:
         descriptor: to read from. Lines end at line feeds only.
         strict: whether bytes that are not UTF-8 are an error; else U+FFFD stands for a run of them.
-        wait: returns whether to wait for a line that has not come yet; else None is what comes.
+        wait: tells whether to wait for a line that has not come yet; else it is None.
 
     Attributes:
         cut: how many lines were longer than MAX_LINE_BYTES.
-        invalid: the numbers of lines that are not UTF-8: how many, and the first.
+        invalid: how many lines are not UTF-8, and the number of the first.
     """
 
     def __init__(self, descriptor: int, *, strict: bool = False, wait: Callable[[], bool] = lambda: True) -> None:
@@ -179,27 +161,23 @@ class LineReader:
         self.cut, self.invalid = 0, (0, 0)
 
     def __iter__(self) -> Iterator[str | None]:
-        number, line = 0, b""
-        while True:
+        number, line, block = 0, b"", b"more"
+        while block:
             if not self.wait() and not select.select([self.descriptor], [], [], 0)[0]:
                 yield None
                 continue
             block = os.read(self.descriptor, READ_BYTES)
             *lines, rest = block.split(b"\n")
             for part in lines:
-                number += 1
-                yield self._text(line + part, number)
-                line = b""
+                number, whole, line = number + 1, line + part, b""
+                yield self._text(whole, number)
             line = (line + rest)[: MAX_LINE_BYTES + 1]
-            if not block:
-                if line:  # without a line feed
-                    yield self._text(line, number + 1)
-                return
+        if line:  # without a line feed
+            yield self._text(line, number + 1)
 
     def _text(self, line: bytes, number: int) -> str:
-        if len(line) > MAX_LINE_BYTES:
-            line = line[:MAX_LINE_BYTES]
-            self.cut += 1
+        self.cut += len(line) > MAX_LINE_BYTES
+        line = line[:MAX_LINE_BYTES]
         try:
             return line.decode()
         except UnicodeDecodeError:
@@ -207,7 +185,7 @@ class LineReader:
                 raise DataError(f"line {number} is not UTF-8. Convert the input, or leave out --strict") from None
         count, first = self.invalid
         self.invalid = count + 1, first or number
-        return _INVALID.sub("\ufffd", line.decode(errors="replace"))
+        return re.sub("\ufffd+", "\ufffd", line.decode(errors="replace"))
 
 
 def write_line(descriptor: int, line: str) -> None:
@@ -223,28 +201,24 @@ def translate_lines(
     """Translate what comes from one descriptor to another, and say what happened."""
     start = time.monotonic()
     reader = LineReader(source, strict=options.strict, wait=lambda: translator.idle)
+    names = ("beam", "alpha", "extra_length", "n_best", "split", "sampling")
+    settings: dict[str, Any] = {name: getattr(options, name) for name in names}
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
-    attention = AttentionFile()
-    translations = translator.translate(
-        reader,
-        beam=options.beam,
-        alpha=options.alpha,
-        extra_length=options.extra_length,
-        n_best=options.n_best,
-        split=options.split,
-        sampling=options.sampling,
-        prefixes=prefixes,
-    )
-    for number, translation in enumerate(translations, 1):
-        alignment = None
-        if options.alignments or options.attention:
-            pairs = align(translator, translation, number, attention if options.attention else None)
-            alignment = " ".join(f"{a}-{b}" for a, b in pairs) if options.alignments else None
-        for line in formatted(translation, number, alignment, options.format):
+    attention: dict[str, Tensor] = {}
+    size = 0
+    for number, translation in enumerate(translator.translate(reader, prefixes=prefixes, **settings), 1):
+        weights = _attention_weights(translator, translation) if options.alignments or options.attention else []
+        alignment = _alignment(translator.tokenizer, translation, weights) if options.alignments else None
+        for line in _formatted(translation, number, alignment, options.format):
             write_line(target, line)
+        for place, tensors in enumerate(weights if options.attention else []):
+            attention |= {f"{number}.{place}.{kind}": tensor for kind, tensor in tensors.items()}
+            size += sum(tensor.nbytes for tensor in tensors.values())
+        if size > MAX_ATTENTION_BYTES:
+            raise UsageError("--attention: the weights of so many lines take over 1 GB. Give fewer lines")
         progress.advance()
     if options.attention:
-        save_tensors(options.attention, attention.tensors)
+        save_tensors(options.attention, attention)
     _summarise(translator, reader, time.monotonic() - start)
 
 
@@ -266,11 +240,11 @@ def _summarise(translator: Translator, reader: LineReader, seconds: float) -> No
     say(f"{counts.lines:,} lines, {counts.tokens:,} tokens in {seconds:.1f} s, {counts.tokens / seconds:,.0f} tokens/s")
 
 
-def formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
+def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
     """Yield what is written for a line: its translation, its n-best list, or a JSON object."""
     hypotheses = translation.hypotheses
     if form == "jsonl":
-        records = [_record(hypothesis) for hypothesis in hypotheses]
+        records = [{name: value for name, value in vars(h).items() if name != "ids"} for h in hypotheses]
         if alignment is not None:
             records[0]["alignment"] = alignment
         yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
@@ -280,57 +254,38 @@ def formatted(translation: Translation, number: int, alignment: str | None, form
         yield text if len(hypotheses) == 1 else f"{number - 1} ||| {text} ||| {hypothesis.score:.6g}"
 
 
-def _record(hypothesis: ScoredTranslation) -> dict[str, Any]:
-    names = ("text", "log_probability", "score", "tokens", "token_log_probabilities")
-    return {name: getattr(hypothesis, name) for name in names}
+def _attention_weights(translator: Translator, translation: Translation) -> list[dict[str, Tensor]]:
+    """Return the attention weights by role, and the ids, of each segment of a line."""
+    results = []
+    for source, target in translation.segments:
+        scores = attention_scores(translator.models[0], source, target, translator.dtype)
+        weights = {role: torch.softmax(scores_LHTS, -1).float() for role, scores_LHTS in scores.items()}
+        results.append({**weights, "source": torch.tensor(source), "target": torch.tensor(target[:-1])})
+    return results
 
 
-class AttentionFile:
-    """The attention weights of all lines, by name, until they are written."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self._bytes = 0
-
-    def add(self, name: str, tensors: dict[str, Tensor]) -> None:
-        for kind, tensor in tensors.items():
-            self.tensors[f"{name}.{kind}"] = tensor
-            self._bytes += tensor.numel() * tensor.element_size()
-        if self._bytes > MAX_ATTENTION_BYTES:
-            raise UsageError("--attention: the weights of so many lines take over 1 GB. Give fewer lines")
-
-
-def align(
-    translator: Translator, translation: Translation, number: int, attention: AttentionFile | None
-) -> list[tuple[int, int]]:
-    """Return (source word, target word) pairs of a line's best translation, and keep its attention where wanted.
+def _alignment(tokenizer: Tokenizer, translation: Translation, weights: list[dict[str, Tensor]]) -> str:
+    """Return the pairs of a source word and a target word that belong together.
 
     Each target token belongs to the source token that the heads of the last layer but one look at most, on average.
     Source: Garg et al. 2019.
     """
     pairs: set[tuple[int, int]] = set()
-    src_words = tgt_words = 0
-    for place, (source, target) in enumerate(translation.segments):
-        scores = attention_scores(translator.models[0], source, target, translator.dtype)
-        weights = {role: torch.softmax(tensor, -1).float() for role, tensor in scores.items()}
-        if attention:
-            ids = {"source": torch.tensor(source), "target": torch.tensor(target[:-1])}
-            attention.add(f"{number}.{place}", {**weights, **ids})
-        cross_TS = weights["cross"][max(0, len(weights["cross"]) - 2)].mean(0)[:-1, :-1]
-        src, tgt = (word_numbers(translator.tokenizer, ids[:-1]) for ids in (source, target))
+    first = (0, 0)  # words of the segment's sides
+    for ids, tensors in zip(translation.segments, weights, strict=True):
+        cross_LHTS = tensors["cross"]
+        cross_TS = cross_LHTS[max(0, len(cross_LHTS) - 2)].mean(0)[:-1, :-1]
+        src, tgt = (_word_numbers(tokenizer, side[:-1], start) for side, start in zip(ids, first, strict=True))
         for token, origin in enumerate(cross_TS.argmax(1).tolist() if src and tgt else []):
-            pairs.add((src_words + src[origin], tgt_words + tgt[token]))
-        src_words += src[-1] + 1 if src else 0
-        tgt_words += tgt[-1] + 1 if tgt else 0
-    return sorted(pairs)
+            pairs.add((src[origin], tgt[token]))
+        first = (src[-1] + 1 if src else first[0], tgt[-1] + 1 if tgt else first[1])
+    return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
 
 
-def word_numbers(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """Return the number of the word that each token belongs to."""
-    numbers: list[int] = []
-    for token in tokenizer.pieces(ids):
-        numbers.append((numbers[-1] + token.startswith("\u2581")) if numbers else 0)
-    return numbers
+def _word_numbers(tokenizer: Tokenizer, ids: list[int], number: int) -> list[int]:
+    """Return the number of the word that each token belongs to; the first word has this number."""
+    starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids)]
+    return [number + step for step in itertools.accumulate([0, *starts[1:]])] if starts else []
 
 
 def score_lines(
@@ -345,12 +300,9 @@ def score_lines(
     targets = os.open(cast(Path, options.score_pairs), os.O_RDONLY)
     pairs = _pairs(LineReader(source), LineReader(targets))
     for number, scored in enumerate(translator.score(pairs, alpha=options.alpha), 1):
-        if options.format == "jsonl":
-            record = {"line": number, **_record(scored)}
-            del record["text"]
-            write_line(target, json.dumps(record, ensure_ascii=False))
-        else:
-            write_line(target, f"{scored.score:.6f}")
+        record = {"line": number, **{name: getattr(scored, name) for name in SCORE_FIELDS}}
+        jsonl = options.format == "jsonl"
+        write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
         total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
     if tokens:
         say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")
@@ -362,9 +314,3 @@ def _pairs(sources: Iterable[str | None], targets: Iterable[str | None]) -> Iter
             shorter = "the input" if source is None else "the file of --score-pairs"
             raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
         yield source, target
-
-
-def translate_all(model: Path, lines: list[str]) -> list[str]:
-    """Return the translation of every line by a model with its recipe's search."""
-    with Translator(model) as translator:
-        return [translation.text for translation in translator.translate(lines)]

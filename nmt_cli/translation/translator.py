@@ -9,32 +9,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 
 from nmt_cli import recipe
-from nmt_cli.corpus.cleaning import normalise
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import check_int8, choose_device, choose_dtype, has_int8
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model
+from nmt_cli.translation import segments
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.search import SearchSettings, score_targets, search_with_oom_retry
-from nmt_cli.translation.segments import (
-    Hypothesis,
-    ScoredTranslation,
-    Segment,
-    SegmentOptions,
-    encode,
-    halves,
-    join,
-    length_penalty,
-    looping,
-    split,
-)
+from nmt_cli.translation.segments import Hypothesis, ScoredTranslation, Segment, length_penalty
 from nmt_cli.translation.workers import POLL_SECONDS, Workers
 
 CHUNK_LINES, CHUNK_CHARACTERS = 8192, 64 << 20  # read and sorted at once
@@ -45,38 +33,27 @@ SAMPLE_BITS, PLACE_BITS = 12, 20  # of a segment's key: as many samples of a lin
 MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
 
 
+Lines = Iterable[str | None]  # None: the next one has not come yet
+
+
 @dataclass
 class Counts:
-    """What a Translator has done so far.
+    """What a Translator has done so far."""
 
-    Attributes:
-        lines: read.
-        tokens: of the translations.
-        split: lines that were cut into several segments.
-        cut: lines whose end was left out, because they were too long for the model.
-        prefixes_cut: prefixes that were too long for the model.
-        retried: translations that were empty or repeated themselves and were made again in halves.
-    """
-
-    lines: int = 0
-    tokens: int = 0
-    split: int = 0
-    cut: int = 0
-    prefixes_cut: int = 0
-    retried: int = 0
+    lines: int = 0  # read
+    tokens: int = 0  # of the translations
+    split: int = 0  # lines that were cut into several segments
+    cut: int = 0  # lines too long for the model, whose end was left out
+    prefixes_cut: int = 0  # the same of prefixes
+    retried: int = 0  # translations that were empty or repeated themselves and were made again in halves
 
 
 @dataclass(frozen=True)
 class Translation:
-    """The translation of one line.
+    """The translation of one line."""
 
-    Attributes:
-        hypotheses: as many as were asked for, best first; of samples, in the order of drawing.
-        segments: source and best target ids of each segment of the line, both closed by EOS.
-    """
-
-    hypotheses: list[ScoredTranslation]
-    segments: list[tuple[list[int], list[int]]]
+    hypotheses: list[ScoredTranslation]  # as many as were asked for, best first; samples as they were drawn
+    segments: list[tuple[list[int], list[int]]]  # source and best target ids of each segment, both closed by EOS
 
     @property
     def text(self) -> str:
@@ -90,9 +67,9 @@ class Translator:
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    On a CPU it searches in one process per core, on several GPUs in one per GPU, else in this process. (Not on several
-    GPUs where CUDA has been used in this process before, which a fork cannot share, nor in a launched job.) These
-    processes start with the first translation and end when the Translator is closed, is garbage, or this process ends.
+    On a CPU it searches in one process per core, on several GPUs in one per GPU (in this process if CUDA has been used
+    in it before, which a fork cannot share, or in a launched job). These processes start with the first translation and
+    end when the Translator is closed, is garbage, or this process ends.
 
     Args:
         models: model directories; several need one and the same tokenizer.
@@ -101,18 +78,8 @@ class Translator:
 
     Attributes:
         recipe: of the first model.
-        tokenizer: of the models.
-        models: as `for_inference` returns them, on `device`.
-        dtype: arithmetic.
-        device: where this process computes.
-        counts: what was done.
-        idle: True while every line that was read is translated. An iterator of lines may wait then; at other times it
-            should yield None where the next line has not come yet.
-
-    Raises:
-        MissingError: there is no such model.
-        DataError: a model is damaged, or tokenizers differ.
-        UsageError: this hardware does not have this precision.
+        models: as `for_inference` returns them, on `device`; `dtype` is their arithmetic.
+        idle: True while every line that was read is translated: then an iterator of lines may wait for the next one.
     """
 
     def __init__(
@@ -122,9 +89,8 @@ class Translator:
         first, *others = loaded = [load_model(Path(place)) for place in places]
         for other in others:
             if other.tokenizer_file.read_bytes() != first.tokenizer_file.read_bytes():
-                raise DataError(
-                    f"{other.directory} and {first.directory} have different tokenizers: no ensemble of these"
-                )
+                names = f"{other.directory} and {first.directory}"
+                raise DataError(f"{names} have different tokenizers: no ensemble of these")
         if precision not in ("auto", "fp32", "bf16", "int8"):
             raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
         self._set([one.model for one in loaded], Tokenizer(first.tokenizer_file), first.recipe, choose_device())
@@ -178,7 +144,7 @@ class Translator:
 
     def translate(
         self,
-        lines: Iterable[str | None],
+        lines: Lines,
         *,
         beam: int | None = None,
         alpha: float | None = None,
@@ -186,30 +152,27 @@ class Translator:
         n_best: int = 1,
         split: bool | None = None,
         sampling: Sampling | None = None,
-        prefixes: Iterable[str | None] | None = None,
+        prefixes: Lines | None = None,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order, while lines are read; None in `lines` says that the next one
-        has not come yet.
+        """Yield the translation of every line, in order, while lines are read.
 
-        Read ahead are CHUNK_LINES at most, so that neighbours in a batch are of similar length.
+        Up to CHUNK_LINES are read ahead, so that neighbours in a batch are of similar length. Where the next line is
+        not there yet, let `lines` yield None: those before it are then translated meanwhile. A line without text has
+        an empty translation. For settings that are None see `recipe.decoding`.
 
         Args:
-            lines: to translate; a line without text has an empty translation.
-            beam: hypotheses kept per segment; 1 is greedy search. Default of this and the next two: the recipe's.
+            lines: to translate.
+            beam: hypotheses kept; 1 is greedy search.
             alpha: of the length penalty.
             extra_length: longest translation: the source plus this many tokens.
             n_best: hypotheses per line.
-            split: whether lines longer than the model was trained on are cut at sentence ends, and failed translations
-                tried again in halves. Default: the recipe's.
+            split: whether to cut long lines at sentence ends, and to try failed translations again in halves.
             sampling: draw `n_best` translations instead of searching.
             prefixes: for each line what its translation must begin with.
-
-        Raises:
-            DataError: there are fewer prefixes than lines.
-            DivergedError: the model's numbers are not finite.
-            StorageError: a process ended, or there is too little memory.
         """
         decoding = self.recipe.decoding
+        if sampling and n_best > MAX_SAMPLES:
+            raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
         settings = SearchSettings(
             1 if sampling else max(n_best, decoding.beam if beam is None else beam),
             decoding.alpha if alpha is None else alpha,
@@ -217,17 +180,12 @@ class Translator:
             1 if sampling else n_best,
             sampling=sampling,
         )
-        if sampling and n_best > MAX_SAMPLES:
-            raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
-        split = getattr(decoding, "split", True) if split is None else split
-        trained = self.recipe.corpus.cleaning.max_tokens if split else None
-        limit = min(trained or self.max_length, self.max_length)
-        options = SegmentOptions(self.max_length, limit, split, n_best if sampling else 0)
+        split = decoding.split if split is None else split
         if len(self._devices) > 1 and not self._workers:
             if self.device.type == "cpu":
                 self.models  # noqa: B018 - made before the fork, so that all processes share them
             self._workers = Workers(self._devices, self._on)
-        return self._results(_Lines(self, iter(lines), prefixes, options), settings, n_best)
+        return self._results(_Lines(self, lines, prefixes, split, n_best if sampling else 0), settings, n_best)
 
     def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
         self.device = device
@@ -237,12 +195,11 @@ class Translator:
         if self._busy:
             raise UsageError("this Translator is translating already. Take that to its end first, or use another")
         self._busy, complete = True, False
-        segments = lines.segments()
         try:
             if self._workers:
-                results = self._workers.search(segments, settings)
+                results = self._workers.search(lines.segments(), settings)
             else:
-                results = search_with_oom_retry(self.models, self.dtype, segments, settings)
+                results = search_with_oom_retry(self.models, self.dtype, lines.segments(), settings)
             for result in itertools.chain(results, [None]):
                 if result:
                     lines.settle(*result)
@@ -254,48 +211,39 @@ class Translator:
                 self.close()  # its processes are still searching
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[ScoredTranslation]:
-        """Yield the scores of given translations: of every (source, translation), in order.
-
-        Raises:
-            DataError: a pair is too long for the model.
-        """
+        """Yield the scores of given translations: of every (source, translation), in order."""
         alpha = self.recipe.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
-            sides = (encode(self.tokenizer, [pair[side] for _, pair in chunk]) for side in (0, 1))
-            ids = [(src or [EOS], tgt or [EOS]) for src, tgt in zip(*sides, strict=True)]
-            for (number, _), pair_ids in zip(chunk, ids, strict=True):
-                if max(map(len, pair_ids)) > self.max_length:
-                    raise DataError(
-                        f"line {number:,} has more than the model's {self.max_length} tokens: it has no score"
-                    )
+            ids = []
+            for number, pair in chunk:
+                src, tgt = (side or [EOS] for side in segments.encode(self.tokenizer, pair))
+                if max(len(src), len(tgt)) > self.max_length:
+                    raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
+                ids.append((src, tgt))
             for (_, tgt), values in zip(ids, score_targets(self.models, self.dtype, ids), strict=True):
                 total = math.fsum(values)
                 score = total / length_penalty(len(values), alpha)
-                yield join(self.tokenizer, [Hypothesis(tgt[:-1], total, score, values)], alpha)
+                yield segments.join(self.tokenizer, [Hypothesis(tgt[:-1], total, score, values)], alpha)
 
 
 @dataclass
 class _Line:
-    """A line on its way: its segments, once for each sample that is drawn of it, and how many have no result yet."""
+    """A line on its way."""
 
     number: int
-    drafts: list[list[Segment]]
-    open: int = 0
+    drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
+    open: int = 0  # segments without a result
 
 
 class _Lines:
     """The lines of one call of `translate`, from reading to joining."""
 
-    def __init__(
-        self,
-        translator: Translator,
-        lines: Iterator[str | None],
-        prefixes: Iterable[str | None] | None,
-        options: SegmentOptions,
-    ) -> None:
+    def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, split: bool, samples: int) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
-        self.lines, self.options = lines, options
+        self.lines, self.split, self.samples = iter(lines), split, samples
+        trained = translator.recipe.corpus.cleaning.max_tokens if split else None
+        self.limit = min(trained or translator.max_length, translator.max_length)
         self.prefixes = None if prefixes is None else iter(prefixes)
         self.read, self.ended = 0, False
         self.pending: deque[_Line] = deque()  # read and not given back
@@ -321,14 +269,12 @@ class _Lines:
         size = 0
         self.translator.idle = not self.pending
         while len(chunk) < CHUNK_LINES and size < CHUNK_CHARACTERS:
-            try:
-                line = next(self.lines)
-            except StopIteration:
+            line = next(self.lines, self)
+            if isinstance(line, _Lines):
                 self.ended = True
                 break
             if line is None:
-                if self.translator.idle:
-                    time.sleep(POLL_SECONDS)
+                time.sleep(POLL_SECONDS if self.translator.idle else 0)
                 break
             self.translator.idle = False
             chunk.append(line)
@@ -336,57 +282,58 @@ class _Lines:
         return chunk
 
     def _add(self, texts: list[str]) -> None:
-        """Make segments of lines, and queue them: long ones first, so that neighbours in a batch are alike."""
-        segments: list[Segment] = []
+        """Make segments of lines and queue them, long ones first, so that neighbours in a batch are alike."""
+        first = len(self.open)
         texts = [normalise(text) for text in texts]
         for text, ids in zip(texts, self.tokenizer.encode(texts), strict=True):
             self.read += 1
-            sources = self._sources(text, [*ids, EOS]) if ids else []
             prefix = self._prefix() if self.prefixes else []
-            line = _Line(self.read, [[] for _ in range(max(1, self.options.samples))])
-            for place, source in enumerate(sources):
+            line = _Line(self.read, [[] for _ in range(max(1, self.samples))])
+            for place, source in enumerate(self._sources(text, [*ids, EOS]) if ids else []):
                 for sample, draft in enumerate(line.drafts):
                     key = (line.number << PLACE_BITS | place & (1 << PLACE_BITS) - 1) << SAMPLE_BITS | sample
-                    draft.append(Segment(next(self.ids), source, () if place else prefix, key))
-                    self.open[draft[-1].id] = line, draft[-1]
-                    segments.append(draft[-1])
-                    line.open += 1
+                    draft.append(self._open(line, source, [] if place else prefix, key, 0))
             self.pending.append(line)
         self.counts.lines += len(texts)
-        self.queue.extend(sorted(segments, key=lambda segment: -len(segment.ids)))
+        added = [segment for _, segment in itertools.islice(self.open.values(), first, None)]
+        self.queue.extend(sorted(added, key=lambda segment: -len(segment.ids)))
+
+    def _open(self, line: _Line, ids: list[int], prefix: list[int], key: int, depth: int) -> Segment:
+        segment = Segment(next(self.ids), ids, prefix, key, depth)
+        self.open[segment.id] = line, segment
+        line.open += 1
+        return segment
 
     def _sources(self, text: str, ids: list[int]) -> list[list[int]]:
-        limit = self.options.limit
-        if len(ids) <= limit:
+        if len(ids) <= self.limit:
             return [ids]
-        if self.options.split:
+        if self.split:
             self.counts.split += 1
-            return split(self.tokenizer, text, limit)
+            return segments.split_line(self.tokenizer, text, self.limit)
         self.counts.cut += 1
-        return [[*ids[: limit - 1], EOS]]
+        return [[*ids[: self.limit - 1], EOS]]
 
     def _prefix(self) -> list[int]:
-        text = next(cast("Iterator[str | None]", self.prefixes), None)
+        text = next(self.prefixes, None) if self.prefixes else None
         if text is None:
-            raise DataError(f"there are fewer lines of prefixes than of text: none for line {self.read:,}")
+            raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
         ids = self.tokenizer.encode([normalise(text)])[0]
-        self.counts.prefixes_cut += len(ids) >= self.options.longest
-        return ids[: self.options.longest - 1]
+        self.counts.prefixes_cut += len(ids) >= self.translator.max_length
+        return ids[: self.translator.max_length - 1]
 
     def settle(self, number: int, hypotheses: list[Hypothesis]) -> None:
         """Take the result of a segment; where it is empty or repeats itself, queue the segment's halves."""
         line, segment = self.open.pop(number)
         segment.hypotheses = hypotheses
         line.open -= 1
+        best = hypotheses[0].ids
         self.counts.tokens += sum(len(h.ids) for h in hypotheses)
-        failed = not hypotheses[0].ids or (looping(hypotheses[0].ids) and not looping(segment.ids))
-        if failed and self.options.split and not self.options.samples and segment.depth < MAX_RETRIES:
-            for i, ids in enumerate(halves(self.tokenizer, segment.ids)):
-                half = Segment(next(self.ids), ids, () if i else segment.prefix, segment.key, segment.depth + 1)
-                segment.halves.append(half)
-                self.open[half.id] = line, half
-                self.queue.append(half)
-                line.open += 1
+        failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
+        if failed and self.split and not self.samples and segment.depth < MAX_RETRIES:
+            for ids in segments.halves(self.tokenizer, segment.ids):
+                prefix = [] if segment.halves else segment.prefix
+                segment.halves.append(self._open(line, ids, prefix, segment.key, segment.depth + 1))
+            self.queue.extend(segment.halves)
             self.counts.retried += bool(segment.halves)
 
     def finished(self, alpha: float, n_best: int) -> Iterator[Translation]:
@@ -396,8 +343,8 @@ class _Lines:
             drafts = [[leaf for segment in draft for leaf in segment.leaves()] for draft in line.drafts]
             hypotheses = []
             for rank in range(n_best):
-                draft, place = (drafts[rank], 0) if self.options.samples else (drafts[0], rank)
-                best = [leaf.hypotheses[min(place, len(leaf.hypotheses) - 1)] for leaf in draft]
-                hypotheses.append(join(self.tokenizer, best, alpha))
-            pairs = [(list(leaf.ids), [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]]
+                draft, place = (drafts[rank], 0) if self.samples else (drafts[0], rank)
+                parts = [leaf.hypotheses[min(place, len(leaf.hypotheses) - 1)] for leaf in draft]
+                hypotheses.append(segments.join(self.tokenizer, parts, alpha))
+            pairs = [(leaf.ids, [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]]
             yield Translation(hypotheses, pairs)

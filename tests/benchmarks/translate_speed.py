@@ -7,12 +7,7 @@
 Every system is a process of its own that loads, warms up, and then translates all lines from text to text, some times,
 in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
 Prints medians with their range, tokens by the model's own tokenizer, and the ratio to the first peer.
-
-On a machine with a GPU ours takes it by itself, and so do the peers with `--device cuda`:
-
-    ... --device cuda --lines 3003 --systems "nmt bf16" "ctranslate2 float16" "transformers bfloat16"
-
-(an export in float32 serves for every type of CTranslate2: it converts when it loads).
+With `--device cuda` the peers use the GPU, as ours does: --systems "nmt bf16" "ctranslate2 float16".
 """
 
 import argparse
@@ -21,10 +16,8 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +27,14 @@ PEERS = ("ctranslate2 int8", "ctranslate2 float32", "transformers float32")
 
 
 def ours(arguments: argparse.Namespace, precision: str) -> Callable[[list[str]], list[str]]:
-    """Return translation by this package, through the whole pipeline of the command."""
+    """Return translation by this package, with its workers as a co-process has them."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from nmt_cli import console
-    from nmt_cli.translation import translate as module
+    from nmt_cli import Translator
 
-    console.set_quiet(True)
-    options = module.TranslateOptions(
-        models=(arguments.model,), beam=BEAM, alpha=0.0, precision=precision, workers=arguments.cores, split=False
-    )
-    engine = module.prepare_engine(options)
+    translator = Translator(arguments.model, precision=precision, workers=arguments.cores)
 
     def run(lines: list[str]) -> list[str]:
-        with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
-            source.write("".join(f"{line}\n" for line in lines).encode())
-            source.seek(0)
-            with console.Progress("translating", None, "lines") as progress:
-                # A warm co-process has its workers already; forking them for one line would count here.
-                how = replace(options, workers=1) if len(lines) == 1 else options
-                module._run(engine, how, source.fileno(), target.fileno(), progress)
-            target.seek(0)
-            return target.read().decode().split("\n")[:-1]
+        return [translation.text for translation in translator.translate(lines, beam=BEAM, alpha=0.0, split=False)]
 
     return run
 
@@ -67,13 +47,9 @@ def ctranslate2(arguments: argparse.Namespace, kind: str) -> Callable[[list[str]
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
     export = arguments.exports / kind
     workers, size = (arguments.cores, 1024) if arguments.device == "cpu" else (1, 8192)
-    translator = ctranslate2.Translator(
-        str(export if export.exists() else arguments.exports / "float32"),
-        device=arguments.device,
-        inter_threads=workers,
-        intra_threads=1,
-        compute_type=kind,
-    )
+    place = str(export if export.exists() else arguments.exports / "float32")
+    threads = {"inter_threads": workers, "intra_threads": 1}
+    translator = ctranslate2.Translator(place, device=arguments.device, compute_type=kind, **threads)
 
     def run(lines: list[str]) -> list[str]:
         pieces = [[*line, "</s>"] for line in tokenizer.encode(lines, out_type=str)]
@@ -91,7 +67,6 @@ def transformers(arguments: argparse.Namespace, kind: str) -> Callable[[list[str
     from transformers import MarianMTModel, MarianTokenizer, logging
 
     logging.set_verbosity_error()
-
     torch.set_num_threads(arguments.cores)
     tokenizer = MarianTokenizer.from_pretrained(arguments.exports / "hf")
     model = MarianMTModel.from_pretrained(arguments.exports / "hf", dtype=getattr(torch, kind))
@@ -99,14 +74,14 @@ def transformers(arguments: argparse.Namespace, kind: str) -> Callable[[list[str
 
     def run(lines: list[str]) -> list[str]:
         order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for start in range(0, len(order), 64):
             part = order[start : start + 64]
             batch = tokenizer([lines[i] for i in part], return_tensors="pt", padding=True).to(arguments.device)
             with torch.inference_mode():
                 ids = model.generate(**batch, num_beams=BEAM, length_penalty=0.0, max_new_tokens=200)
-            found.update(zip(part, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True))
-        return [found[i] for i in range(len(lines))]
+            texts.update(zip(part, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True))
+        return [texts[i] for i in range(len(lines))]
 
     return run
 
@@ -161,27 +136,25 @@ def main() -> None:
     answers: dict[str, list[dict[str, Any]]] = {system: [] for system in children}
     for _ in range(arguments.rounds):
         for system, process in children.items():
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            print("go", file=process.stdin, flush=True)
             answers[system].append(json.loads(process.stdout.readline()))
     for process in children.values():
-        process.stdin.close()
-        process.wait()
+        process.communicate()
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
     reference = arguments.reference.read_text().split("\n")[: arguments.lines]
     peer = next((system for system in answers if system not in OURS), arguments.systems[0])
     base = statistics.median(a["seconds"] for a in answers[peer])
     print(f"| system | lines/s (range) | tokens/s | x {peer} | ms for one line | peak MB | BLEU |")
     print("|--|--|--|--|--|--|--|")
-    for system, found in answers.items():
-        seconds = sorted(a["seconds"] for a in found)
-        middle, output = statistics.median(seconds), found[0]["output"]
+    for system, turns in answers.items():
+        seconds = sorted(a["seconds"] for a in turns)
+        middle, output = statistics.median(seconds), turns[0]["output"]
         tokens = sum(map(len, tokenizer.encode(output))) + len(output)
         bleu = sacrebleu.corpus_bleu(output, [reference]).score
         span = f"{len(output) / middle:.0f} ({len(output) / seconds[-1]:.0f}-{len(output) / seconds[0]:.0f})"
-        latency = 1000 * statistics.median(a["latency"] for a in found)
+        latency = 1000 * statistics.median(a["latency"] for a in turns)
         print(f"| {system} | {span} | {tokens / middle:,.0f} | {base / middle:.2f} | {latency:.1f} "
-              f"| {found[-1]['megabytes']:.0f} | {bleu:.2f} |")  # fmt: skip
+              f"| {turns[-1]['megabytes']:.0f} | {bleu:.2f} |")  # fmt: skip
 
 
 if __name__ == "__main__":
