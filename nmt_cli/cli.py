@@ -78,11 +78,6 @@ def _root(
     """Root options."""
 
 
-Precision = Literal["auto", "fp32", "bf16", "int8"]
-Quantization = Literal["float32", "bfloat16", "int8"]
-Role = Literal["encoder", "decoder", "cross"]
-Switch = Literal["auto", "off"]
-Tokenizers = Literal["13a", "intl", "char", "zh", "none"]
 METRICS = (
     "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first one gates. Default: bleu, chrf, "
     "and paper-bleu for German and French"
@@ -181,14 +176,16 @@ def translate(
     input: Annotated[Path | None, _file("Lines to translate", "--input", "-i", default="stdin")] = None,
     output: Annotated[Path | None, _file("Appears when complete", "--output", "-o", default="stdout")] = None,
     models: Annotated[list[Path] | None, _model("The model; repeat it for an ensemble", "--model")] = None,
-    precision: Annotated[Precision, _option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "int8"], _option("Arithmetic; auto: int8 on CPUs made for it")
+    ] = "auto",
     workers: Annotated[int | None, _number("Processes", default="one per core, or per GPU", min=1)] = None,
     strict: Annotated[bool, _option("Refuse input that is not UTF-8", "--strict")] = False,
     quiet: Quiet = False,
     beam: Annotated[int | None, _search("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, _search("Length penalty", min=0)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
-    split: Annotated[Switch, _option("Cutting long lines at sentence ends", panel="Search")] = "auto",
+    split: Annotated[Literal["auto", "off"], _option("Cutting long lines at sentence ends", panel="Search")] = "auto",
     prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
     score_pairs: Annotated[Path | None, _file("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", metavar=None)] = False,
@@ -253,7 +250,7 @@ def score(
     hypothesis: Annotated[Path | None, typer.Argument(help="Hypotheses, one a line; - for stdin")] = None,
     model: Annotated[Path | None, _directory("Translate the sources with this model first")] = None,
     metrics: Annotated[list[str] | None, _option(METRICS, "--metric", metavar="NAME")] = None,
-    tokenize: Annotated[Tokenizers, _option("sacreBLEU's tokeniser")] = "13a",
+    tokenize: Annotated[Literal["13a", "intl", "char", "zh", "none"], _option("sacreBLEU's tokeniser")] = "13a",
     lowercase: Annotated[bool, _option("Ignore case", "--lowercase")] = False,
     language: Annotated[str | None, _option("Of the hypotheses, for paper-bleu", metavar="CODE")] = None,
     details: Annotated[bool, _option("Length buckets, best and worst segments", "--details")] = False,
@@ -328,7 +325,7 @@ def attend(
     translation: Annotated[str | None, _option("Shown instead of the model's own", metavar="TEXT")] = None,
     output: Annotated[Path, _file("The page", "--output", "-o")] = Path("attention.html"),
     png: Annotated[Path | None, _file("Also a picture; needs matplotlib")] = None,
-    role: Annotated[Role, _option("Shown first, and in the terminal")] = "encoder",
+    role: Annotated[Literal["encoder", "decoder", "cross"], _option("Shown first, and in the terminal")] = "encoder",
     layer: Annotated[int | None, _number("Layer shown first", default="the last", min=1)] = None,
     head: Annotated[int | None, _number("Head shown first", default="the sharpest", min=1)] = None,
 ) -> int:
@@ -346,7 +343,9 @@ def export(
     model: Annotated[Path, typer.Argument(help="A model directory, or a run such as runs/base")],
     to: Annotated[Literal["hf", "ctranslate2"], _option("hf is transformers")],
     out: Annotated[Path, _directory("The new directory")],
-    quantization: Annotated[Quantization | None, _option("For ctranslate2", default="float32")] = None,
+    quantization: Annotated[
+        Literal["float32", "bfloat16", "int8"] | None, _option("For ctranslate2", default="float32")
+    ] = None,
     lines: Annotated[Path | None, _file("Sentences to compare on", default="the corpus's dev set")] = None,
 ) -> int:
     """Hand a model to another toolkit, with proof.

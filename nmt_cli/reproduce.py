@@ -18,7 +18,8 @@ from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
 from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_id
 
 # Makes the lines of the table of scores, [what, expected, obtained], and a signature of how they were computed.
-Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], tuple[list[list[str]], str]]
+Table = tuple[list[list[str]], str]
+Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], Table]
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,8 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
 def _prepare(settings: recipe.Recipe, options: ReproduceOptions) -> None:
     corpus, exists = options.corpus or settings.corpus, artefact.present(options.data)
     if exists and (options.dry_run or (corpus.name not in recipe.NAMED_CORPORA and not corpus.train_src)):
-        say(f"{options.data} is prepared already")
         return  # where the recipe brings no text of its own, the user prepared it
-    if not options.dry_run:
-        say(f"1/5 prepare {options.data}")
+    say(f"1/5 prepare {options.data}")
     prepare(corpus, options.data, PrepareOptions(options.mirror, options.workers, dry_run=options.dry_run))
 
 
@@ -125,9 +124,7 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows) -> None:
         say(f"  source      {source[i]}\n  reference   {references[i]}\n  translation {hypotheses['test'][i]}\n")
 
 
-def _bleu_rows(
-    settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]
-) -> tuple[list[list[str]], str]:
+def _bleu_rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> Table:
     expect, language, generated = settings.expect, settings.corpus.tgt, corpus.manifest.get("generated")
     rows, signature = [], ""
     for split, band, paper in (("dev", [], expect.paper_dev_bleu), ("test", expect.bleu, expect.paper_bleu)):

@@ -6,7 +6,6 @@ SIGKILL does not lose what the page cache holds; that power failures do not eith
 rename, which has its own tests.
 """
 
-import contextlib
 import errno
 import os
 import resource
@@ -144,27 +143,17 @@ def damage_20(run: Path) -> None:
     [(lambda run: None, 10, 0), (save_10_and_20, 30, 20), (damage_20, 20, 10)],
     ids=["first", "later", "over a damaged one"],
 )
-@STOPPED
+@pytest.mark.parametrize("error", [None, errno.ENOSPC, *ERRORS], ids=lambda e: errno.errorcode.get(e, "killed"))
 def test_a_save_leaves_the_old_checkpoint_or_the_new_one(
     tmp_path: Path, prepare: Callable[[Path], None], step: int, before: int, error: int | None
 ) -> None:
-    seen = set()
-    for run, code in every_point(tmp_path, prepare, lambda run: checkpoint(run, step), error):
-        step_now = newest(run)
-        assert step_now in ((before, step) if code else (step,))
-        seen.add(step_now)
-        if error and code:
-            assert not temporaries(run)
+    every = 3 if error in ERRORS else 1
+    for run, code in every_point(tmp_path, prepare, lambda run: checkpoint(run, step), error, every):
+        assert newest(run) in ((before, step) if code else (step,))
+        assert code in (0, KILLED) or not temporaries(run)
         checkpoint(run, step)  # the next process finishes what was left
         assert newest(run) == step
         assert not temporaries(run)
-    assert seen == {before, step}
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda e: errno.errorcode[e])
-def test_other_errors_in_a_save(tmp_path: Path, error: int) -> None:
-    for run, code in every_point(tmp_path, save_10_and_20, lambda run: checkpoint(run, 30), error, step=3):
-        assert newest(run) in ((20, 30) if code else (30,))
 
 
 @STOPPED
@@ -219,25 +208,21 @@ def test_a_reader_finds_the_old_model_or_the_new_one(tmp_path: Path, before: flo
     assert bool(nameless) == (before > 0 and error is None)  # a reader puts the old one back
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_last_rename_fails_or_a_reader_comes_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+def test_a_reader_that_comes_between_the_two_renames_does_not_stop_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, model, seen = os.rename, tmp_path / "model", []
     save(model, 1.0)
 
     def rename(source: Any, target: Any) -> None:
         if Path(target) == model and ".tmp-" in str(source) and len(seen) < 2:
-            if fails:
-                raise OSError(errno.EIO, "I/O error")
             seen.append(value_of(model))
         real(source, target)
 
     monkeypatch.setattr(os, "rename", rename)
-    with pytest.raises(OSError, match="I/O error") if fails else contextlib.nullcontext():
-        save(model, 2.0)
-    assert seen == ([] if fails else [1.0, 1.0]), "the old one is put back and read, and the writer goes on"
-    assert value_of(model) == (1.0 if fails else 2.0)
+    save(model, 2.0)
+    assert seen == [1.0, 1.0], "the old one is put back and read"
+    assert value_of(model) == 2.0
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
