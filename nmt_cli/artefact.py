@@ -71,14 +71,12 @@ def free_megabytes(path: Path) -> int:
 
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, each entry forced to the disk; OutputError where that is impossible."""
-    if path.is_dir():
-        return
-    make_directory(path.parent)
     try:
-        path.mkdir(exist_ok=True)
+        for place in [place for place in (path, *path.parents) if not place.is_dir()][::-1]:
+            place.mkdir(exist_ok=True)
+            sync(place.parent)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
         raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
-    sync(path.parent)
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -204,8 +204,8 @@ def translate(
     """
     console.set_quiet(quiet)
     options = {**locals(), "input": input or file, "split": None if split == "auto" else False}
-    draws = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
-    draws = {name: value for name, value in draws.items() if value is not None}
+    names = ("temperature", "top_k", "top_p", "seed")
+    draws = {name: value for name in names if (value := options.pop(name)) is not None}
     if draws and not sample:
         raise UsageError(f"--{next(iter(draws)).replace('_', '-')} requires --sample")
     from nmt_cli.translation import translate as command

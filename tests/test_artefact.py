@@ -44,15 +44,6 @@ def test_an_artefact_describes_itself(made: Path) -> None:
     assert names(made.parent) == ["thing"]
 
 
-def test_nothing_is_visible_before_the_end(tmp_path: Path) -> None:
-    target, entries = tmp_path / "runs" / "x", {"steps": 1}
-    with staged(target, "thing", entries) as stage:
-        assert stage.parent == target.parent, "one file system, so that a rename is enough"
-        assert not target.exists()
-        entries["pairs"] = 7  # what is learnt on the way goes into the manifest, too
-    assert verify(target, "thing")["pairs"] == 7
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_a_failure_leaves_what_was_there(made: Path, error: type[BaseException]) -> None:
     for target in (made, made.parent / "new"):
@@ -68,11 +59,14 @@ def test_a_failure_leaves_what_was_there(made: Path, error: type[BaseException])
 def test_an_existing_artefact_is_only_replaced_when_told(made: Path) -> None:
     with pytest.raises(OutputError, match="exists already"), staged(made, "thing", {}):
         pytest.fail("no work is begun")
-    with staged(made, "thing", {}, overwrite=True) as stage:
+    entries = {"steps": 1}
+    with staged(made, "thing", entries, overwrite=True) as stage:
         write_file(stage / "new", b"new")
+        entries["pairs"] = 7  # what is learnt on the way goes into the manifest, too
+        assert stage.parent == made.parent, "one file system, so that a rename is enough"
         assert (made / "a.bin").exists(), "the old one is whole until the new one is"
-    assert names(made) == [MANIFEST, "new"]
-    assert names(made.parent) == ["thing"]
+    assert (names(made), names(made.parent)) == ([MANIFEST, "new"], ["thing"])
+    assert verify(made, "thing")["pairs"] == 7
 
 
 def test_a_reader_always_finds_an_artefact_while_it_is_replaced(made: Path) -> None:

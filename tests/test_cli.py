@@ -60,11 +60,8 @@ def test_every_command_has_help(nmt: Nmt, command: str) -> None:
     assert max(map(len, text.split("\n"))) <= 100
 
 
-def test_version(nmt: Nmt) -> None:
-    assert nmt("--version") == (0, f"nmt {__version__}\n", "")
-
-
 def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
+    assert nmt("--version") == (0, f"nmt {__version__}\n", "")
     code, out, err = nmt()
     assert code == 2
     assert "reproduce recipes/toy.yaml" in out + err

@@ -53,11 +53,9 @@ def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
         section.model_validate(section().model_dump())
 
 
-@pytest.mark.parametrize(
-    ("name", "directory"), [("toy-en-de", "toy-en-de"), ("hub:owner/name", "owner-name"), ("mine", "mine")]
-)
-def test_a_corpus_knows_its_directory(name: str, directory: str) -> None:
-    assert recipe.Corpus(name=name).directory == Path("data") / directory
+def test_a_corpus_knows_its_directory() -> None:
+    for name, directory in (("toy-en-de", "toy-en-de"), ("hub:owner/name", "owner-name"), ("mine", "mine")):
+        assert recipe.Corpus(name=name).directory == Path("data") / directory
 
 
 @pytest.mark.parametrize(
@@ -127,9 +125,8 @@ def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str, mess
 
 
 def test_all_errors_are_reported_together(read: Read) -> None:
-    text = "modle: {}\ntraining: {steps: x, warmup: 1, label_smoothing: 2}\nmodel: {norm: none-such}"
-    message = complaint(read, text)
-    for part in ("modle", "training.steps", "training.warmup", "training.label_smoothing", "model.norm", "mine.yaml"):
+    message = complaint(read, "modle: {}\ntraining: {steps: x, warmup: 1}\nmodel: {norm: none-such}")
+    for part in ("modle", "training.steps", "training.warmup", "model.norm", "mine.yaml"):
         assert part in message
 
 
@@ -153,20 +150,14 @@ def test_set_changes_one_setting(read: Read) -> None:
     assert read("training: {patience: 3}", "training.patience=null").training.patience is None
     assert read(text, "expect.bleu=[30, 35]").expect.bleu == [30.0, 35.0]
     assert read(text, "name=a=b").name == "a=b"
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
+    for override, message in (
         ("training.steps", "write it as section.key=value"),
         ("=5", "write it as section.key=value"),
         ("training.stepz=5", "did you mean 'training.steps'?"),
         ("training=5", "training must be a mapping"),
         ("training.steps.more=5", "training.steps must be a valid integer"),
-    ],
-)
-def test_a_wrong_set(read: Read, override: str, message: str) -> None:
-    assert message in complaint(read, "", override)
+    ):
+        assert message in complaint(read, "", override)
 
 
 def test_a_recipe_may_stand_on_another(read: Read, tmp_path: Path) -> None:
