@@ -280,7 +280,8 @@ def score(
 
         with Translator(model) as translator:
             lines = [translation.text for translation in translator.translate(command.source_lines(options))]
-    return (parsing.score_brackets if parsing.wanted(options) else command.score_command)(options, lines)
+    evaluate = parsing.evaluate if parsing.wanted(options) else command.evaluate
+    return command.print_report(evaluate(options, lines), options.format)
 
 
 @app.command()

@@ -33,17 +33,10 @@ class Brackets(NamedTuple):
     unparsable: int = 0  # hypotheses that are no trees
     wrong_length: int = 0  # hypotheses that are trees of another number of words
 
-    @property
-    def precision(self) -> float:
-        return 100 * self.matched / self.found if self.found else 0.0
-
-    @property
-    def recall(self) -> float:
-        return 100 * self.matched / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        return 200 * self.matched / (self.gold + self.found) if self.gold + self.found else 0.0
+    def scores(self) -> tuple[float, float, float]:
+        """Return precision, recall and F1 in percent; 0 where there is nothing to divide by."""
+        precision, recall = 100 * self.matched / (self.found or 1), 100 * self.matched / (self.gold or 1)
+        return precision, recall, 200 * self.matched / (self.found + self.gold or 1)
 
 
 def _brackets(phrases: list[Phrase], counted: Sequence[int]) -> Counter[Phrase]:
@@ -56,11 +49,7 @@ def _brackets(phrases: list[Phrase], counted: Sequence[int]) -> Counter[Phrase]:
 
 
 def compare(hypothesis: str, gold: str) -> Brackets:
-    """Count the brackets of one sentence; both trees are linear forms.
-
-    Raises:
-        ValueError: the gold line is no tree.
-    """
+    """Count the brackets of one sentence; both trees are linear forms, a ValueError says that the gold one is none."""
     phrases, gold_tags = spans(gold.split())
     counted = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
     wanted = _brackets(phrases, counted)
@@ -77,18 +66,13 @@ def compare(hypothesis: str, gold: str) -> Brackets:
 
 
 def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
-    """Return the sums over all sentences.
-
-    Raises:
-        DataError: a gold line is no tree, or none of them has a bracket.
-    """
+    """Return the sums over all sentences; a DataError says that a gold line is no tree, or none has a bracket."""
     total = Brackets()
     for number, (line, tree) in enumerate(zip(hypotheses, gold, strict=True), 1):
         try:
             total = Brackets(*map(sum, zip(total, compare(line, tree), strict=True)))
         except ValueError as error:
-            message = f"line {number:,} of the gold trees is not a linearised tree: {error}"
-            raise DataError(f"{message}. Give bracketed trees, or what nmt prepare made of them") from None
+            raise DataError(f"line {number:,} of the gold trees is not a linearised tree: {error}") from None
     if not total.gold:
         raise DataError("the gold trees have no brackets: they may be sentences. Give trees, bracketed or linearised")
     return total

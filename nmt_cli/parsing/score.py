@@ -6,11 +6,11 @@ from typing import Any
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.parsing.brackets import SIGNATURE, Brackets, compare, corpus_brackets
+from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.parsing.trees import bracketed, read
 from nmt_cli.scoring.metrics import Score
 from nmt_cli.scoring.report import Report
-from nmt_cli.scoring.score import ScoreOptions, finish, print_report, read_inputs
+from nmt_cli.scoring.score import ScoreOptions, finish, read_inputs
 
 LABELS = "labels"  # the target language of recipes/parsing.yaml
 COMPARE_WITH = (
@@ -26,24 +26,23 @@ def wanted(options: ScoreOptions) -> bool:
     return artefact.read_json(options.corpus / artefact.MANIFEST).get("tgt") == LABELS
 
 
-def score_brackets(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
-    """Score linear forms against trees (bracketed or linear), print the result and return the exit code, as score."""
-    return print_report(evaluate(options, hypotheses), options.format)
-
-
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
-    """As `scoring.score.evaluate`, for trees.
-
-    Raises:
-        UsageError: options that mean nothing for trees.
-        DataError: there is something else than trees, or line counts differ.
-    """
+    """As `scoring.score.evaluate`, for trees."""
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
         raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")
     report = read_inputs(options, hypotheses, _linearise)
     lines, gold = report.hypotheses.lines, report.references[0].lines
+    counts = corpus_brackets(lines, gold)
+    precision, recall, f1 = counts.scores()
+    complete = 100 * counts.complete / counts.sentences
+    verbose = (
+        f"precision={precision:.2f}, recall={recall:.2f}, matched={counts.matched}, gold={counts.gold}, "
+        f"found={counts.found}, complete match={complete:.2f} %, not a tree={counts.unparsable}, "
+        f"wrong number of words={counts.wrong_length}"
+    )
+    details = {"precision": precision, "recall": recall, "complete_match": complete, **counts._asdict()}
+    report.scores.append(Score("brackets", "bracket F1", f1, SIGNATURE, details, COMPARE_WITH, verbose))
     words = report.source.lines if report.source else [""] * len(gold)
-    report.scores.append(_score(corpus_brackets(lines, gold)))
     finish(report, options, lambda i: _segment(lines[i], gold[i], words[i]))
     return report
 
@@ -63,17 +62,6 @@ def _linearise(report: Report) -> None:
         report.source = report.source or replace(gold, lines=[" ".join(words) for words, _ in sentences])
 
 
-def _score(counts: Brackets) -> Score:
-    complete = 100 * counts.complete / counts.sentences
-    details = {"precision": counts.precision, "recall": counts.recall, "complete_match": complete, **counts._asdict()}
-    verbose = (
-        f"precision={counts.precision:.2f}, recall={counts.recall:.2f}, matched={counts.matched}, gold={counts.gold}, "
-        f"found={counts.found}, complete match={complete:.2f} %, not a tree={counts.unparsable}, "
-        f"wrong number of words={counts.wrong_length}"
-    )
-    return Score("brackets", "bracket F1", counts.f1, SIGNATURE, details, COMPARE_WITH, verbose)
-
-
 def _segment(hypothesis: str, gold: str, words: str) -> dict[str, Any]:
     try:
         tree = bracketed(words.split(" ") if words else [], hypothesis.split())
@@ -85,14 +73,13 @@ def _segment(hypothesis: str, gold: str, words: str) -> dict[str, Any]:
 def rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> tuple[list[list[str]], str]:
     """Return what `reproduce` shows of parsing, as [what, expected, obtained], and the signature of the scores."""
     table = []
-    for split in ("dev", "test"):
-        gold = corpus.lines(split)[1]
-        if not gold:
-            continue
-        counts, expected = corpus_brackets(hypotheses[split], gold), settings.expect.paper_f1
-        paper = f"{expected:g} (the paper)" if expected and split == "test" else ""
-        failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
-        table.append([f"{split} F1 of labelled brackets", paper, f"{counts.f1:.2f}"])
-        table.append([f"{split} precision, recall", "", f"{counts.precision:.2f}, {counts.recall:.2f}"])
-        table.append([f"{split} outputs that are no tree", "", failed])
+    for split, expected in (("dev", None), ("test", settings.expect.paper_f1)):
+        if gold := corpus.lines(split)[1]:
+            counts = corpus_brackets(hypotheses[split], gold)
+            precision, recall, f1 = counts.scores()
+            failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
+            paper = f"{expected:g} (the paper)" if expected else ""
+            table.append([f"{split} F1 of labelled brackets", paper, f"{f1:.2f}"])
+            table.append([f"{split} precision, recall", "", f"{precision:.2f}, {recall:.2f}"])
+            table.append([f"{split} outputs that are no tree", "", failed])
     return table, f"brackets by {SIGNATURE}"

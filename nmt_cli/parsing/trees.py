@@ -7,8 +7,6 @@ bracket if it is empty, TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP
 with the phrases that hold nothing else. Words stay as they are written, -LRB- and all.
 """
 
-import filecmp
-import functools
 import gzip
 import re
 import tempfile
@@ -18,57 +16,45 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, recipe
-from nmt_cli.corpus.cleaning import normalise
+from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
 Phrase = tuple[str, int, int]  # label, first word, word after the last
 _PART = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # only ASCII space separates: a word may hold a no-break space
+_ROOTS = ("", "TOP", "ROOT", "S1")
 
 
-@functools.lru_cache(4096)
 def _label(written: str) -> str:
     """Return a label without function tags and indices; -LRB- and its like are labels as a whole."""
     label = written if written[:1] in "-=" else re.sub("[-=].*", "", written)
-    if label.startswith("/"):
-        raise ValueError(f"label {label!r} begins with the slash that closes phrases")
-    if label != normalise(label):
-        raise ValueError(f"label {label!r} holds characters that cleaning would change")
+    if label.startswith("/") or label != normalise(label):
+        raise ValueError(f"label {label!r} begins with the slash that closes phrases, or cleaning would change it")
     return label
 
 
-def _tree(part: str, parts: Iterator[str], outermost: bool = False) -> Sentence:
-    """Read the bracket that `part` opens up to its end."""
-    if not part.startswith("("):
-        raise ValueError(f"{part!r} stands outside all brackets")
-    label, word, inside = _label(part[1:]), "", list[Sentence]()
-    root = outermost and label in ("", "TOP", "ROOT", "S1")
-    if not (label or root):
-        raise ValueError("a bracket inside the tree has no label")
-    while (part := next(parts, "")) != ")":
-        if not part:
-            raise ValueError("the file ends before all brackets are closed")
-        if word or (not part.startswith("(") and (inside or root)):
-            raise ValueError(f"the word {word or part!r} has no bracket with a part of speech of its own")
-        if part.startswith("("):
-            inside.append(_tree(part, parts))
+def _tree(label: str, parts: Iterator[str], root: bool = False) -> Sentence:
+    """Read what a bracket holds, up to its end: trees, or a word."""
+    words, labels = list[str](), list[str]()
+    empty = True
+    for part in parts:
+        if part == ")" and not empty:
+            return words, [label, *labels, f"/{label}"] if labels and not root else labels
+        if part.startswith("(") and (inner := _label(part[1:])):
+            inside = _tree(inner, parts)
+            words += inside[0]
+            labels += inside[1]
+        elif part not in ("(", ")") and empty and not root and next(parts, "") == ")":
+            return ([], []) if label == "-NONE-" else ([part], [label])
         else:
-            word = part
-    if word:
-        return ([], []) if label == "-NONE-" else ([word], [label])
-    if not inside:
-        raise ValueError(f"a bracket {label!r} holds nothing")
-    words, labels = ([item for sentence in inside for item in sentence[side]] for side in (0, 1))
-    return words, [label, *labels, f"/{label}"] if labels and not root else labels
+            raise ValueError(f"{part!r} cannot stand in {label!r}: every word needs a bracket with its part of speech")
+        empty = False
+    raise ValueError("the file ends before all brackets are closed")
 
 
 def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines.
-
-    Raises:
-        DataError: something is not a tree; names the line and the reason.
-    """
-    number = first = 0  # the line that is read, and the one on which its tree begins; 0: between trees
+    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines; or a DataError."""
+    number = first = 0  # the line that is read, and the one on which its tree begins
 
     def parts() -> Iterator[str]:
         nonlocal number
@@ -80,24 +66,23 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
     try:
         for part in stream:
             first = number
-            words, labels = _tree(part, stream, outermost=True)
+            if not part.startswith("("):
+                raise ValueError(f"{part!r} stands outside all brackets")
+            label = _label(part[1:])
+            words, labels = _tree(label, stream, label in _ROOTS)
             for closing in {label for label in labels if label.startswith("/")}:
                 if labels.count(closing) != labels.count(closing[1:]):  # X X /X: which X has the word?
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
             yield words, labels
-            first = 0
     except (ValueError, RecursionError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        what = f"part of the tree that begins on line {first:,}" if 0 < first < number else "a tree"
-        raise DataError(f"{name}, line {number:,} is not {what}: {error}") from None
+        raise DataError(f"{name}: the tree on lines {first:,} to {number:,} cannot be read: {error}") from None
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
     """Return the phrases of a linear form, and one part of speech per word.
 
-    A label that is closed anywhere is a phrase everywhere; the others are parts of speech.
-
-    Raises:
-        ValueError: it is no tree; says why.
+    A label that is closed anywhere is a phrase everywhere; the others are parts of speech. A ValueError says why it is
+    no tree.
     """
     closed = {label[1:] for label in labels if label.startswith("/")}
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
@@ -119,21 +104,18 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return the tree as one line of brackets under TOP, as evalb reads it: `read` gives the same sentence again.
+    """Return the tree as one line of brackets under TOP, as evalb reads it; a ValueError says why it is none.
 
-    Raises:
-        ValueError: the labels are no tree, or one of another number of words, or there are no words.
+    `read` gives the same sentence again.
     """
     tags = len(spans(labels)[1])
     if not words or tags != len(words):
         raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
-    closed, rest, parts = {label[1:] for label in labels if label.startswith("/")}, iter(words), ["(TOP"]
+    tree, rest = "(TOP", iter(words)
     for label in labels:
-        if label.startswith("/"):
-            parts[-1] += ")"
-        else:
-            parts.append(f"({label}" if label in closed else f"({label} {next(rest)})")
-    return " ".join(parts) + ")"
+        closing = label.startswith("/")
+        tree += ")" if closing else f" ({label}" if f"/{label}" in labels else f" ({label} {next(rest)})"
+    return f"{tree})"
 
 
 def linearise(corpus: recipe.Corpus, directory: Path) -> recipe.Corpus:
@@ -146,28 +128,19 @@ def linearise(corpus: recipe.Corpus, directory: Path) -> recipe.Corpus:
     changes: dict[str, Any] = {"format": "text"}
     artefact.make_directory(directory)
     for split in ("train", "dev", "test"):
-        src, tgt = f"{split}_src", f"{split}_tgt"
-        files = getattr(corpus, src)
-        if files != getattr(corpus, tgt):
-            raise UsageError(f"a file of trees holds both sides: corpus.{src} and corpus.{tgt} must be the same")
-        if split == "train":
-            changes[src], changes[tgt] = ([path] for path in _write(files, directory, split))
-        elif files:
-            changes[src], changes[tgt] = _write([files], directory, split)
+        files = getattr(corpus, f"{split}_src")
+        if files != getattr(corpus, f"{split}_tgt"):
+            raise UsageError(f"a file of trees holds both sides: corpus.{split}_src and _tgt must be the same")
+        if not files:
+            continue
+        with tempfile.TemporaryDirectory(dir=directory) as place:
+            new = [Path(place, f"{split}.{side}") for side in ("words", "labels")]
+            with new[0].open("wb") as words, new[1].open("wb") as labels:
+                for file in [files] if isinstance(files, str) else files:
+                    with (gzip.open if file.endswith(".gz") else open)(file, "rb") as lines:
+                        for sentence in read(lines, file):
+                            words.write(f"{' '.join(sentence[0])}\n".encode())
+                            labels.write(f"{' '.join(sentence[1])}\n".encode())
+            written = [str(path.replace(directory / path.name)) for path in new]
+        changes[f"{split}_src"], changes[f"{split}_tgt"] = ([path] for path in written) if split == "train" else written
     return corpus.model_copy(update=changes)
-
-
-def _write(files: list[str], directory: Path, split: str) -> list[str]:
-    """Write the two sides of a split; a file that has the same content already stays as it is."""
-    names = [f"{split}.words", f"{split}.labels"]
-    with tempfile.TemporaryDirectory(dir=directory) as place:
-        with Path(place, names[0]).open("wb") as words, Path(place, names[1]).open("wb") as labels:
-            for file in files:
-                with (gzip.open if file.endswith(".gz") else open)(file, "rb") as lines:
-                    for sentence in read(lines, file):
-                        words.write(f"{' '.join(sentence[0])}\n".encode())
-                        labels.write(f"{' '.join(sentence[1])}\n".encode())
-        for name in names:
-            if not (directory / name).exists() or not filecmp.cmp(directory / name, Path(place, name), shallow=False):
-                Path(place, name).replace(directory / name)
-    return [str(directory / name) for name in names]

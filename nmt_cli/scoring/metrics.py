@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sacrebleu import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+
 from nmt_cli.errors import DataError
 from nmt_cli.scoring import paper_bleu as paper
 
@@ -75,19 +78,6 @@ def comparable(metric: str, signature: str, reference_length: int, language: str
     return "figures with this signature on the same test set"
 
 
-def _sacrebleu(metric: str, references: Sequence[list[str]], tokenize: str = "13a", lowercase: bool = False) -> Any:
-    """Return sacreBLEU's metric with its references prepared; for the paper's BLEU, one that takes its tokens."""
-    from sacrebleu import BLEU, CHRF, TER
-
-    if metric == "chrf":
-        return CHRF(lowercase=lowercase, references=references)
-    if metric == "ter":
-        return TER(references=references)
-    if metric == "bleu":
-        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=references)
-    return BLEU(tokenize="none", smooth_method="none", force=True, references=references)
-
-
 def score_lines(
     metric: str, hypotheses: list[str], references: Sequence[list[str]], baseline: list[str] | None = None,
     *, language: str = "", tokenize: str = "13a", lowercase: bool = False,
@@ -100,42 +90,48 @@ def score_lines(
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
         raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references")
-    fold_quotes, last = metric.endswith("quotes"), 1 + len(references)
-    if metric.startswith("paper"):
-        texts = [hypotheses, *references, *([baseline] if baseline else [])]
+    scorer: Any = None
+    if metric == "bleu":
+        scorer = BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=references)
+    elif metric == "chrf":
+        scorer = CHRF(lowercase=lowercase, references=references)
+    elif metric == "ter":
+        scorer = TER(references=references)
+    if scorer:
+        result: Any = scorer.corpus_score(hypotheses, None)
+        signature = str(scorer.get_signature())
+    else:
+        fold_quotes, texts = metric.endswith("quotes"), [hypotheses, *references, *([baseline] if baseline else [])]
         tokens = [[paper.prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts]
-        result: Any = paper.multi_bleu(*tokens[:last])
+        result = paper.multi_bleu(*tokens[: 1 + len(references)])
         signature = paper.signature(language, len(references), fold_quotes=fold_quotes)
         if baseline:
             hypotheses, *references, baseline = ([line.decode() for line in lines] for lines in tokens)
-            scorer = _sacrebleu(metric, references)
-    else:
-        scorer = _sacrebleu(metric, references, tokenize, lowercase)
-        result = scorer.corpus_score(hypotheses, None)
-        signature = str(scorer.get_signature())
+            scorer = BLEU(tokenize="none", smooth_method="none", force=True, references=references)
     details, verbose = {}, ""
     if "bleu" in metric:
-        bleu = paper.MultiBleu(result.score, tuple(result.precisions), result.bp, result.sys_len, result.ref_len)
-        details, verbose = bleu.details(), bleu.verbose
+        details = {"precisions": result.precisions, "bp": result.bp, "length_ratio": result.ratio}
+        details |= {"hyp_len": result.sys_len, "ref_len": result.ref_len}
+        counts = f"BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len}"
+        verbose = f"{result.prec_str} ({counts})"
     compare_with = comparable(metric, signature, details.get("ref_len", 0), language)
     score = Score(metric, METRICS[metric], float(result.score), signature, details, compare_with, verbose)
     return score, _compare(metric, scorer, baseline, hypotheses) if baseline else None
 
 
 def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> Comparison:
-    from sacrebleu.significance import PairedTest
+    def test(kind: str) -> tuple[Any, ...]:
+        signatures, results = PairedTest([("baseline", baseline), ("this", hypotheses)], {metric: scorer}, None, kind)()
+        ((name, signature),) = signatures.items()
+        return str(signature), *results[name]
 
-    values: dict[str, Any] = {"metric": metric, "name": METRICS[metric]}
-    for test in ("ar", "bs"):
-        paired: Any = PairedTest([("baseline", baseline), ("this", hypotheses)], {metric: scorer}, None, test)
-        signatures, results = paired()
-        ((key, signature),) = signatures.items()
-        old, new = results[key]
-        values |= {f"p_{test}": float(new.p_value), f"signature_{test}": str(signature)}
-    values |= {"baseline": float(old.score), "score": float(new.score)}  # intervals are the bootstrap's
-    values |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci), "difference": float(new.score - old.score)}
-    worse = values["difference"] > 0 if metric == "ter" else values["difference"] < 0
-    return Comparison(**values, significantly_worse=worse and values["p_bs"] < SIGNIFICANT)
+    (signature_bs, old, bs), (signature_ar, _, ar) = test("bs"), test("ar")
+    difference = float(bs.score - old.score)
+    worse = difference > 0 if metric == "ter" else difference < 0
+    return Comparison(
+        metric, METRICS[metric], float(bs.p_value), signature_bs, float(old.score), float(bs.score), difference,
+        float(old.ci), float(bs.ci), float(ar.p_value), signature_ar, worse and bs.p_value < SIGNIFICANT,
+    )  # fmt: skip
 
 
 def corpus_bleu(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:

@@ -11,13 +11,14 @@ stop of a line off abbreviations and numbers too: 63,086 tokens, and another BLE
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
-from nmt_cli.errors import DataError, UsageError
+import regex  # type: ignore[import-untyped]
+from sacrebleu.metrics.bleu import BLEUScore
+
+from nmt_cli.errors import UsageError
 
 LANGUAGES = ("de", "en", "fr")
 MAX_ORDER = 4
@@ -25,7 +26,7 @@ MAX_ORDER = 4
 # replace-unicode-punctuation.perl. Full-width 1 becomes a quotation mark there, and so it does here.
 _ASCII = str.maketrans(
     "，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％", ',,""::?"")!(;"""032569784~\'-<>[]%'
-)
+) | {ord("…"): "..."}
 # Quotation marks it leaves alone, which the reference Google published writes in ASCII.
 _QUOTES = str.maketrans("„«»‚‘‹›", "\"\"\"''''")
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
@@ -40,7 +41,7 @@ _TITLES = """Adj Adm Adv Asst Bart Bldg Brig Bros Capt Cmdr Col Comdr Con Corp C
     MR MRS MS Maj Messrs Mlle Mme Mr Mrs Ms Msgr Op Ord Pfc Ph Prof Pvt Rep Reps Res Rev Rt Sen Sens Sfc Sgt Sr St
     Supt Surg"""
 _ROMAN = "II III IV VI VII VIII IX XI XII XIII XIV XV XVI XVII XVIII XIX XX"
-_PREFIXES = {
+_PREFIX_LISTS = {
     "en": f"{_CAPITALS} {_TITLES} Drs Hr v vs rev Rs Nos Nr Jan Feb Mar Apr Jun Jul Aug Sep Oct Nov Dec",
     "de": f"""{_CAPITALS} a {_SMALL} {_TITLES} {_ROMAN} {_ROMAN.lower()} Mio Mrd bzw vs usw etc MwSt ggf vgl sogen ff
         Buchst sog Std evtl Zt Chr Ltd spp sen SA jun dgl dergl Co zzt usf Dkr bzgl BSE No Nos Art Nr pp ca Ca
@@ -48,89 +49,53 @@ _PREFIXES = {
     "fr": f"""{_CAPITALS} {_SMALL} art ann apr av auj lib boul ca cf chap contr dir éd env al etc ex fasc fém fig fr hab
         ibid id inf masc MM ms pl pp SS sec sect sing sq sqq suiv sup suppl tél vb vol vs""",
 }
-_NUMERIC_PREFIXES = {"en": frozenset({"No", "Art", "pp"})}
+_PREFIXES = {language: frozenset(words.split()) for language, words in _PREFIX_LISTS.items()}
+_BEFORE_DIGITS = {"No", "Art", "pp"}  # English only
+
+# Perl's \p{IsAlnum} is Alphabetic or Nd, which Python's own `re` cannot say; its \s lacks U+001C to U+001F.
+_ALPHA, _OTHER, _NUMBER = r"\p{Alphabetic}", r"\P{Alphabetic}", r"\p{N}"
+_APOSTROPHES = {  # what stands before one and after one, and what becomes of it
+    "en": [
+        *((_OTHER, _OTHER, " ' "), (rf"[^{_ALPHA}{_NUMBER}]", _ALPHA, " ' "), (_ALPHA, _OTHER, " ' ")),
+        *((_ALPHA, _ALPHA, " '"), (_NUMBER, "s", " '")),
+    ],
+    "fr": [(_OTHER, _OTHER, " ' "), (_OTHER, _ALPHA, " ' "), (_ALPHA, _OTHER, " ' "), (_ALPHA, _ALPHA, "' ")],
+    "de": [("", "", " ' ")],
+}
 
 
 def replace_unicode_punctuation(line: str) -> str:
     """Return the line with East Asian and typographic punctuation in ASCII, as replace-unicode-punctuation.perl."""
-    line = line.translate(_ASCII).replace("…", "...")
-    if "。" in line or "．" in line:
-        line = _patterns()["stops"].sub(". ", line)
-    return line
-
-
-@cache
-def _patterns() -> dict[str, Any]:
-    # Perl's \p{IsAlnum} is Alphabetic or Nd, which Python's own `re` cannot say; its \s lacks U+001C to U+001F.
-    import regex  # type: ignore[import-untyped]
-
-    alpha, number = r"\p{Alphabetic}", r"\p{N}"
-    return {
-        "stops": regex.compile("[。．] *"),
-        "space": regex.compile(r"[^\S\x1c-\x1f]+"),
-        "controls": regex.compile(r"[\x00-\x1f]"),
-        "special": regex.compile(rf"([^{alpha}\p{{Nd}}\s.'`,\-])"),
-        "dots": regex.compile(r"\.{2,}"),
-        "comma_after": regex.compile(rf"([^{number}]),"),
-        "comma_before": regex.compile(rf",([^{number}])"),
-        "alpha": regex.compile(alpha),
-        "lower": regex.compile(r"\p{Lowercase}"),
-        "compound": regex.compile(rb"([^ \t-\r])-([^ \t-\r])"),
-        "en": [
-            (regex.compile(rf"([^{alpha}])'([^{alpha}])"), r"\1 ' \2"),
-            (regex.compile(rf"([^{alpha}{number}])'({alpha})"), r"\1 ' \2"),
-            (regex.compile(rf"({alpha})'([^{alpha}])"), r"\1 ' \2"),
-            (regex.compile(rf"({alpha})'({alpha})"), r"\1 '\2"),
-            (regex.compile(rf"({number})'(s)"), r"\1 '\2"),
-        ],
-        "fr": [
-            (regex.compile(rf"([^{alpha}])'([^{alpha}])"), r"\1 ' \2"),
-            (regex.compile(rf"([^{alpha}])'({alpha})"), r"\1 ' \2"),
-            (regex.compile(rf"({alpha})'([^{alpha}])"), r"\1 ' \2"),
-            (regex.compile(rf"({alpha})'({alpha})"), r"\1' \2"),
-        ],
-        "de": [(regex.compile("'"), " ' ")],
-    }
-
-
-@cache
-def _prefixes(language: str) -> frozenset[str]:
-    return frozenset(_PREFIXES[language].split())
+    return re.sub("[。．] *", ". ", line.translate(_ASCII))
 
 
 def moses_tokenize(line: str, language: str) -> str:
     """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped."""
     if language not in LANGUAGES:
         raise UsageError(f"paper-bleu has no tokenizer for {language!r}: it is defined for {', '.join(LANGUAGES)}")
-    patterns = _patterns()
-    text = patterns["space"].sub(" ", line)
+    text = regex.sub(r"[^\S\x1c-\x1f]+", " ", line)
     if text in ("", " "):
         return line  # as Perl does: a no-break space alone is a token to multi-bleu
-    text = " ".join(filter(None, patterns["controls"].sub("", text).split(" ")))
-    text = patterns["special"].sub(r" \1 ", text)
-    if ".." in text:
-        text = patterns["dots"].sub(lambda run: f" {_DOT * len(run[0])} ", text)
-    if "," in text:
-        text = patterns["comma_before"].sub(r" , \1", patterns["comma_after"].sub(r"\1 , ", text))
-    if "'" in text:
-        for pattern, replacement in patterns[language]:
-            text = pattern.sub(replacement, text)
+    text = " ".join(filter(None, re.sub(r"[\x00-\x1f]", "", text).split(" ")))
+    text = regex.sub(rf"([^{_ALPHA}\p{{Nd}}\s.'`,\-])", r" \1 ", text)
+    text = re.sub(r"\.{2,}", lambda run: f" {_DOT * len(run[0])} ", text)
+    text = regex.sub(rf"([^{_NUMBER}]),", r"\1 , ", text)
+    text = regex.sub(rf",([^{_NUMBER}])", r" , \1", text)
+    for before, after, apostrophe in _APOSTROPHES[language]:
+        text = regex.sub(f"({before})'({after})", rf"\1{apostrophe}\2", text)
     text = " ".join(filter(None, _split_stops(text.rstrip(" ").split(" "), language)))
     return text.translate(_ESCAPES)
 
 
 def _split_stops(words: list[str], language: str) -> list[str]:
     """Cut the final full stop off every word, except abbreviations and before a small letter."""
-    patterns, prefixes = _patterns(), _prefixes(language)
-    numeric = _NUMERIC_PREFIXES.get(language, frozenset())
     result = []
-    for i, word in enumerate(words):
-        if len(word) > 1 and word.endswith("."):
-            stem = word[:-1]
-            after = words[i + 1][:1] if i + 1 < len(words) else ""
-            inner_stop = "." in stem and patterns["alpha"].search(stem)
-            before_digit = stem in numeric and "0" <= after <= "9"
-            if not (inner_stop or stem in prefixes or patterns["lower"].match(after) or before_digit):
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        stem = word[:-1]
+        if stem and word.endswith("."):
+            abbreviation = stem in _PREFIXES[language] or ("." in stem and regex.search(_ALPHA, stem))
+            before_digit = language == "en" and stem in _BEFORE_DIGITS and "0" <= following[:1] <= "9"
+            if not (abbreviation or before_digit or regex.match(r"\p{Lowercase}", following)):
                 word = f"{stem} ."
         result.append(word)
     return result
@@ -141,7 +106,7 @@ def split_compounds(line: bytes) -> bytes:
 
     A match takes the byte on either side, so `a-b-c` is split once. On bytes, as in Perl: `a-é-c` is split twice.
     """
-    return bytes(_patterns()["compound"].sub(rb"\1 ##AT##-##AT## \2", line))
+    return re.sub(rb"([^ \t-\r])-([^ \t-\r])", rb"\1 ##AT##-##AT## \2", line)
 
 
 def prepare_line(line: str, language: str, *, fold_quotes: bool = False) -> bytes:
@@ -151,33 +116,6 @@ def prepare_line(line: str, language: str, *, fold_quotes: bool = False) -> byte
     return split_compounds(tokens) if language == "de" else tokens
 
 
-@dataclass(frozen=True)
-class MultiBleu:
-    """What multi-bleu.perl computes, lengths in tokens, named as in sacreBLEU; `str()` of it is the line it prints."""
-
-    score: float
-    precisions: tuple[float, ...]
-    bp: float
-    sys_len: int
-    ref_len: int
-
-    @property
-    def verbose(self) -> str:
-        ratio = f"{self.sys_len / self.ref_len:.3f}" if self.ref_len else "–"
-        precisions = "/".join(f"{value:.1f}" for value in self.precisions)
-        return f"{precisions} (BP={self.bp:.3f}, ratio={ratio}, hyp_len={self.sys_len}, ref_len={self.ref_len})"
-
-    def details(self) -> dict[str, Any]:
-        ratio = self.sys_len / self.ref_len if self.ref_len else None
-        lengths = {"length_ratio": ratio, "hyp_len": self.sys_len, "ref_len": self.ref_len}
-        return {"precisions": list(self.precisions), "bp": self.bp, **lengths}
-
-    def __str__(self) -> str:
-        if not self.ref_len:
-            return "BLEU = 0, 0/0/0/0 (BP=0, ratio=0, hyp_len=0, ref_len=0)"
-        return f"BLEU = {self.score:.2f}, {self.verbose}"
-
-
 def _ngrams(words: list[bytes]) -> Counter[tuple[bytes, ...]]:
     counts: Counter[tuple[bytes, ...]] = Counter()
     for order in range(1, MAX_ORDER + 1):
@@ -185,11 +123,8 @@ def _ngrams(words: list[bytes]) -> Counter[tuple[bytes, ...]]:
     return counts
 
 
-def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> MultiBleu:
+def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> BLEUScore:
     """Compute BLEU over tokens as multi-bleu.perl: separated by ASCII white space, no smoothing."""
-    if any(len(lines) != len(hypotheses) for lines in references):
-        counts = ", ".join(f"{len(lines):,}" for lines in references)
-        raise DataError(f"{len(hypotheses):,} hypotheses but {counts} references. Every line needs its own")
     correct, total = [0] * MAX_ORDER, [0] * MAX_ORDER
     hypothesis_length = reference_length = 0
     for hypothesis, *others in zip(hypotheses, *references, strict=True):
@@ -204,14 +139,13 @@ def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> Mul
             total[len(ngram) - 1] += count
             correct[len(ngram) - 1] += min(count, allowed[ngram])
     precisions = [hits / n if n else 0.0 for hits, n in zip(correct, total, strict=True)]
-    penalty = 1.0
+    penalty, score = 1.0, 0.0
     if hypothesis_length < reference_length:
         penalty = math.exp(1 - reference_length / hypothesis_length) if hypothesis_length else 0.0
-    score = 0.0
     if all(precisions) and reference_length:
-        score = penalty * math.exp(sum(math.log(precision) for precision in precisions) / MAX_ORDER)
-    percent = tuple(100 * precision for precision in precisions)
-    return MultiBleu(100 * score, percent, penalty, hypothesis_length, reference_length)
+        score = 100 * (penalty * math.exp(sum(map(math.log, precisions)) / MAX_ORDER))
+    percent = [100 * precision for precision in precisions]
+    return BLEUScore(score, correct, total, percent, penalty, hypothesis_length, reference_length)
 
 
 def signature(language: str, num_references: int, *, fold_quotes: bool = False) -> str:
@@ -224,14 +158,7 @@ def signature(language: str, num_references: int, *, fold_quotes: bool = False) 
 
 def paper_bleu(
     hypotheses: Sequence[str], *references: Sequence[str], language: str, fold_quotes: bool = False
-) -> MultiBleu:
-    """Score raw (detokenised) lines with the paper's BLEU; the language is one of LANGUAGES.
-
-    With `fold_quotes` all quotation marks are ASCII on both sides, as in the reference Google published.
-
-    Raises:
-        DataError: the numbers of lines differ.
-        UsageError: there are no rules for this language.
-    """
+) -> BLEUScore:
+    """Score raw lines; with `fold_quotes` all quotation marks are ASCII, as in the reference Google published."""
     texts = [hypotheses, *references]
     return multi_bleu(*([prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts))

@@ -1,20 +1,19 @@
 """What `score` reports: text for people, markdown for a pull request, JSON for programs."""
 
-import bisect
 import json
 import textwrap
 from dataclasses import dataclass, field
 from typing import Any
+
+import sacrebleu
 
 from nmt_cli import __version__
 from nmt_cli.errors import printable
 from nmt_cli.scoring.metrics import Comparison, Score, corpus_bleu
 
 SHOWN = 3  # segments of each kind
-LENGTHS = (10, 20, 30, 40, 50)  # upper ends of ranges of ten words of the reference
 HEADINGS = {"worst": "Worst segments", "best": "Best segments"}
 HEADINGS |= {"lost": "Most lost against the baseline", "gained": "Most gained over the baseline"}
-COMPARISON = ("metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomisation)")
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class Segment:
         return f"line {self.line:,}, chrF2 {self.chrf:.1f}{versus}"
 
     def texts(self) -> list[tuple[str, str]]:
-        """Return the texts with their labels, in reading order."""
         rows = [("source", self.source), *(("reference", text) for text in self.references)]
         rows += [("hypothesis", self.hypothesis), ("baseline", self.baseline)]
         return [(label, text) for label, text in rows if text is not None]
@@ -91,11 +89,12 @@ class Report:
     @property
     def copies(self) -> int | None:
         """How many hypotheses are their source; None where there is no source."""
-        pairs = zip(self.hypotheses.lines, self.source.lines, strict=True) if self.source else []
-        return sum(bool(line) and line == source for line, source in pairs) if self.source else None
+        if self.source is None:
+            return None
+        return sum(line == source != "" for line, source in zip(self.hypotheses.lines, self.source.lines, strict=True))
 
     def changes(self) -> tuple[int, int]:
-        """Return how many segments are better and worse than the baseline's, by chrF2."""
+        """Return how many segments have a better chrF2 than the baseline's, and how many a worse one."""
         return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
     def extremes(self) -> dict[str, list[Segment]]:
@@ -108,20 +107,18 @@ class Report:
         return groups if self.details else {}
 
     def lengths(self) -> list[dict[str, Any]]:
-        """Return the BLEU of each range of reference lengths that occurs."""
-        ranges: dict[int, list[Segment]] = {}
-        for segment in self.segments:
-            ranges.setdefault(bisect.bisect_left(LENGTHS, len(segment.references[0].split())), []).append(segment)
-        names, rows = [*(f"{high - 9} to {high}" for high in LENGTHS), f"over {LENGTHS[-1]}"], []
-        for place, inside in sorted(ranges.items()):
-            references = [list(lines) for lines in zip(*(segment.references for segment in inside), strict=True)]
-            bleu, _ = corpus_bleu([segment.hypothesis for segment in inside], *references)
-            rows.append({"words": names[place], "segments": len(inside), "bleu": bleu})
+        """Return the BLEU of each range of ten words of the reference that occurs."""
+        rows = []
+        for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
+            inside = [s for s in self.segments if first <= (len(s.references[0].split()) or 1) <= last]
+            if inside:
+                references = map(list, zip(*(segment.references for segment in inside), strict=True))
+                bleu, _ = corpus_bleu([segment.hypothesis for segment in inside], *references)
+                words = f"{first} to {last}" if first < 51 else "over 50"
+                rows.append({"words": words, "segments": len(inside), "bleu": bleu})
         return rows
 
     def json(self) -> str:
-        import sacrebleu
-
         names = ["scores", "comparisons", "empty", "copies", "language", "test_set", "hypotheses", "references"]
         names += ["source", "baseline", "warnings", "gated", "failures"]
         values = {name: getattr(self, name) for name in names}
@@ -134,12 +131,12 @@ class Report:
         """Return what was scored, and what is odd about it."""
         count, against = len(self.hypotheses.lines), ", ".join(text.name for text in self.references)
         copies = "" if self.copies is None else f", {self.copies:,} copied from the source"
-        lines = f"{count:,} line{'s' * (count != 1)}, {self.empty:,} empty{copies}"
-        return f"{self.hypotheses.name} against {against}: {lines}"
+        lines = "line" if count == 1 else "lines"
+        return f"{self.hypotheses.name} against {against}: {count:,} {lines}, {self.empty:,} empty{copies}"
 
     def _comparison(self) -> tuple[list[list[str]], str]:
-        """Return the rows of the comparison with the baseline, and what to know about them."""
-        rows = []
+        """Return the table of the comparison with the baseline, its header first, and what to know about it."""
+        rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomisation)"]]
         for c in self.comparisons:
             scores = [f"{c.baseline:.2f} ± {c.baseline_ci:.2f}", f"{c.score:.2f} ± {c.score_ci:.2f}"]
             rows.append([c.name, *scores, f"{c.difference:+.2f}", f"{c.p_bs:.4f}", f"{c.p_ar:.4f}"])
@@ -149,57 +146,53 @@ class Report:
         return rows, f"{note} ±: 95 % interval, 1,000 bootstrap samples; randomisation: 10,000 trials."
 
     def text(self) -> str:
-        lines = [self._counts(), ""]
-        width = 2 + max(len(score.name) for score in self.scores)
+        width, scores = 2 + max(len(score.name) for score in self.scores), []
         for score in self.scores:
-            lines.append(f"{score.name:<{width}}{score.score:<7.2f}{score.verbose}".rstrip())
+            scores.append(f"{score.name:<{width}}{score.score:<7.2f}{score.verbose}".rstrip())
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
-            lines += [" " * width + note for note in notes]
+            scores += [" " * width + note for note in notes]
+        blocks = [[self._counts()], scores]
         if self.baseline:
             rows, note = self._comparison()
-            widths = [max(map(len, column)) for column in zip(COMPARISON, *rows, strict=True)]
-            lines += ["", f"Against {self.baseline.name}"]
-            for first, *cells in (COMPARISON, *rows):
-                right = [f"{cell:>{size}}" for cell, size in zip(cells, widths[1:], strict=True)]
-                lines.append("  ".join([f"{first:<{widths[0]}}", *right]))
-            lines.append(note)
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            table = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+            blocks.append([f"Against {self.baseline.name}", *table, note])
         if self.details:
-            lines += ["", "BLEU by words in the reference"]
-            lines += [f"  {row['words']:<10}{row['bleu']:6.2f}  {row['segments']:,} segments" for row in self.lengths()]
+            lines = (f"  {row['words']:<10}{row['bleu']:6.2f}  {row['segments']:,} segments" for row in self.lengths())
+            blocks.append(["BLEU by words in the reference", *lines])
         for name, group in self.extremes().items():
             for i, segment in enumerate(group):
-                lines += ["", *([] if i else [HEADINGS[name]]), f"  {segment.heading()}"]
-                lines += [f"    {label:<12}{text[:1000]}" for label, text in segment.texts()]
+                texts = [f"    {label:<12}{text[:1000]}" for label, text in segment.texts()]
+                blocks.append([*([] if i else [HEADINGS[name]]), f"  {segment.heading()}", *texts])
         if self.gated:
-            lines += ["", *([f"gate failed: {failure}" for failure in self.failures] or ["gate passed"])]
-        return "\n".join(printable(line, 2000) for line in lines)
+            blocks.append([f"gate failed: {failure}" for failure in self.failures] or ["gate passed"])
+        return "\n\n".join("\n".join(printable(line, 2000) for line in block) for block in blocks)
 
     def markdown(self) -> str:
         """Return GitHub's markdown, for a job summary or a comment."""
         verdict = "" if not self.gated else " ❌" if self.failures else " ✅"
-        lines = [f"### {self.scores[0].name} {self.scores[0].score:.2f}{verdict}"]
-        lines += [f"\n**Gate failed:** {_cell(failure)}" for failure in self.failures]
-        lines += [f"\n**Warning:** {_cell(warning)}" for warning in self.warnings]
-        lines += ["", _cell(self._counts()), "", "| metric | score | counts and signature | compare with |"]
-        lines.append("|:--|--:|:--|:--|")
+        blocks = [f"### {self.scores[0].name} {self.scores[0].score:.2f}{verdict}"]
+        blocks += [f"**Gate failed:** {_cell(failure)}" for failure in self.failures]
+        blocks += [f"**Warning:** {_cell(warning)}" for warning in self.warnings]
+        rows = [["metric", "score", "counts and signature", "compare with"]]
         for score in self.scores:
             signature = "`" + score.signature.replace("|", "\\|") + "`"
             counts = f"{score.verbose}<br>" if score.verbose else ""
-            note = _cell(score.compare_with)
-            lines.append(f"| {score.name} | **{score.score:.2f}** | {counts}{signature} | {note} |")
+            rows.append([score.name, f"**{score.score:.2f}**", counts + signature, _cell(score.compare_with)])
+        blocks += [_cell(self._counts()), _table(rows, "|:--|--:|:--|:--|")]
         if self.baseline:
             rows, note = self._comparison()
-            lines += ["", f"**Against {_cell(self.baseline.name)}**", *_table(COMPARISON, rows), "", note]
+            blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows), note]
         if self.details:
             rows = [[row["words"], f"{row['bleu']:.2f}", f"{row['segments']:,}"] for row in self.lengths()]
-            lines += _table(("words in the reference", "BLEU", "segments"), rows)
+            blocks.append(_table([["words in the reference", "BLEU", "segments"], *rows]))
         for name, group in self.extremes().items():
-            lines += ["", f"<details><summary>{HEADINGS[name]}</summary>", ""]
+            blocks.append(f"<details><summary>{HEADINGS[name]}</summary>\n")
             for segment in group:
                 texts = [f"| {label} | {_cell(text)} |" for label, text in segment.texts()]
-                lines += ["", f"| {segment.heading()} | |", "|:--|:--|", *texts]
-            lines += ["", "</details>"]
-        return "\n".join(lines)
+                blocks.append("\n".join([f"| {segment.heading()} | |", "|:--|:--|", *texts]))
+            blocks.append("</details>")
+        return "\n\n".join(blocks)
 
 
 def _cell(value: str) -> str:
@@ -208,7 +201,7 @@ def _cell(value: str) -> str:
     return "".join(f"\\{mark}" if mark in "|`*_[]~#@" else mark for mark in escaped)
 
 
-def _table(header: tuple[str, ...], rows: list[list[str]]) -> list[str]:
-    """Return a markdown table: the first column is text, the others are aligned right."""
-    rule = "|".join([":--", *["--:"] * (len(header) - 1)])
-    return ["", f"| {' | '.join(header)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in rows)]
+def _table(rows: list[list[str]], rule: str = "") -> str:
+    """Return a markdown table, header first; without a rule the first column is text, the others are aligned right."""
+    header, *lines = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([header, rule or "|:--" + "|--:" * (len(rows[0]) - 1) + "|", *lines])

@@ -5,11 +5,13 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from sacrebleu import BLEU, CHRF
 
 from nmt_cli import artefact, console
 from nmt_cli.corpus.readers import split_lines
@@ -19,6 +21,7 @@ from nmt_cli.scoring.paper_bleu import LANGUAGES
 from nmt_cli.scoring.report import Report, Segment, Text, plain
 
 DOWNLOAD_SECONDS = 60.0
+_BLEU, _CHRF = BLEU(effective_order=True), CHRF()  # of sentences
 
 
 @dataclass(frozen=True)
@@ -43,44 +46,28 @@ class ScoreOptions:
     segments: Path | None = None
     format: str = "text"
 
-    def check(self) -> None:
-        """Refuse options that do not go together, before anything is read."""
-        if sum((bool(self.references), self.test_set is not None, self.corpus is not None)) != 1:
-            raise UsageError("give the references in one way: --reference FILE, --test-set NAME or --corpus DIRECTORY")
-        if self.fail_under is not None and not 0 <= self.fail_under <= 100:
-            raise UsageError(f"--fail-under must be between 0 and 100, not {self.fail_under}")
-        if self.fail_under is not None and self.metrics[:1] == ("ter",):
-            raise UsageError("--fail-under needs a first --metric of which more is better; TER is an error rate")
-        if self.fail_if_worse and self.baseline is None:
-            raise UsageError("--fail-if-worse needs --baseline FILE, the hypotheses to compare with")
 
-
-def read(path: Path | None) -> Text:
-    """Read a file; standard input for None or "-"."""
+def _read(path: Path | None) -> Text:
     if path is not None and str(path) != "-":
-        return _text(path.read_bytes(), str(path))
-    if sys.stdin is None:
+        name, data = str(path), path.read_bytes()
+    elif sys.stdin is not None:
+        name, data = "standard input", sys.stdin.buffer.read()
+    else:
         raise MissingError("standard input is closed. Name a file of hypotheses")
-    return _text(sys.stdin.buffer.read(), "standard input")
-
-
-def _text(data: bytes, name: str) -> Text:
     return Text(name, split_lines(data, name), sha256(data).hexdigest())
 
 
-def _read_corpus(directory: Path, split: str) -> tuple[Text, Text, str]:
-    """Return the source and target text of a prepared corpus's split, and its target language."""
+def _read_corpus(directory: Path, split: str) -> tuple[list[Text], Text, str]:
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
     manifest = artefact.verify(directory, "corpus", content=False)
-    texts = []
-    for name in (f"{split}.src", f"{split}.tgt"):
-        if name not in manifest["files"]:
-            raise MissingError(f"{directory} has no {name}. Choose another --split, or prepare the corpus with one")
-        texts.append(read(directory / name))
-        if texts[-1].sha256 != manifest["files"][name]["sha256"]:
-            raise DataError(f"{directory / name} is damaged: it is not what was prepared. Run nmt prepare again")
-    return texts[0], texts[1], str(manifest["tgt"])
+    if f"{split}.tgt" not in manifest["files"]:
+        raise MissingError(f"{directory} has no {split} set. Choose another --split, or prepare the corpus with one")
+    source, target = (_read(directory / f"{split}.{side}") for side in ("src", "tgt"))
+    for text in (source, target):
+        if text.sha256 != manifest["files"][Path(text.name).name]["sha256"]:
+            raise DataError(f"{text.name} is damaged: it is not what was prepared. Run nmt prepare again")
+    return [target], source, str(manifest["tgt"])
 
 
 def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
@@ -95,31 +82,33 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
-    timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_SECONDS)
     try:
         return Path(dataset.get_source_file(pair)), [Path(file) for file in dataset.get_reference_files(pair)]
     except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
         raise DownloadError(
-            f"test set {name} {pair} is not in {SACREBLEU_DIR} and {(dataset.data or ['it'])[0]} could not be fetched "
-            f"({str(getattr(error, 'reason', None) or error)[:60]}). Run again with a network, copy that directory "
-            "from elsewhere, or use --reference"
+            f"cannot fetch test set {name} {pair} from {dataset.data[0]}: {str(error)[:60]}. "
+            f"Run again with a network, copy {SACREBLEU_DIR} from elsewhere, or use --reference"
         ) from None
-    finally:
-        socket.setdefaulttimeout(timeout)
 
 
 def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | None]:
     """Return references, source where there is one, and the language of the references where it is known."""
-    options.check()
+    if bool(options.references) + (options.test_set is not None) + (options.corpus is not None) != 1:
+        raise UsageError("give the references in one way: --reference FILE, --test-set NAME or --corpus DIRECTORY")
+    if options.fail_under is not None and not 0 <= options.fail_under <= 100:
+        raise UsageError(f"--fail-under must be between 0 and 100, not {options.fail_under}")
+    if options.fail_under is not None and options.metrics[:1] == ("ter",):
+        raise UsageError("--fail-under needs a first --metric of which more is better; TER is an error rate")
+    if options.fail_if_worse and options.baseline is None:
+        raise UsageError("--fail-if-worse needs --baseline FILE, the hypotheses to compare with")
     if options.corpus is not None:
-        source, target, language = _read_corpus(options.corpus, options.split)
-        return [target], source, language
+        return _read_corpus(options.corpus, options.split)
     references, source_file = list(options.references), options.source
     if options.test_set is not None:
         source_file, references = _test_set(options.test_set, options.language_pair)
-    language = (options.language_pair or "").partition("-")[2]
-    return [read(path) for path in references], read(source_file) if source_file else None, language or None
+    texts, source = [_read(path) for path in references], _read(source_file) if source_file else None
+    return texts, source, (options.language_pair or "").partition("-")[2] or None
 
 
 def source_lines(options: ScoreOptions) -> list[str]:
@@ -133,19 +122,16 @@ def source_lines(options: ScoreOptions) -> list[str]:
 def read_inputs(
     options: ScoreOptions, hypotheses: list[str] | None, convert: Callable[[Report], None] | None = None
 ) -> Report:
-    """Return a report that has its inputs, after `convert` changed them, but no scores yet.
-
-    Raises:
-        UsageError, MissingError, DownloadError: there is no such input.
-        DataError: the inputs are empty, or their numbers of lines differ.
-    """
+    """Return a report without scores; a DataError says that the inputs, as `convert` changed them, do not fit."""
     references, source, language = _references(options)
     if hypotheses is None:
-        scored = read(options.hypothesis)
+        scored = _read(options.hypothesis)
     else:
-        scored = _text("".join(f"{line}\n" for line in hypotheses).encode(), "the model's output")
-    baseline = read(options.baseline) if options.baseline else None
+        hashed = sha256("".join(f"{line}\n" for line in hypotheses).encode()).hexdigest()
+        scored = Text("the model's output", hypotheses, hashed)
+    baseline = _read(options.baseline) if options.baseline else None
     report = Report(scored, references, source, baseline, options.language or language, options.test_set)
+    report.gated, report.details = options.fail_under is not None or options.fail_if_worse, options.details
     if convert:
         convert(report)
     texts = [scored, *report.references, *(text for text in (report.source, baseline) if text)]
@@ -158,17 +144,18 @@ def read_inputs(
 
 
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
-    """Score what the options name, or these hypotheses instead of a file's; raises what `read_inputs` does."""
+    """Score what the options name, or these hypotheses instead of a file's."""
     report = read_inputs(options, hypotheses)
     language = report.language or ""
     metrics = options.metrics or ("bleu", "chrf", *(["paper-bleu"] if language in ("de", "fr") else []))
     if any(name.startswith("paper") for name in metrics) and language not in LANGUAGES:
         raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
-    references = [text.lines for text in report.references]
-    baseline = report.baseline.lines if report.baseline else None
-    how: dict[str, Any] = {"language": language, "tokenize": options.tokenize, "lowercase": options.lowercase}
     for metric in dict.fromkeys(metrics):
-        score, comparison = score_lines(metric, report.hypotheses.lines, references, baseline, **how)
+        score, comparison = score_lines(
+            metric, report.hypotheses.lines, [text.lines for text in report.references],
+            report.baseline.lines if report.baseline else None,
+            language=language, tokenize=options.tokenize, lowercase=options.lowercase,
+        )  # fmt: skip
         report.scores.append(score)
         report.comparisons += [comparison] if comparison else []
     finish(report, options)
@@ -189,7 +176,6 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
         report.warnings.append(
             f"{what} the filtered newstest2014. The paper and most others score all 3,003 lines: --test-set wmt14/full"
         )
-    report.gated = options.fail_under is not None or options.fail_if_worse
     if options.fail_under is not None and not first.score >= options.fail_under:
         report.failures.append(f"{first.name} {first.score:.4f} is below --fail-under {options.fail_under:g}")
     if options.fail_if_worse and (row := report.comparisons[0]).significantly_worse:
@@ -197,34 +183,23 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
             f"{row.name} {row.score:.2f} is significantly worse than the baseline's {row.baseline:.2f} "
             f"(p = {row.p_bs:.4f}, paired bootstrap)"
         )
-    report.details = options.details
     if options.details or options.segments or report.baseline:
-        report.segments = list(_segments(report, details))
+        report.segments = [_segment(report, i, details(i)) for i in range(len(lines))]
     if options.segments:
         rows = "".join(json.dumps(plain(segment), ensure_ascii=False) + "\n" for segment in report.segments)
         artefact.replace_file(options.segments, rows.encode())
 
 
-def _segments(report: Report, details: Callable[[int], dict[str, Any]]) -> Iterator[Segment]:
-    from sacrebleu import BLEU, CHRF
-
-    bleu, chrf = BLEU(effective_order=True), CHRF()
-    for i, line in enumerate(report.hypotheses.lines):
-        references = [text.lines[i] for text in report.references]
-        scores = [float(metric.sentence_score(line, references).score) for metric in (bleu, chrf)]
-        source = report.source.lines[i] if report.source else None
-        baseline = report.baseline.lines[i] if report.baseline else None
-        baseline_chrf = None if baseline is None else float(chrf.sentence_score(baseline, references).score)
-        yield Segment(i + 1, line, references, scores[0], scores[1], source, baseline, baseline_chrf, details(i))
-
-
-def score_command(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
-    """Score, print the result on stdout, and return the exit code: 0, or 1 where the gate fails."""
-    return print_report(evaluate(options, hypotheses), options.format)
+def _segment(report: Report, i: int, details: dict[str, Any]) -> Segment:
+    line, references = report.hypotheses.lines[i], [text.lines[i] for text in report.references]
+    source, baseline = (text.lines[i] if text else None for text in (report.source, report.baseline))
+    bleu, chrf = (float(metric.sentence_score(line, references).score) for metric in (_BLEU, _CHRF))
+    baseline_chrf = None if baseline is None else float(_CHRF.sentence_score(baseline, references).score)
+    return Segment(i + 1, line, references, bleu, chrf, source, baseline, baseline_chrf, details)
 
 
 def print_report(report: Report, format: str) -> int:
-    """Print the report on stdout, warnings and failures on stderr, and return the exit code."""
+    """Print the report on stdout, warnings and failures on stderr; return 1 where the gate fails, else 0."""
     output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     if sys.stdout is None:
         raise OutputError("standard output is closed: there is nowhere to print the score")
