@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from types import FrameType
 
@@ -17,21 +18,16 @@ def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise _Terminated
 
 
-def _command() -> None:
+def _command() -> int:
     from nmt_cli.cli import run
 
-    raise SystemExit(run())
+    return run()
 
 
-def _flush() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
-def _exit_code(work: Callable[[], None]) -> int:
+def _exit_code(work: Callable[[], int | None]) -> int:
     """Do `work`, print what failed on one line, and return the exit code."""
     try:
-        work()
+        return work() or 0
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
     except BrokenPipeError:
@@ -42,15 +38,12 @@ def _exit_code(work: Callable[[], None]) -> int:
         return TERMINATED
     except (NmtError, OSError) as error:
         if os.environ.get("NMT_DEBUG"):
-            import traceback
-
             traceback.print_exc()
         failure = from_os_error(error) if isinstance(error, OSError) else error
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         if sys.stderr is not None:
             print(f"nmt {command}".rstrip() + f": error: {printable(failure, 600)}", file=sys.stderr)
         return failure.exit_code
-    return 0
 
 
 def main() -> None:
@@ -58,7 +51,8 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGTERM, _terminate)
     code = _exit_code(_command)
-    code = _exit_code(_flush) or code  # while a failure can still be reported
+    if sys.stdout is not None:
+        code = _exit_code(sys.stdout.flush) or code  # while a failure can still be reported
     if code == BROKEN_PIPE:  # the interpreter would flush again and complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)

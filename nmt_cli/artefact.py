@@ -1,7 +1,6 @@
 """Directories that describe themselves: staged, fsynced, hashed, committed by one rename, verified on load.
 
-All changes the package makes to files it will trust later go through this module, so that a test can stop the program
-at each of them in turn. Wherever it stops, a reader finds either the old artefact or the new one, never a mixture.
+Wherever the program stops, a reader finds either the old artefact or the new one, never a mixture.
 """
 
 import contextlib
@@ -44,8 +43,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingError(f"{path} is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is damaged: {str(error)[:100]}") from None
+    except (ValueError, RecursionError):
+        value = None
     if not isinstance(value, dict):
         raise DataError(f"{path} is damaged: it is not a JSON object")
     return value
@@ -67,29 +66,24 @@ def sync(path: Path) -> None:
 
 def free_megabytes(path: Path) -> int:
     """Return the free megabytes of the file system that holds `path` or its nearest existing parent."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return shutil.disk_usage(path).free // 1_000_000
+    return shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free // 1_000_000
 
 
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, each entry forced to the disk; OutputError where that is impossible."""
-    if path.is_dir():
-        return
-    make_directory(path.parent)
     try:
-        path.mkdir(exist_ok=True)
+        for place in [place for place in (path, *path.parents) if not place.is_dir()][::-1]:
+            place.mkdir(exist_ok=True)
+            sync(place.parent)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
         raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
-    sync(path.parent)
 
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a new file and force it to the disk."""
     with path.open("xb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    sync(path)
 
 
 def open_to_others(path: Path) -> None:
@@ -102,7 +96,7 @@ def open_to_others(path: Path) -> None:
 def beside(path: Path, before: str, after: str = "") -> Path:
     """Return a name made from that of `path`, in the same directory; also of ".", which has no name to pathlib."""
     named = path if path.name else path.absolute()
-    return named.parent / f"{before}{named.name}{after}"
+    return named.with_name(f"{before}{named.name}{after}")
 
 
 def _temporary(path: Path) -> Path:
@@ -134,9 +128,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory so that no half of it keeps its name: rename first, then delete."""
+    """Remove a directory, if it is there, so that no half of it keeps its name: rename first, then delete."""
     trash = _temporary(path)
-    path.rename(trash)
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
@@ -156,8 +151,7 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
             raise OutputError(f"{target} was created by another process meanwhile")
         try:
             if target.exists():
-                with contextlib.suppress(FileNotFoundError):
-                    remove_tree(aside)
+                remove_tree(aside)
                 target.rename(aside)
             stage.rename(target)
         except OSError as error:
@@ -165,17 +159,14 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a reader has put the old one back: again
                 raise
     sync(target.parent)
-    with contextlib.suppress(FileNotFoundError):
-        remove_tree(aside)
+    remove_tree(aside)
 
 
 @contextlib.contextmanager
 def staged(target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty directory to fill; on leaving, describe it and commit it as `target` by one rename.
 
-    Args:
-        kind: what it is ("corpus", "checkpoint", "model"); a loader asks for it by this name.
-        entries: JSON-like values to keep in the manifest. May be filled until the block ends.
+    `entries` go into the manifest and may be filled until the block ends. A loader asks for the `kind` by name.
     """
     restore(target)
     if target.exists() and not overwrite:
@@ -207,19 +198,16 @@ def present(directory: Path) -> bool:
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
     """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files."""
-    if not present(directory) and not directory.is_dir():
-        raise MissingError(f"{directory} is not there")
+    restore(directory)
     manifest = read_json(directory / MANIFEST)
-    if manifest.get("format") != FORMAT_VERSION:
-        raise DataError(f"{directory} has format {manifest.get('format')}; nmt {__version__} reads {FORMAT_VERSION}")
-    if manifest.get("kind") != kind:
-        raise DataError(f"{directory} holds a {manifest.get('kind')}, not a {kind}")
+    stored = f"{manifest.get('kind')} of format {manifest.get('format')}"
+    if stored != f"{kind} of format {FORMAT_VERSION}":
+        raise DataError(f"{directory} holds a {stored}, not a {kind} of format {FORMAT_VERSION}")
     for name, expected in manifest["files"].items():
         path = directory / name
-        if not path.is_file():
-            raise DataError(f"{path} is missing: the {kind} is damaged")
-        if path.stat().st_size != expected["bytes"] or (content and sha256(path) != expected["sha256"]):
-            raise DataError(f"{path} is damaged: it is not the file that was written")
+        same = path.is_file() and path.stat().st_size == expected["bytes"]
+        if not same or (content and sha256(path) != expected["sha256"]):
+            raise DataError(f"{path} is damaged: it is missing or not the file that was written")
     return manifest
 
 
@@ -230,9 +218,7 @@ def locked(directory: Path, what: str) -> Iterator[None]:
     with (directory / ".lock").open("a+") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise  # a file system without locks is not a busy one
+        except (BlockingIOError, PermissionError):
             file.seek(0)
             holder = file.read(200).strip() or "another process"
             raise BusyError(f"{what} {directory} is in use by {holder}. Wait for it or choose another place") from None

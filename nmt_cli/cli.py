@@ -1,6 +1,5 @@
 """The command line: parse, call one function, return its exit code. Nothing heavy is imported before it is needed."""
 
-import dataclasses
 import os
 import sys
 from functools import partial
@@ -30,11 +29,10 @@ def run() -> int:
     try:
         return int(app(prog_name="nmt", standalone_mode=False) or 0)
     except TyperException as error:
-        if not error.format_message():  # nmt alone: the help is printed already
+        message, command = error.format_message().rstrip("."), " ".join(["nmt", *sys.argv[1:2]])
+        if not message:  # nmt alone: the help is printed already
             return UsageError.exit_code
-        raise UsageError(
-            f"{error.format_message().rstrip('.')}. See: {' '.join(['nmt', *sys.argv[1:2]])} --help"
-        ) from None
+        raise UsageError(f"{message}. See: {command} --help") from None
 
 
 def _option(text: str, *names: str, default: str | None = None, panel: str | None = None, **other: Any) -> Any:
@@ -42,10 +40,11 @@ def _option(text: str, *names: str, default: str | None = None, panel: str | Non
     return typer.Option(*names, help=text, show_default=default or True, rich_help_panel=panel, **other)
 
 
-def _build(kind: type[Options], parameters: dict[str, Any]) -> Options:
-    """Make a dataclass of options from those of a command's parameters that have the name of a field and a value."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    chosen = {name: value for name, value in parameters.items() if name in names and value is not None}
+def _build(kind: type[Options], parameters: dict[str, Any], *others: str) -> Options:
+    """Make a dataclass of options from a command's parameters, `others` left out; None leaves a field its default."""
+    if stray := parameters.keys() - kind.__annotations__ - set(others):
+        raise TypeError(f"{kind.__name__} has no field for {stray}")
+    chosen = {name: value for name, value in parameters.items() if name not in others and value is not None}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
 
@@ -79,11 +78,6 @@ def _root(
     """Root options."""
 
 
-Precision = Literal["auto", "fp32", "bf16", "int8"]
-Quantization = Literal["float32", "bfloat16", "int8"]
-Role = Literal["encoder", "decoder", "cross"]
-Switch = Literal["auto", "off"]
-Tokenizers = Literal["13a", "intl", "char", "zh", "none"]
 METRICS = (
     "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first one gates. Default: bleu, chrf, "
     "and paper-bleu for German and French"
@@ -123,14 +117,14 @@ def prepare(
     """
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
-    from nmt_cli.recipe import Corpus
 
     console.set_quiet(quiet)
-    parameters = locals()
-    typed = {name: value for name, value in parameters.items() if name in Corpus.model_fields}
-    settings = choose(corpus, typed, out, set_ or [])
+    files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
+    what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
+    settings = choose(corpus, what, out, set_ or [])
     out = out or settings.directory
-    command.prepare(_as_text(settings, out), out, _build(command.PrepareOptions, parameters))
+    options = command.PrepareOptions(mirror, workers, overwrite, dry_run, strict)
+    command.prepare(_as_text(settings, out), out, options)
 
 
 @app.command()
@@ -170,8 +164,6 @@ def average_checkpoints(
     out: Annotated[Path | None, _directory("The model", default="RUN/model")] = None,
 ) -> None:
     """Average a run's last checkpoints."""
-    if not run.is_dir():
-        raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")
     from nmt_cli.training.average import average
 
     model, steps = average(run, last, out)
@@ -184,14 +176,16 @@ def translate(
     input: Annotated[Path | None, _file("Lines to translate", "--input", "-i", default="stdin")] = None,
     output: Annotated[Path | None, _file("Appears when complete", "--output", "-o", default="stdout")] = None,
     models: Annotated[list[Path] | None, _model("The model; repeat it for an ensemble", "--model")] = None,
-    precision: Annotated[Precision, _option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "int8"], _option("Arithmetic; auto: int8 on CPUs made for it")
+    ] = "auto",
     workers: Annotated[int | None, _number("Processes", default="one per core, or per GPU", min=1)] = None,
     strict: Annotated[bool, _option("Refuse input that is not UTF-8", "--strict")] = False,
     quiet: Quiet = False,
     beam: Annotated[int | None, _search("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, _search("Length penalty", min=0)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
-    split: Annotated[Switch, _option("Cutting long lines at sentence ends", panel="Search")] = "auto",
+    split: Annotated[Literal["auto", "off"], _option("Cutting long lines at sentence ends", panel="Search")] = "auto",
     prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
     score_pairs: Annotated[Path | None, _file("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", metavar=None)] = False,
@@ -209,15 +203,16 @@ def translate(
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
     console.set_quiet(quiet)
-    parameters = {**locals(), "input": input or file, "split": None if split == "auto" else False}
-    unused = [name for name in ("temperature", "top_k", "top_p", "seed") if parameters[name] is not None]
-    if unused and not sample:
-        raise UsageError(f"--{unused[0].replace('_', '-')} requires --sample")
+    options = {**locals(), "input": input or file, "split": None if split == "auto" else False}
+    names = ("temperature", "top_k", "top_p", "seed")
+    draws = {name: value for name in names if (value := options.pop(name)) is not None}
+    if draws and not sample:
+        raise UsageError(f"--{next(iter(draws)).replace('_', '-')} requires --sample")
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.candidates import Sampling
 
-    parameters["sampling"] = _build(Sampling, parameters) if sample else None
-    return command.translate(_build(command.TranslateOptions, parameters))
+    options["sampling"] = Sampling(**draws) if sample else None
+    return command.translate(_build(command.TranslateOptions, options, "file", "sample", "quiet"))
 
 
 @app.command()
@@ -241,19 +236,12 @@ def reproduce(
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     from nmt_cli import reproduce as command
+    from nmt_cli.parsing import score as parsing
 
-    corpus = _as_text(settings.corpus, data)
-    rows = None
-    if settings.corpus.format == "trees":
-        from nmt_cli.parsing import score as parsing
-
-        rows = parsing.rows
-    code = command.reproduce(settings, _build(command.ReproduceOptions, locals()), rows)
+    options = command.ReproduceOptions(data, run, mirror, workers, dry_run, _as_text(settings.corpus, data))
+    code = command.reproduce(settings, options, parsing.rows if settings.corpus.format == "trees" else None)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
-        from nmt_cli.parsing.score import evaluate as score_trees
-        from nmt_cli.reporting.report import report as write
-
-        console.say(f"{write(run, data=data, score_trees=score_trees)} shows all of it")
+        report(run, data=data)
     return code
 
 
@@ -262,7 +250,7 @@ def score(
     hypothesis: Annotated[Path | None, typer.Argument(help="Hypotheses, one a line; - for stdin")] = None,
     model: Annotated[Path | None, _directory("Translate the sources with this model first")] = None,
     metrics: Annotated[list[str] | None, _option(METRICS, "--metric", metavar="NAME")] = None,
-    tokenize: Annotated[Tokenizers, _option("sacreBLEU's tokeniser")] = "13a",
+    tokenize: Annotated[Literal["13a", "intl", "char", "zh", "none"], _option("sacreBLEU's tokeniser")] = "13a",
     lowercase: Annotated[bool, _option("Ignore case", "--lowercase")] = False,
     language: Annotated[str | None, _option("Of the hypotheses, for paper-bleu", metavar="CODE")] = None,
     details: Annotated[bool, _option("Length buckets, best and worst segments", "--details")] = False,
@@ -285,7 +273,7 @@ def score(
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as command
 
-    options = _build(command.ScoreOptions, locals())
+    options = _build(command.ScoreOptions, locals(), "model", "command", "parsing")
     lines = None
     if model is not None:
         from nmt_cli.translation.translator import Translator
@@ -338,7 +326,7 @@ def attend(
     translation: Annotated[str | None, _option("Shown instead of the model's own", metavar="TEXT")] = None,
     output: Annotated[Path, _file("The page", "--output", "-o")] = Path("attention.html"),
     png: Annotated[Path | None, _file("Also a picture; needs matplotlib")] = None,
-    role: Annotated[Role, _option("Shown first, and in the terminal")] = "encoder",
+    role: Annotated[Literal["encoder", "decoder", "cross"], _option("Shown first, and in the terminal")] = "encoder",
     layer: Annotated[int | None, _number("Layer shown first", default="the last", min=1)] = None,
     head: Annotated[int | None, _number("Head shown first", default="the sharpest", min=1)] = None,
 ) -> int:
@@ -348,7 +336,7 @@ def attend(
     """
     from nmt_cli.reporting import attend as command
 
-    return command.attend(text, _build(command.AttendOptions, locals()))
+    return command.attend(text, _build(command.AttendOptions, locals(), "text", "command"))
 
 
 @app.command()
@@ -356,7 +344,9 @@ def export(
     model: Annotated[Path, typer.Argument(help="A model directory, or a run such as runs/base")],
     to: Annotated[Literal["hf", "ctranslate2"], _option("hf is transformers")],
     out: Annotated[Path, _directory("The new directory")],
-    quantization: Annotated[Quantization | None, _option("For ctranslate2", default="float32")] = None,
+    quantization: Annotated[
+        Literal["float32", "bfloat16", "int8"] | None, _option("For ctranslate2", default="float32")
+    ] = None,
     lines: Annotated[Path | None, _file("Sentences to compare on", default="the corpus's dev set")] = None,
 ) -> int:
     """Hand a model to another toolkit, with proof.
@@ -386,7 +376,6 @@ def _as_text(corpus: Any, data: Path) -> Any:
     """Return the corpus section, of trees as one of plain text files beside `data`."""
     if corpus.format == "text":
         return corpus
-    from nmt_cli.artefact import beside
     from nmt_cli.parsing.trees import linearise
 
-    return linearise(corpus, beside(data, "", "-text"))
+    return linearise(corpus, Path(f"{data}-text"))

@@ -1,7 +1,4 @@
-"""What a person sees while a command works: progress, tables and log lines, all on stderr.
-
-stdout belongs to results. On a terminal progress is one live line; elsewhere it is a plain line now and then.
-"""
+"""What a person sees while a command works: progress, tables and log lines, all on stderr; stdout is for results."""
 
 import sys
 import time
@@ -72,38 +69,29 @@ class Progress:
         self.what, self.total, self.unit, self.every = what, total, unit, every
         self.done = self.first = done
         self.start = self.last = time.monotonic()
+        self.plain = _quiet or sys.stderr is None or not sys.stderr.isatty()
         self._live: Any = None
 
     def __enter__(self) -> "Progress":
-        if not _quiet and sys.stderr is not None and sys.stderr.isatty():
-            from rich import progress
+        if not self.plain:
+            from rich.progress import Progress, TextColumn
 
-            columns = [
-                *progress.Progress.get_default_columns(),
-                progress.TextColumn("{task.fields[text]}", markup=False),
-            ]
+            columns = *Progress.get_default_columns(), TextColumn("{task.fields[text]}", markup=False)
             # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
-            self._live = progress.Progress(
-                *columns, console=_console(), redirect_stdout=False, redirect_stderr=False, transient=True
-            )
+            self._live = Progress(*columns, console=_console(), redirect_stdout=False, transient=True)
             self._live.add_task(self.what, total=self.total, completed=self.done, text="")
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
+        if self._live:
             self._live.stop()
-
-    @property
-    def plain(self) -> bool:
-        """True when stderr is not a terminal, so that progress is worth lines of its own."""
-        return self._live is None
 
     def advance(self, count: int = 1, text: str = "") -> None:
         """Count `count` more units done; `text` is shown beside the bar."""
         self.done += count
         now = time.monotonic()
-        if self._live is not None:
+        if self._live:
             self._live.update(self._live.task_ids[0], completed=self.done, text=f"{self.done:,} {self.unit} {text}")
         elif self.every is not None and now - self.last >= self.every:
             self.last = now
@@ -112,9 +100,4 @@ class Progress:
             of = f" of {self.total:,}" if self.total else ""
             say(f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f}/s{left}{', ' + text if text else ''}")
 
-    def line(self, text: str) -> None:
-        """Print a log line above the live line."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False)
-        else:
-            say(text)
+    line = staticmethod(say)  # Rich prints it above the live line

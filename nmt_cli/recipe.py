@@ -1,24 +1,20 @@
-"""The recipe: every setting of a run, typed, with unit, range and default, read from strict YAML.
+"""The recipe: every setting of a run with its type, range and default (those of the paper's base model).
 
-A recipe file names only what differs from the defaults below, which are the paper's base model. A value is read by its
-setting's type, never by YAML's guess (PyYAML reads `3e-4` as text and `no` as False). Unknown keys, wrong types and
-values out of range are reported all together, each with its path and the nearest valid key.
+A value is read by its setting's type, never by YAML's guess (PyYAML reads `3e-4` as text and `no` as False).
 """
 
 import difflib
-import typing
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from nmt_cli import __version__
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError, MissingError, UsageError
-
-MAX_BYTES = 1 << 20  # `nmt prepare FILE` may be pointed at a corpus by mistake
 
 
 class Section(BaseModel):
@@ -30,20 +26,10 @@ class Section(BaseModel):
     @classmethod
     def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
         hint: Any = cls.model_fields[str(info.field_name)].annotation
-        is_list, is_section = typing.get_origin(hint) is list, isinstance(hint, type) and issubclass(hint, Section)
+        is_list, is_section = get_origin(hint) is list, isinstance(hint, type) and issubclass(hint, Section)
         if value is None or (isinstance(value, str) and value.lower() in ("", "~", "null", "none")):
-            return None if type(None) in typing.get_args(hint) else [] if is_list else {} if is_section else value
+            return None if type(None) in get_args(hint) else [] if is_list else {} if is_section else value
         return [value] if is_list and not isinstance(value, list) else value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _ignore_unknown(cls, values: Any, info: ValidationInfo) -> Any:
-        """Drop unknown settings of a stored recipe, and list them in the context; the model's must all be keys."""
-        if info.context is None or cls is Model or not isinstance(values, dict):
-            return values
-        unknown = [name for name in values if name not in cls.model_fields]
-        info.context.extend(f"{cls.__name__.lower()}.{name}" for name in unknown)
-        return {name: value for name, value in values.items() if name not in unknown}
 
 
 class Cleaning(Section):
@@ -192,43 +178,38 @@ for _name, _values in list(NAMED_CORPORA.items()):
 
 
 class _Loader(yaml.BaseLoader):
-    """Leaves every value as text; refuses tags, anchors, aliases and repeated keys."""
+    """Leaves every value as text; refuses repeated keys."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if event.anchor or getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(None, None, "tags, anchors and aliases are not allowed", event.start_mark)
-        node: Any = super().compose_node(parent, index)
-        keys = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
-        for i, key in enumerate(keys):
-            if key.value in [before.value for before in keys[:i]]:
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node, names = super().compose_mapping_node(anchor), []
+        for key, _ in node.value:
+            if key.value in names:
                 raise yaml.MarkedYAMLError(None, None, f"key {key.value!r} occurs twice", key.start_mark)
+            names.append(key.value)
         return node
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_BYTES:
+    if path.stat().st_size > 1 << 20:  # `nmt prepare FILE` may be pointed at a corpus by mistake
         raise UsageError(f"{path} is too large for a recipe")
     try:
         values = _Loader(path.read_bytes()).get_single_data() or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{line} is not valid YAML: {' '.join(str(problem).split())[:120]}") from None
+        raise UsageError(f"{path}{line} is not valid YAML: {str(problem)[:120]}") from None
     if not isinstance(values, dict):
         raise UsageError(f"{path} must be a mapping of keys to values")
     return values
 
 
-def _find(path: Path, named_in: Path | None = None) -> Path:
-    """Return the recipe file: beside the one that names it as its base, of this path, else the package's own."""
+def _find(path: Path, beside: Path = Path()) -> Path:
+    """Return the recipe file: in `beside`, of this path, else the package's own."""
     package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
-    beside = [named_in.parent / path] if named_in else []
-    for candidate in (*beside, path, package / path, package.parent / path):
+    for candidate in (beside / path, path, package / path, package.parent / path):
         if candidate.is_file():
             return candidate
-    name = f"{named_in}: no recipe {path}, its base" if named_in else f"no recipe {path}"
-    raise MissingError(f"{name}. Give the path of a recipe file, such as recipes/toy.yaml")
+    raise MissingError(f"no recipe {path}. Give the path of a recipe file, such as recipes/toy.yaml")
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
@@ -240,53 +221,42 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _keys(values: dict[str, Any], section: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every key, as its section and its name."""
+def _keys(values: dict[str, Any], section: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key."""
     for name, value in values.items():
-        yield section, name
-        yield from _keys(value, f"{section}.{name}".lstrip(".")) if isinstance(value, dict) else ()
+        yield section + name
+        yield from _keys(value, f"{section}{name}.") if isinstance(value, dict) else ()
 
 
 def _complaint(error: Any) -> str:
     """Return one of pydantic's errors in the words of a recipe."""
-    path, value = ".".join(map(str, error["loc"])), str(error["input"])[:40]
+    path = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        section, _, name = path.rpartition(".")
-        keys = list(_keys(to_plain(Recipe())))
-        siblings = [key for parent, key in keys if parent == section]
-        elsewhere = [f"{parent}.{key}" for parent, key in keys if key == name]
-        nearest = difflib.get_close_matches(name, siblings, 1, 0.5) or elsewhere
-        advice = f"did you mean {nearest[0]!r}?" if nearest else f"valid keys: {', '.join(siblings)}"
+        keys, name = list(_keys(to_plain(Recipe()))), path.rpartition(".")[2]
+        nearest = [key for key in keys if key.endswith(f".{name}")] or difflib.get_close_matches(path, keys, 1)
+        advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(Recipe.model_fields)}"
         return f"unknown key {path[:80]!r}; {advice}"
     rule = "a mapping of keys to values" if error["type"] == "model_type" else error["msg"].partition(",")[0]
-    for pydantics, ours in (
-        ("Input should be ", ""),
-        ("a valid integer", "a whole number"),
-        ("a valid boolean", "true or false"),
-    ):
-        rule = rule.replace(pydantics, ours)
-    return f"{path or 'it'} must be {rule}, not {value!r}"
+    return f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
 
 
-def _contradictions(recipe: Recipe) -> list[str]:
-    """Return complaints about settings that are valid alone and wrong together."""
-    corpus, expect, errors = recipe.corpus, recipe.expect, []
+def _contradictions(recipe: Recipe) -> Iterator[str]:
+    """Yield complaints about settings that are valid alone and wrong together."""
+    corpus, expect = recipe.corpus, recipe.expect
     if recipe.averaging.last > recipe.training.keep_checkpoints:
-        errors.append("averaging.last is larger than training.keep_checkpoints: what it averages would be gone")
+        yield "averaging.last is larger than training.keep_checkpoints: what it averages would be gone"
     if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
-        errors.append("model.d_model must be even for sinusoidal positions")
+        yield "model.d_model must be even for sinusoidal positions"
     if len(corpus.train_src) != len(corpus.train_tgt):
-        errors.append("corpus.train_src and corpus.train_tgt must name as many files")
+        yield "corpus.train_src and corpus.train_tgt must name as many files"
     if expect.dev_steps != sorted(set(expect.dev_steps)):
-        errors.append("expect.dev_steps must rise")
-    for name in ("pairs", "bleu"):
-        span = getattr(expect, name)
-        if span and (len(span) != 2 or span[0] > span[1]):
-            errors.append(f"expect.{name} must be two numbers: lowest and highest")
-    for name in ("dev_perplexity", "dev_bleu"):
-        if len(getattr(expect, name)) not in (0, len(expect.dev_steps)):
-            errors.append(f"expect.{name} must have as many numbers as expect.dev_steps")
-    return errors
+        yield "expect.dev_steps must rise"
+    for name, span in (("pairs", expect.pairs), ("bleu", expect.bleu)):
+        if len(span) not in (0, 2) or span != sorted(span):
+            yield f"expect.{name} must be two numbers: lowest and highest"
+    for name, curve in (("dev_perplexity", expect.dev_perplexity), ("dev_bleu", expect.dev_bleu)):
+        if len(curve) not in (0, len(expect.dev_steps)):
+            yield f"expect.{name} must have as many numbers as expect.dev_steps"
 
 
 def _corpus_name(values: dict[str, Any]) -> Any:
@@ -295,19 +265,15 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
-    """Build a recipe from nested dicts of plain values, or raise a UsageError that names every wrong one."""
-    named = NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})
-    values = merge({"corpus": named}, values)
-    ignored: list[str] = []
+    """Build a recipe from nested dicts, or raise a UsageError that names every wrong value."""
+    values = merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
     try:
-        recipe = Recipe.model_validate(values, context=ignored if stored else None)
-        errors = _contradictions(recipe)
+        recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
+        errors = list(_contradictions(recipe))
     except ValidationError as invalid:
         errors = [_complaint(error) for error in invalid.errors()]
     if errors:
         raise UsageError(f"{where}: {'; '.join(errors)}")
-    if ignored:
-        warn(f"{where} has settings that nmt {__version__} does not have; they are ignored: {', '.join(ignored)}")
     return recipe
 
 
@@ -326,16 +292,14 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe file and apply `key.key=value` overrides."""
     path = _find(path)
     values = _read_yaml(path)
-    base = values.pop("base", None)
-    if base is not None:
-        lower = _read_yaml(_find(Path(str(base)), path))
+    if base := values.pop("base", None):
+        lower = _read_yaml(_find(Path(str(base)), path.parent))
         if "base" in lower:
             raise UsageError(f"{path}: its base {base} has a base itself; name the lowest one and repeat what changes")
         if _corpus_name(values) not in (None, _corpus_name(lower)):
             lower.pop("expect", None)  # figures of other text
         values = merge(lower, values)
-    for text in overrides:
-        values = merge(values, override(text))
+    values = reduce(merge, map(override, overrides), values)
     values["name"] = values.get("name") or path.stem
     return from_plain(values, str(path))
 
@@ -343,16 +307,20 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
 def load_stored(path: Path) -> Recipe:
     """Read the recipe of a run or a model, which another version of nmt may have written.
 
-    Settings that this version does not have are ignored with a warning; but unknown ones of the model, whose weights
-    would compute another function, are a DataError.
+    Unknown settings are ignored with a warning; but those of the model, which computes something else, are a DataError.
     """
-    if not path.is_file():
-        raise MissingError(f"{path} is missing")
     try:
-        return from_plain(_read_yaml(path), str(path), stored=True)
+        values = _read_yaml(path)
+        recipe = from_plain(values, str(path), stored=True)
+        unknown = sorted({*_keys(values)} - {*_keys(to_plain(recipe))})
+        if any(key.startswith("model.") for key in unknown):
+            raise UsageError(f"{path}: unknown settings: {', '.join(unknown)}")
     except UsageError as error:
         advice = f"A newer nmt than this one ({__version__}) wrote it, so update nmt; or it was edited"
         raise DataError(f"{error}. {advice}") from None
+    if unknown:
+        warn(f"{path} has settings that nmt {__version__} does not have; they are ignored: {', '.join(unknown)}")
+    return recipe
 
 
 def to_plain(section: Section) -> dict[str, Any]:

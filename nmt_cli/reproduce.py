@@ -18,12 +18,13 @@ from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
 from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_id
 
 # Makes the lines of the table of scores, [what, expected, obtained], and a signature of how they were computed.
-Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], tuple[list[list[str]], str]]
+Table = tuple[list[list[str]], str]
+Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], Table]
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Where a reproduction reads and writes. `corpus` is what to prepare where it is not the recipe's as it stands."""
+    """Where a reproduction reads and writes; `corpus` is prepared instead of the recipe's."""
 
     data: Path
     run: Path
@@ -36,8 +37,7 @@ class ReproduceOptions:
 def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | None = None) -> int:
     """Play a recipe from raw text to a score beside the expected one, and return the exit code.
 
-    Killed or stopped anywhere, the same command goes on from there. Under `accelerate launch` all processes train and
-    the first one does the rest.
+    Under `accelerate launch` all processes train and the first one does the rest.
     """
     from nmt_cli.training.train import TrainOptions, train
 
@@ -65,10 +65,8 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
 def _prepare(settings: recipe.Recipe, options: ReproduceOptions) -> None:
     corpus, exists = options.corpus or settings.corpus, artefact.present(options.data)
     if exists and (options.dry_run or (corpus.name not in recipe.NAMED_CORPORA and not corpus.train_src)):
-        say(f"{options.data} is prepared already")
         return  # where the recipe brings no text of its own, the user prepared it
-    if not options.dry_run:
-        say(f"1/5 prepare {options.data}")
+    say(f"1/5 prepare {options.data}")
     prepare(corpus, options.data, PrepareOptions(options.mirror, options.workers, dry_run=options.dry_run))
 
 
@@ -102,8 +100,7 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
             say(f"4/5 translate {split}: {len(sources):,} lines, beam {decoding.beam}, alpha {decoding.alpha}")
             translations = translator.translate(sources, **recipe.to_plain(decoding))
             hypotheses[split] = [translation.text for translation in translations]
-            text = "".join(f"{line}\n" for line in hypotheses[split])
-            artefact.replace_file(run.directory / f"{split}.hyp", text.encode())
+            artefact.replace_file(run.directory / f"{split}.hyp", "\n".join([*hypotheses[split], ""]).encode())
     stamp = {"made_by": translations_id(run.model, decoding)}
     artefact.replace_file(run.directory / TRANSLATIONS, artefact.json_bytes(stamp))
     return hypotheses
@@ -127,28 +124,24 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows) -> None:
         say(f"  source      {source[i]}\n  reference   {references[i]}\n  translation {hypotheses['test'][i]}\n")
 
 
-def _bleu_rows(
-    settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]
-) -> tuple[list[list[str]], str]:
-    rows: list[list[str]] = []
-    signature, expect, generated = "", settings.expect, corpus.manifest.get("generated")
-    for split, paper in (("dev", expect.paper_dev_bleu), ("test", expect.paper_bleu)):
-        references = corpus.lines(split)[1]
+def _bleu_rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> Table:
+    expect, language, generated = settings.expect, settings.corpus.tgt, corpus.manifest.get("generated")
+    rows, signature = [], ""
+    for split, band, paper in (("dev", [], expect.paper_dev_bleu), ("test", expect.bleu, expect.paper_bleu)):
+        lines, references = hypotheses[split], corpus.lines(split)[1]
         if not references:
             continue
-        bleu, signature = corpus_bleu(hypotheses[split], references)
-        band = expect.bleu if split == "test" else []
+        bleu, signature = corpus_bleu(lines, references)
         rows.append([f"{split} BLEU (sacreBLEU)", f"{band[0]:g} to {band[1]:g}" if band else "", f"{bleu:.2f}"])
         if band and bleu < band[0]:
             warn(f"test BLEU {bleu:.2f} is less than {band[0]:g}, the least expected. nmt doctor RUN says why")
-        if not generated and settings.corpus.tgt in LANGUAGES:
-            score = paper_bleu(hypotheses[split], references, language=settings.corpus.tgt).score
-            title = f"{split} BLEU as in the paper (tokenised, compounds split)"
-            rows.append([title, f"{paper:g} (the paper)" if paper else "", f"{score:.2f}"])
+        if language in LANGUAGES and not generated:
+            title, score = f"{split} BLEU as in the paper", paper_bleu(lines, references, language=language).score
+            expected = f"{paper:g} (the paper)" if paper else ""
+            rows.append([f"{title} (tokenised, compounds split)", expected, f"{score:.2f}"])
         if split == "test":
-            rows.append(["test chrF2", "", f"{corpus_chrf(hypotheses['test'], references)[0]:.2f}"])
-    if generated and settings.corpus.src == "en":
-        source, references = corpus.lines("test")
-        right, total = pronoun_accuracy(source, hypotheses["test"], references)
-        rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
+            rows.append(["test chrF2", "", f"{corpus_chrf(lines, references)[0]:.2f}"])
+        if split == "test" and generated and settings.corpus.src == "en":
+            right, total = pronoun_accuracy(corpus.lines(split)[0], lines, references)
+            rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
     return rows, f"sacreBLEU {signature}"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli import __main__, __version__, errors
+from nmt_cli import __main__, __version__, cli, errors
+from nmt_cli.translation.candidates import Sampling
 
 COMMANDS = ["prepare", "train", "average-checkpoints", "translate", "reproduce", "score"]
 COMMANDS += ["export", "import", "report", "doctor", "attend"]
@@ -59,11 +60,8 @@ def test_every_command_has_help(nmt: Nmt, command: str) -> None:
     assert max(map(len, text.split("\n"))) <= 100
 
 
-def test_version(nmt: Nmt) -> None:
-    assert nmt("--version") == (0, f"nmt {__version__}\n", "")
-
-
 def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
+    assert nmt("--version") == (0, f"nmt {__version__}\n", "")
     code, out, err = nmt()
     assert code == 2
     assert "reproduce recipes/toy.yaml" in out + err
@@ -81,7 +79,7 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("train", 2, "Missing argument 'RECIPE'"),
         ("train mine.yaml", 66, "no recipe mine.yaml"),
         ("train recipes/base.yaml", 66, "nmt prepare wmt14-en-de"),  # recipes come with the package
-        ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'num_layers'?; unknown key 'training.warm"),
+        ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
         ("prepare --src a.en", 2, "--tgt"),
         ("prepare --src a.en --tgt a.de", 65, "2"),
@@ -100,6 +98,12 @@ def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, 
     (tmp_path / "empty").write_text("")
     assert message in complaint(nmt(*words.split()), code)
     assert not (tmp_path / "data" / "mine").exists()
+
+
+def test_an_option_that_no_field_takes_is_noticed() -> None:
+    assert cli._build(Sampling, {"seed": 5, "top_k": None, "quiet": True}, "quiet") == Sampling(seed=5)
+    with pytest.raises(TypeError, match="sead"):
+        cli._build(Sampling, {"sead": None})
 
 
 def test_score_gate(nmt: Nmt, tmp_path: Path) -> None:

@@ -29,13 +29,9 @@ def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, m
     assert settings.expect.source
 
 
-def test_no_two_recipes_share_a_run() -> None:
-    names = [recipe.load(ROOT / path).name for path in PATHS]
-    assert len(set(names)) == len(names)
-
-
 def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
     rows = {}
+    assert len({recipe.load(ROOT / path).name for path in PATHS}) == len(PATHS), "two recipes share a run"
     for path in TABLE_3:
         settings = recipe.load(ROOT / path)
         assert settings.averaging.last == 1
@@ -66,11 +62,11 @@ def test_table_3_differs_from_base_in_its_row_only() -> None:
     base = recipe.to_plain(recipe.load(ROOT / "recipes" / "base.yaml"))
     for path in TABLE_3:
         changed = recipe.differences(base, recipe.to_plain(recipe.load(ROOT / path)))
-        knobs = [change for change in changed if not change.startswith(("name", "expect", "averaging.last: 5 -> 1"))]
+        settings = [change for change in changed if not change.startswith(("name", "expect", "averaging.last: 5 -> 1"))]
         row = paper.table_3(recipe.load(ROOT / path))
         assert row
         allowed = {change.partition("=")[0].rpartition(".")[2] for change in row.name.split()[1:]} | {"max_length"}
-        assert {knob.partition(":")[0].rpartition(".")[2] for knob in knobs} <= allowed
+        assert {setting.partition(":")[0].rpartition(".")[2] for setting in settings} <= allowed
 
 
 def _different() -> dict[str, Path]:

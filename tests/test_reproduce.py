@@ -13,9 +13,11 @@ from nmt_cli.reproduce import ReproduceOptions, reproduce
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics
 
+Played = tuple[recipe.Recipe, ReproduceOptions]
+
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path) -> tuple[recipe.Recipe, ReproduceOptions]:
+def played(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path) -> Played:
     """A tiny recipe reproduced once."""
     directory = tmp_path_factory.mktemp("reproduced")
     settings = recipe.load(tiny_recipe_file)
@@ -36,18 +38,14 @@ def test_a_dry_run_says_what_it_takes_before_anything_is_prepared(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_stage_leaves_its_artefact(played: tuple[recipe.Recipe, ReproduceOptions]) -> None:
-    _, options = played
+def test_every_stage_leaves_its_artefact_and_again_nothing_is_done(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, options = played
     corpus = open_corpus(options.data, content=True)
     assert artefact.verify(options.run / "model", "model")["steps"] == [10, 20, 30]
     for split in ("dev", "test"):
         assert len(read_lines(options.run / f"{split}.hyp")) == len(corpus.lines(split)[0]) == 20
-
-
-def test_again_does_nothing_and_says_the_same(
-    played: tuple[recipe.Recipe, ReproduceOptions], capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings, options = played
     watched = [*options.data.iterdir(), *options.run.glob("checkpoints/*"), *options.run.glob("*.hyp")]
     before = [(path, path.stat().st_mtime_ns) for path in watched]
     capsys.readouterr()
@@ -55,17 +53,14 @@ def test_again_does_nothing_and_says_the_same(
     said = capsys.readouterr()
     assert [(path, path.stat().st_mtime_ns) for path, _ in before] == before
     assert "4/5 translate" not in said.err  # the translations of this very model are kept
-    score = corpus_bleu(read_lines(options.run / "test.hyp"), open_corpus(options.data).lines("test")[1])[0]
+    score = corpus_bleu(read_lines(options.run / "test.hyp"), corpus.lines("test")[1])[0]
     assert f"{score:.2f}" in said.err
     assert said.out == ""
-    steps = [r["step"] for r in metrics.read(options.run / "metrics.jsonl") if "nll" in r]
-    assert steps == [5, 10, 15, 20, 25, 30]
+    assert [r["step"] for r in metrics.read(options.run / "metrics.jsonl") if "nll" in r] == [5, 10, 15, 20, 25, 30]
 
 
 def test_what_was_expected_stands_beside_what_came(
-    tiny_recipe_file: Path,
-    played: tuple[recipe.Recipe, ReproduceOptions],
-    capsys: pytest.CaptureFixture[str],
+    tiny_recipe_file: Path, played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only what is expected differs from the run's recipe, so that nothing is trained."""
     changes = ("bleu=[98,100]", "paper_bleu=31.5", "paper_dev_bleu=32.5", "dev_steps=[30]", "dev_perplexity=[123]")
@@ -79,7 +74,7 @@ def test_what_was_expected_stands_beside_what_came(
     assert re.search(r"nmt: warning: test BLEU \S+ is less than 98", said)
 
 
-def test_goes_on_where_something_is_missing(played: tuple[recipe.Recipe, ReproduceOptions], tmp_path: Path) -> None:
+def test_goes_on_where_something_is_missing(played: Played, tmp_path: Path) -> None:
     settings, options = played
     run = tmp_path / "run"
     shutil.copytree(options.run, run)
@@ -92,19 +87,17 @@ def test_goes_on_where_something_is_missing(played: tuple[recipe.Recipe, Reprodu
 
 
 def test_the_command_writes_the_report_after_it(
-    played: tuple[recipe.Recipe, ReproduceOptions], tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]
+    played: Played, tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, options = played
     page = options.run / "report.html"
     assert not page.exists()
     cli.reproduce(tiny_recipe_file, data=options.data, run=options.run, workers=1)
-    assert f"{page} shows all of it" in capsys.readouterr().err
+    assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000
 
 
-def test_of_trees_other_rows_are_shown(
-    played: tuple[recipe.Recipe, ReproduceOptions], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_trees_other_rows_are_shown(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
     settings, options = played
     lines: dict[str, list[str]] = {}
 
