@@ -274,7 +274,7 @@ def test_the_one_best_token_drawn_is_greedy_search() -> None:
 
 def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     scores = torch.tensor([[1.0, 2.0, 0.5, -1.0]], dtype=DOUBLE).repeat(10_000, 1)
-    points = torch.arange(10_000, dtype=DOUBLE) / 10_000
+    points = torch.arange(10_000, dtype=DOUBLE)[:, None] / 10_000
     for draw, kept in (
         (Sampling(), 4),
         (Sampling(top_k=2), 2),
