@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,20 +32,7 @@ MAX_RETRIES = 3  # how often a source is halved
 SAMPLE_BITS, PLACE_BITS = 12, 20  # of a segment's key: as many samples of a line, and segments in a line
 MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
 
-
 Lines = Iterable[str | None]  # None: the next one has not come yet
-
-
-@dataclass
-class Counts:
-    """What a Translator has done so far."""
-
-    lines: int = 0  # read
-    tokens: int = 0  # of the translations
-    split: int = 0  # lines that were cut into several segments
-    cut: int = 0  # lines too long for the model, whose end was left out
-    prefixes_cut: int = 0  # the same of prefixes
-    retried: int = 0  # translations that were empty or repeated themselves and were made again in halves
 
 
 @dataclass(frozen=True)
@@ -67,9 +54,9 @@ class Translator:
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    On a CPU it searches in one process per core, on several GPUs in one per GPU (in this process if CUDA has been used
-    in it before, which a fork cannot share, or in a launched job). These processes start with the first translation and
-    end when the Translator is closed, is garbage, or this process ends.
+    It searches in one process per core, or per GPU (in this process alone if CUDA has been used in it before, which a
+    fork cannot share, or in a launched job). These processes start with the first translation and end when the
+    Translator is closed, is garbage, or this process ends.
 
     Args:
         models: model directories; several need one and the same tokenizer.
@@ -79,6 +66,8 @@ class Translator:
     Attributes:
         recipe: of the first model.
         models: as `for_inference` returns them, on `device`; `dtype` is their arithmetic.
+        counts: what happened so far: "lines" read, "tokens" of translations, lines "split" or "cut", "prefixes cut",
+            translations "retried" in halves.
         idle: True while every line that was read is translated: then an iterator of lines may wait for the next one.
     """
 
@@ -110,8 +99,8 @@ class Translator:
     ) -> None:
         self._weights, self.tokenizer, self.recipe, self.device = weights, tokenizer, settings, device
         self.max_length = min(model.settings.max_length for model in weights)
-        self.counts, self.idle = Counts(), True
-        self._devices, self._busy = [device], False
+        self.counts: Counter[str] = Counter()
+        self._devices, self._busy, self.idle = [device], False, True
         self._workers: Workers | None = None
 
     @classmethod
@@ -154,18 +143,13 @@ class Translator:
         sampling: Sampling | None = None,
         prefixes: Lines | None = None,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order, while lines are read.
+        """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
         Up to CHUNK_LINES are read ahead, so that neighbours in a batch are of similar length. Where the next line is
-        not there yet, let `lines` yield None: those before it are then translated meanwhile. A line without text has
-        an empty translation. For settings that are None see `recipe.decoding`.
+        not there yet, let `lines` yield None: those before it are then translated meanwhile. For settings that are
+        None see `recipe.Decoding`.
 
         Args:
-            lines: to translate.
-            beam: hypotheses kept; 1 is greedy search.
-            alpha: of the length penalty.
-            extra_length: longest translation: the source plus this many tokens.
-            n_best: hypotheses per line.
             split: whether to cut long lines at sentence ends, and to try failed translations again in halves.
             sampling: draw `n_best` translations instead of searching.
             prefixes: for each line what its translation must begin with.
@@ -211,7 +195,7 @@ class Translator:
                 self.close()  # its processes are still searching
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[ScoredTranslation]:
-        """Yield the scores of given translations: of every (source, translation), in order."""
+        """Yield the scores of every (source, translation), in order."""
         alpha = self.recipe.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
@@ -229,11 +213,10 @@ class Translator:
 
 @dataclass
 class _Line:
-    """A line on its way."""
+    """A line on its way: its segments, once for each sample that is drawn, and how many have no result yet."""
 
-    number: int
-    drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
-    open: int = 0  # segments without a result
+    drafts: list[list[Segment]]
+    open: int = 0
 
 
 class _Lines:
@@ -241,10 +224,10 @@ class _Lines:
 
     def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, split: bool, samples: int) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
-        self.lines, self.split, self.samples = iter(lines), split, samples
-        trained = translator.recipe.corpus.cleaning.max_tokens if split else None
-        self.limit = min(trained or translator.max_length, translator.max_length)
-        self.prefixes = None if prefixes is None else iter(prefixes)
+        self.lines, self.prefixes = iter(lines), None if prefixes is None else iter(prefixes)
+        self.split, self.samples, self.limit = split, samples, translator.max_length
+        if split:
+            self.limit = min(translator.recipe.corpus.cleaning.max_tokens or self.limit, self.limit)
         self.read, self.ended = 0, False
         self.pending: deque[_Line] = deque()  # read and not given back
         self.queue: deque[Segment] = deque()  # to be searched
@@ -257,69 +240,61 @@ class _Lines:
             while self.queue:
                 yield self.queue.popleft()
             if not self.ended:
-                self._add(self._chunk())
+                self._read_chunk()
             elif not self.pending:
                 return
             if not self.queue:
                 yield None
 
-    def _chunk(self) -> list[str]:
-        """Read the lines that are there, up to a chunk."""
-        chunk: list[str] = []
-        size = 0
+    def _read_chunk(self) -> None:
+        """Queue the lines that are there, up to a chunk, long segments first: neighbours in a batch are then alike."""
+        segments: list[Segment] = []
+        size, last = 0, self.read + CHUNK_LINES
         self.translator.idle = not self.pending
-        while len(chunk) < CHUNK_LINES and size < CHUNK_CHARACTERS:
-            line = next(self.lines, self)
-            if isinstance(line, _Lines):
+        while self.read < last and size < CHUNK_CHARACTERS:
+            try:
+                text = next(self.lines)
+            except StopIteration:
                 self.ended = True
                 break
-            if line is None:
+            if text is None:
                 time.sleep(POLL_SECONDS if self.translator.idle else 0)
                 break
             self.translator.idle = False
-            chunk.append(line)
-            size += len(line)
-        return chunk
+            segments += self._add(text)
+            size += len(text)
+        self.queue.extend(sorted(segments, key=lambda segment: -len(segment.ids)))
 
-    def _add(self, texts: list[str]) -> None:
-        """Make segments of lines and queue them, long ones first, so that neighbours in a batch are alike."""
-        first = len(self.open)
-        texts = [normalise(text) for text in texts]
-        for text, ids in zip(texts, self.tokenizer.encode(texts), strict=True):
-            self.read += 1
-            prefix = self._prefix() if self.prefixes else []
-            line = _Line(self.read, [[] for _ in range(max(1, self.samples))])
-            for place, source in enumerate(self._sources(text, [*ids, EOS]) if ids else []):
-                for sample, draft in enumerate(line.drafts):
-                    key = (line.number << PLACE_BITS | place & (1 << PLACE_BITS) - 1) << SAMPLE_BITS | sample
-                    draft.append(self._open(line, source, [] if place else prefix, key, 0))
-            self.pending.append(line)
-        self.counts.lines += len(texts)
-        added = [segment for _, segment in itertools.islice(self.open.values(), first, None)]
-        self.queue.extend(sorted(added, key=lambda segment: -len(segment.ids)))
-
-    def _open(self, line: _Line, ids: list[int], prefix: list[int], key: int, depth: int) -> Segment:
-        segment = Segment(next(self.ids), ids, prefix, key, depth)
-        self.open[segment.id] = line, segment
-        line.open += 1
-        return segment
-
-    def _sources(self, text: str, ids: list[int]) -> list[list[int]]:
-        if len(ids) <= self.limit:
-            return [ids]
-        if self.split:
-            self.counts.split += 1
-            return segments.split_line(self.tokenizer, text, self.limit)
-        self.counts.cut += 1
-        return [[*ids[: self.limit - 1], EOS]]
+    def _add(self, text: str) -> list[Segment]:
+        self.read += 1
+        self.counts["lines"] += 1
+        text, prefix = normalise(text), self._prefix() if self.prefixes else []
+        ids = self.tokenizer.encode([text])[0]
+        sources = [[*ids[: self.limit - 1], EOS]] if ids else []
+        if len(ids) >= self.limit:
+            self.counts["split" if self.split else "cut"] += 1
+            sources = segments.split_line(self.tokenizer, text, self.limit) if self.split else sources
+        line = _Line([[] for _ in range(max(1, self.samples))])
+        self.pending.append(line)
+        for place, source in enumerate(sources):
+            for sample, draft in enumerate(line.drafts):
+                key = (self.read << PLACE_BITS | place) << SAMPLE_BITS | sample
+                draft.append(self._open(line, source, [] if place else prefix, key))
+        return [segment for samples in zip(*line.drafts, strict=True) for segment in samples]
 
     def _prefix(self) -> list[int]:
         text = next(self.prefixes, None) if self.prefixes else None
         if text is None:
             raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
-        ids = self.tokenizer.encode([normalise(text)])[0]
-        self.counts.prefixes_cut += len(ids) >= self.translator.max_length
-        return ids[: self.translator.max_length - 1]
+        ids, longest = self.tokenizer.encode([normalise(text)])[0], self.translator.max_length - 1
+        self.counts["prefixes cut"] += len(ids) > longest
+        return ids[:longest]
+
+    def _open(self, line: _Line, ids: list[int], prefix: list[int], key: int, depth: int = 0) -> Segment:
+        segment = Segment(next(self.ids), ids, prefix, key, depth)
+        self.open[segment.id] = line, segment
+        line.open += 1
+        return segment
 
     def settle(self, number: int, hypotheses: list[Hypothesis]) -> None:
         """Take the result of a segment; where it is empty or repeats itself, queue the segment's halves."""
@@ -327,14 +302,14 @@ class _Lines:
         segment.hypotheses = hypotheses
         line.open -= 1
         best = hypotheses[0].ids
-        self.counts.tokens += sum(len(h.ids) for h in hypotheses)
+        self.counts["tokens"] += sum(len(h.ids) for h in hypotheses)
         failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
         if failed and self.split and not self.samples and segment.depth < MAX_RETRIES:
             for ids in segments.halves(self.tokenizer, segment.ids):
                 prefix = [] if segment.halves else segment.prefix
                 segment.halves.append(self._open(line, ids, prefix, segment.key, segment.depth + 1))
             self.queue.extend(segment.halves)
-            self.counts.retried += bool(segment.halves)
+            self.counts["retried"] += bool(segment.halves)
 
     def finished(self, alpha: float, n_best: int) -> Iterator[Translation]:
         """Yield the translations of the first lines, as far as all their segments have results."""
@@ -346,5 +321,4 @@ class _Lines:
                 draft, place = (drafts[rank], 0) if self.samples else (drafts[0], rank)
                 parts = [leaf.hypotheses[min(place, len(leaf.hypotheses) - 1)] for leaf in draft]
                 hypotheses.append(segments.join(self.tokenizer, parts, alpha))
-            pairs = [(leaf.ids, [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]]
-            yield Translation(hypotheses, pairs)
+            yield Translation(hypotheses, [(leaf.ids, [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]])
