@@ -427,7 +427,7 @@ def test_samples_do_not_depend_on_company_or_workers(translator: Translator, mod
     lines = one.split("\n")[:-1]
     assert len(lines) == 8
     with pytest.raises(UsageError, match="at most 4,096 samples"):
-        translator.translate([], n_best=5000, sampling=Sampling())
+        next(translator.translate([], n_best=5000, sampling=Sampling()))
     assert lines[0][4:] != lines[2][4:]  # the same source on another line has numbers of its own
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
 

@@ -23,8 +23,8 @@ class Sampling:
 
 
 def average(logits: list[Tensor]) -> Tensor:
-    """Return scores R x V, at least float32, that a constant per row turns into log-probabilities: of one model its
-    logits, of several the logarithm of their probabilities' sum."""
+    """Return scores R x V, at least float32, that a constant per row turns into log-probabilities; several models'
+    probabilities are averaged."""
     wide = torch.promote_types(logits[0].dtype, torch.float32)
     if len(logits) == 1:
         return logits[0].to(wide)
@@ -64,11 +64,8 @@ def best_continuations(
 
 
 def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's 2W best sums of a row's base and a score, their hypotheses and their ids, all S x C.
-
-    By blocks of the vocabulary: the best are in the blocks whose largest are the best. On a CPU that is five times as
-    fast as topk.
-    """
+    """Return each slot's 2W best sums of a row's base and a score, their hypotheses and their ids, all S x C: they are
+    in the blocks whose largest are the best. On a CPU that is five times as fast as topk over the vocabulary."""
     blocks = largest_RB.shape[1]
     count = min(2 * width, width * blocks)
     chosen_SC = (largest_RB + base_R1).view(-1, width * blocks).topk(count, 1, sorted=False)[1]

@@ -91,7 +91,7 @@ class _Slots:
             self._start(slots, segments)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, and have room for `count`; few different sizes: kernels are kept for each."""
+        """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each."""
         size = min(self.most, 1 << (count - 1).bit_length())
         if size == len(self.segments):
             return

@@ -21,12 +21,14 @@ SMALLEST = 4  # tokens; a shorter source is not translated in halves
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation of a segment."""
+    """One translation of a segment, or, with text and subwords, of a line: joined from its segments'."""
 
     ids: list[int]  # without EOS
-    log_probability: float  # of the tokens and EOS, in nats
+    log_probability: float  # of all tokens, EOS counted, in nats
     score: float  # log-probability over length penalty
     token_log_probabilities: list[float]  # EOS counted
+    text: str = ""
+    tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
 
 
 @dataclass
@@ -46,18 +48,6 @@ class Segment:
         return [leaf for half in self.halves for leaf in half.leaves()] if self.halves else [self]
 
 
-@dataclass(frozen=True)
-class ScoredTranslation:
-    """One translation of a line, joined from its segments'."""
-
-    text: str
-    log_probability: float  # of all tokens, in nats
-    score: float  # log-probability over length penalty
-    tokens: list[str]  # subwords; each segment ends with </s>
-    token_log_probabilities: list[float]
-    ids: list[int]  # of the tokens, without </s>
-
-
 def length_penalty(length: Any, alpha: float) -> Any:
     """Return ((5 + length) / 6) ^ alpha, of a number or a tensor; EOS counts in the length."""
     return ((5 + length) / 6) ** alpha
@@ -68,7 +58,7 @@ def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
     return [[*ids, EOS] if ids else [] for ids in tokenizer.encode([normalise(line) for line in lines])]
 
 
-def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> ScoredTranslation:
+def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
     """Return a line's translation from its segments'; an empty one for a line without any."""
     texts = tokenizer.decode([part.ids for part in parts])
     text = texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
@@ -76,7 +66,7 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Sco
     total = math.fsum(part.log_probability for part in parts)
     score = parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha)
     tokens = [token for part in parts for token in tokenizer.tokens([*part.ids, EOS])]
-    return ScoredTranslation(text, total, score, tokens, values, [i for part in parts for i in part.ids])
+    return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
 
 
 def split_line(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:

@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.search import SearchSettings, score_targets, search_with_oom_retry
-from nmt_cli.translation.segments import Hypothesis, ScoredTranslation, Segment, length_penalty
+from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 from nmt_cli.translation.workers import POLL_SECONDS, Workers
 
 CHUNK_LINES, CHUNK_CHARACTERS = 8192, 64 << 20  # read and sorted at once
@@ -39,7 +39,7 @@ Lines = Iterable[str | None]  # None: the next one has not come yet
 class Translation:
     """The translation of one line."""
 
-    hypotheses: list[ScoredTranslation]  # as many as were asked for, best first; samples as they were drawn
+    hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
     segments: list[tuple[list[int], list[int]]]  # source and best target ids of each segment, both closed by EOS
 
     @property
@@ -66,8 +66,7 @@ class Translator:
     Attributes:
         recipe: of the first model.
         models: as `for_inference` returns them, on `device`; `dtype` is their arithmetic.
-        counts: what happened so far: "lines" read, "tokens" of translations, lines "split" or "cut", "prefixes cut",
-            translations "retried" in halves.
+        counts: "lines", "tokens" of translations, lines "split" and "cut", "prefixes cut", translations "retried".
         idle: True while every line that was read is translated: then an iterator of lines may wait for the next one.
     """
 
@@ -157,6 +156,8 @@ class Translator:
         decoding = self.recipe.decoding
         if sampling and n_best > MAX_SAMPLES:
             raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
+        if self._busy:
+            raise UsageError("this Translator is translating already. Take that to its end first, or use another")
         settings = SearchSettings(
             1 if sampling else max(n_best, decoding.beam if beam is None else beam),
             decoding.alpha if alpha is None else alpha,
@@ -165,36 +166,31 @@ class Translator:
             sampling=sampling,
         )
         split = decoding.split if split is None else split
-        if len(self._devices) > 1 and not self._workers:
-            if self.device.type == "cpu":
-                self.models  # noqa: B018 - made before the fork, so that all processes share them
-            self._workers = Workers(self._devices, self._on)
-        return self._results(_Lines(self, lines, prefixes, split, n_best if sampling else 0), settings, n_best)
-
-    def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
-        self.device = device
-        return self.models, self.dtype
-
-    def _results(self, lines: "_Lines", settings: SearchSettings, n_best: int) -> Iterator[Translation]:
-        if self._busy:
-            raise UsageError("this Translator is translating already. Take that to its end first, or use another")
+        on_its_way = _Lines(self, lines, prefixes, split, n_best if sampling else 0)
         self._busy, complete = True, False
         try:
-            if self._workers:
-                results = self._workers.search(lines.segments(), settings)
+            if len(self._devices) > 1:
+                if self.device.type == "cpu":
+                    self.models  # noqa: B018 - made before the fork, so that all processes share them
+                self._workers = self._workers or Workers(self._devices, self._on)
+                results = self._workers.search(on_its_way.segments(), settings)
             else:
-                results = search_with_oom_retry(self.models, self.dtype, lines.segments(), settings)
+                results = search_with_oom_retry(self.models, self.dtype, on_its_way.segments(), settings)
             for result in itertools.chain(results, [None]):
                 if result:
-                    lines.settle(*result)
-                yield from lines.finished(settings.alpha, n_best)
+                    on_its_way.settle(*result)
+                yield from on_its_way.finished(settings.alpha, n_best)
             complete = True
         finally:
             self._busy, self.idle = False, True
             if not complete:
                 self.close()  # its processes are still searching
 
-    def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[ScoredTranslation]:
+    def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
+        self.device = device
+        return self.models, self.dtype
+
+    def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the scores of every (source, translation), in order."""
         alpha = self.recipe.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)

@@ -98,10 +98,9 @@ def _run(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
         _serve(channel, prepare, device)
     except ConnectionError:
         code = 0
-    except NmtError as error:
-        channel.send([-error.exit_code, str(error)])
     except Exception as error:
-        channel.send([-NmtError.exit_code, f"a worker failed: {type(error).__name__}: {error}"])
+        text = str(error) if isinstance(error, NmtError) else f"a worker failed: {type(error).__name__}: {error}"
+        channel.send([-getattr(error, "exit_code", 1), text])
     finally:
         os._exit(code)
 
