@@ -19,7 +19,7 @@ WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.mode
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file that the umask allows others to read."""
+    """Write named tensors to a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -61,7 +61,7 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> No
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves initial weights as memory happens to be. (The meta device would make torch import its whole compiler.)"""
+    """Leaves initial weights undrawn. (The meta device would make torch import its whole compiler.)"""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -113,8 +113,7 @@ def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedMod
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
             return load_model(directory / "model", device)
-        advice = "Train one: nmt reproduce recipes/toy.yaml"
-        raise MissingError(f"no model in {directory}. {advice}")
+        raise MissingError(f"no model in {directory}. Train one: nmt reproduce recipes/toy.yaml")
     manifest = artefact.verify(directory, KIND)
     resolved = recipe.load_stored(directory / RECIPE)
     tensors = load_tensors(directory / WEIGHTS)
