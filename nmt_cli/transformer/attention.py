@@ -50,9 +50,8 @@ class Layout:
         self.positions_N = torch.from_numpy(self._positions).to(device, non_blocking=True)
 
     def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, part, head) lies in a grid of parts x B x heads x max_length rows, and which row
-        lies at each place of the grid (0 for pads).
-        """
+        """Return where row (token, part, head) lies in a grid of parts x B x heads x max_length rows, and its inverse:
+        which row lies at each place of the grid (0 for pads)."""
         if (parts, heads) not in self._indices:
             sentences = len(self.lengths_B)
             part, head = np.arange(parts)[:, None], np.arange(heads)
@@ -139,10 +138,8 @@ def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
 
 
 def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return what to add to scores: 0 where the mask is True, a large negative number elsewhere.
-
-    Finite, not -inf: a row that may attend nowhere then stays finite, and so does its gradient.
-    """
+    """Return what to add to scores: 0 where the mask is True, else a large negative number: with -inf a row that may
+    attend nowhere would not stay finite, nor would its gradient."""
     if mask is None:
         return None
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)

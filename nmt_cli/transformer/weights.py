@@ -51,11 +51,9 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> No
     """Give a model these tensors as its weights, or raise DataError naming the first one that does not fit."""
     own = model.state_dict()
     for name in [*own, *tensors]:
-        if name not in tensors or name not in own:
-            raise DataError(f"{where} does not fit its recipe: tensor {name} is missing or unknown")
-        if own[name].shape != tensors[name].shape:
-            shapes = f"{tuple(tensors[name].shape)}, not {tuple(own[name].shape)}"
-            raise DataError(f"{where} does not fit its recipe: tensor {name} has shape {shapes}")
+        shapes = [tuple(side[name].shape) if name in side else None for side in (tensors, own)]
+        if shapes[0] != shapes[1]:
+            raise DataError(f"{where} does not fit its recipe: {name} has shape {shapes[0]}, not {shapes[1]}")
     model.load_state_dict(tensors, assign=True)
     model.restore_buffers()
 
@@ -100,12 +98,7 @@ def save_model(
 
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
-    """Open and verify a model directory.
-
-    Raises:
-        MissingError: there is none.
-        DataError: it is damaged, or a pickle is offered in its place.
-    """
+    """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
     if directory.is_file():
         raise DataError(
             f"{directory} is a file; a model is a directory written by nmt train or nmt average-checkpoints"

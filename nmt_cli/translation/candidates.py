@@ -36,11 +36,9 @@ def best_continuations(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, S x C, best first.
 
-    Args:
-        scores_RV: as `average` returns them; changed here.
-        alive_SW: log-probabilities of the hypotheses so far.
-        forced: rows whose next token is forced, and these tokens.
-        draw: instead of that draw one token per row (W is 1) by its number from [0, 1), R x 1.
+    `scores_RV` are what `average` returns, and changed here; `alive_SW` the hypotheses so far; `forced` rows
+    whose next token is forced, and these tokens. With `draw`, one token per row (W is 1) is drawn by its number from
+    [0, 1), R x 1.
     """
     rows, blocks = len(scores_RV), scores_RV.shape[1] // BLOCK
     largest_RB = scores_RV.view(rows, blocks, BLOCK).amax(-1)

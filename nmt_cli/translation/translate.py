@@ -44,24 +44,21 @@ class TranslateOptions:
     extra_length: int | None = None
     precision: str = "auto"
     format: str = "text"  # or "jsonl"
-    n_best: int = 1  # hypotheses per line
+    n_best: int = 1
     split: bool | None = None  # see recipe.Decoding
     strict: bool = False  # refuse input that is not UTF-8
     prefix: Path | None = None  # a file with one forced prefix per line
     score_pairs: Path | None = None  # a file with one translation per line, to be scored instead of translating
-    alignments: bool = False  # add word alignments
+    alignments: bool = False
     attention: Path | None = None  # a safetensors file to write all attention weights to
-    sampling: Sampling | None = None  # draw instead of searching
-    workers: int | None = None  # processes on the CPU; None for one per core
+    sampling: Sampling | None = None
+    workers: int | None = None
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the models to use: those named, else $NMT_MODEL, else the newest under runs/.
+    """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError.
 
     The newest by what its manifest says; where it says nothing, as before 2026, by the file's time.
-
-    Raises:
-        MissingError: there is none.
     """
     if named:
         return tuple(named)
@@ -195,17 +192,22 @@ def translate_lines(
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
     attention: dict[str, Tensor] = {}
-    size = 0
+    size, attentive = 0, options.alignments or options.attention
     for number, translation in enumerate(translator.translate(reader, prefixes=prefixes, **settings), 1):
-        weights = _attention_weights(translator, translation) if options.alignments or options.attention else []
-        alignment = _alignment(translator, translation, weights) if options.alignments else None
-        for line in _formatted(translation, number, alignment, options.format):
-            write_line(target, line)
-        for place, tensors in enumerate(weights if options.attention else []):
-            attention |= {f"{number}.{place}.{kind}": tensor for kind, tensor in tensors.items()}
-            size += sum(tensor.nbytes for tensor in tensors.values())
+        cross: list[Tensor] = []
+        for place, (source_ids, target_ids) in enumerate(translation.segments if attentive else []):
+            scores = attention_scores(translator.models[0], source_ids, target_ids, translator.dtype)
+            weights = {role: torch.softmax(scores_LHTS, -1).float() for role, scores_LHTS in scores.items()}
+            cross.append(weights["cross"])
+            if options.attention:
+                weights |= {"source": torch.tensor(source_ids), "target": torch.tensor(target_ids[:-1])}
+                attention |= {f"{number}.{place}.{kind}": tensor for kind, tensor in weights.items()}
+                size += sum(tensor.nbytes for tensor in weights.values())
         if size > MAX_ATTENTION_BYTES:
             raise UsageError("--attention: the weights of so many lines take over 1 GB. Give fewer lines")
+        alignment = _alignment(translator, translation, cross) if options.alignments else None
+        for line in _formatted(translation, number, alignment, options.format):
+            write_line(target, line)
         progress.advance()
     if options.attention:
         save_tensors(options.attention, attention)
@@ -243,17 +245,7 @@ def _formatted(translation: Translation, number: int, alignment: str | None, for
         yield text if len(hypotheses) == 1 else f"{number - 1} ||| {text} ||| {hypothesis.score:.6g}"
 
 
-def _attention_weights(translator: Translator, translation: Translation) -> list[dict[str, Tensor]]:
-    """Return the attention weights by role, and the ids, of each segment of a line."""
-    results = []
-    for source, target in translation.segments:
-        scores = attention_scores(translator.models[0], source, target, translator.dtype)
-        weights = {role: torch.softmax(scores_LHTS, -1).float() for role, scores_LHTS in scores.items()}
-        results.append({**weights, "source": torch.tensor(source), "target": torch.tensor(target[:-1])})
-    return results
-
-
-def _alignment(translator: Translator, translation: Translation, weights: list[dict[str, Tensor]]) -> str:
+def _alignment(translator: Translator, translation: Translation, cross: list[Tensor]) -> str:
     """Return the pairs of a source word and a target word that belong together.
 
     Each target token belongs to the source token that the heads of the last layer but one look at most, on average.
@@ -261,27 +253,24 @@ def _alignment(translator: Translator, translation: Translation, weights: list[d
     """
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
-    for ids, tensors in zip(translation.segments, weights, strict=True):
-        cross_LHTS = tensors["cross"]
+    for ids, cross_LHTS in zip(translation.segments, cross, strict=True):
         cross_TS = cross_LHTS[max(0, len(cross_LHTS) - 2)].mean(0)[:-1, :-1]
         numbers: list[list[int]] = []  # of the word of each token
         for side in (0, 1):
             starts = [token.startswith("\u2581") for token in translator.tokenizer.tokens(ids[side][:-1])]
             numbers.append([words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else [])
             words[side] = numbers[side][-1] + 1 if starts else words[side]
-        for token, origin in enumerate(cross_TS.argmax(1).tolist() if all(numbers) else []):
-            pairs.add((numbers[0][origin], numbers[1][token]))
+        if all(numbers):
+            pairs |= {
+                (numbers[0][origin], numbers[1][token]) for token, origin in enumerate(cross_TS.argmax(1).tolist())
+            }
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
 
 
 def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Write the score of every pair of a source line and a line of --score-pairs.
-
-    Raises:
-        DataError: the files have different numbers of lines, or a pair is too long for the model.
-    """
+    """Write the score of every pair of a source line and a line of --score-pairs."""
     total, tokens = 0.0, 0
     targets = os.open(options.score_pairs or "", os.O_RDONLY)
     pairs = _pairs(LineReader(source), LineReader(targets))

@@ -54,14 +54,10 @@ class Translator:
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    It searches in one process per core, or per GPU (in this process alone if CUDA has been used in it before, which a
-    fork cannot share, or in a launched job). These processes start with the first translation and end when the
-    Translator is closed, is garbage, or this process ends.
-
-    Args:
-        models: model directories; several need one and the same tokenizer.
-        precision: "fp32", "bf16", "int8", or "auto": int8 on CPUs made for it, else bf16 where there is bf16.
-        workers: processes on the CPU; default: one per core, at most 16.
+    It searches in one process per core (at most 16, or `workers`), or per GPU (in this process alone if CUDA has been
+    used in it before, which a fork cannot share, or in a launched job). They start with the first translation and end
+    when the Translator is closed, is garbage, or this process ends. Several models need one and the same tokenizer.
+    `precision` is "fp32", "bf16", "int8", or "auto": int8 on CPUs made for it, else bf16 where there is bf16.
 
     Attributes:
         recipe: of the first model.
@@ -145,13 +141,9 @@ class Translator:
         """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
         Up to CHUNK_LINES are read ahead, so that neighbours in a batch are of similar length. Where the next line is
-        not there yet, let `lines` yield None: those before it are then translated meanwhile. For settings that are
-        None see `recipe.Decoding`.
-
-        Args:
-            split: whether to cut long lines at sentence ends, and to try failed translations again in halves.
-            sampling: draw `n_best` translations instead of searching.
-            prefixes: for each line what its translation must begin with.
+        not there yet, let `lines` yield None: those before it are then translated meanwhile. For what is None see
+        `recipe.Decoding`. With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its
+        translation must begin.
         """
         decoding = self.recipe.decoding
         if sampling and n_best > MAX_SAMPLES:
