@@ -23,7 +23,6 @@ from nmt_cli import Translator, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
-from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
@@ -147,17 +146,6 @@ def test_lines_are_not_read_far_ahead_and_not_before_they_come(
     with pytest.raises(UsageError, match="translating already"):
         next(translator.translate(["rot"]))
     results.close()
-
-    def slow() -> Iterator[str | None]:
-        for i in range(3):
-            yield f"der Hund {i}"
-            while not translator.idle:
-                yield None
-            read.append(-1)
-
-    for number, _ in enumerate(translator.translate(slow()), 1):
-        assert read.count(-1) == number - 1  # the answer came before the next line was asked for
-    assert read.count(-1) == 3
 
 
 def test_a_model_in_memory_translates_as_its_directory_does(model: Path, translator: Translator) -> None:
@@ -430,15 +418,6 @@ def test_samples_do_not_depend_on_company_or_workers(translator: Translator, mod
         next(translator.translate([], n_best=5000, sampling=Sampling()))
     assert lines[0][4:] != lines[2][4:]  # the same source on another line has numbers of its own
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
-
-
-def test_attention_adds_up_and_sees_no_future(translator: Translator) -> None:
-    scores = attention_scores(translator.models[0], [5, 6, 7, EOS], [8, 9, EOS], torch.float32)
-    shapes = {role: tuple(tensor.shape) for role, tensor in scores.items()}
-    assert shapes == {"encoder": (2, 2, 4, 4), "decoder": (2, 2, 3, 3), "cross": (2, 2, 3, 4)}
-    for role, tensor in scores.items():
-        assert torch.isneginf(tensor).any() == (role == "decoder")
-    assert torch.softmax(scores["decoder"], -1).triu(1).abs().max() == 0
 
 
 def test_alignments_name_words_that_there_are(translator: Translator, tmp_path: Path) -> None:
