@@ -1,7 +1,4 @@
-"""The attention scores of all heads for one sentence pair, for alignments and pictures.
-
-Shapes: L layers, H heads, T queries, S keys, K size per head.
-"""
+"""The attention scores of all heads for one sentence pair. L layers, H heads, T queries, S keys, K size per head."""
 
 from collections.abc import Sequence
 from typing import Any

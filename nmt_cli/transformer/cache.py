@@ -2,10 +2,8 @@
 
 Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads,
 K size per head, E cache entries, L source positions, N tokens in a packed batch, D d_model, V vocabulary.
-
-Keys and values of past tokens are not moved when a hypothesis continues another one; only a table changes that says
-whose past an entry is: `used_SWE`. A slot's hypotheses share most of their past, so its entries are not many more
-than its positions. Those that no hypothesis needs any more are dropped when the cache is full.
+Keys and values are not moved when a hypothesis continues another one: a table says whose past an entry is (`used_SWE`).
+Entries that no hypothesis needs any more are dropped when the cache is full; most of a slot's past is shared.
 """
 
 import copy
@@ -36,13 +34,10 @@ def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False)
     weight_VD = frozen.embedding.weight
     size = -(-len(weight_VD) // BLOCK) * BLOCK
     frozen.output = nn.Linear(weight_VD.shape[1], size, bias=False, device="meta")
-    frozen.output.weight = nn.Parameter(
-        torch.cat([weight_VD, weight_VD.new_zeros(size - len(weight_VD), weight_VD.shape[1])]), requires_grad=False
-    )
+    more = size - len(weight_VD)
+    frozen.output.weight = nn.Parameter(nn.functional.pad(weight_VD, (0, 0, 0, more)), requires_grad=False)
     if frozen.output_bias is not None:
-        frozen.output.bias = nn.Parameter(
-            nn.functional.pad(frozen.output_bias, (0, size - len(weight_VD))), requires_grad=False
-        )
+        frozen.output.bias = nn.Parameter(nn.functional.pad(frozen.output_bias, (0, more)), requires_grad=False)
     for parent in list(frozen.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.Linear):
@@ -80,9 +75,8 @@ class DecoderCache:
 
         self.past = [[resized(x) for x in pair] for pair in self.past]
         self.memory = [[resized(x) for x in pair] for pair in self.memory]
-        self.src_lengths_S, self.used_SWE, self.filled_S = map(
-            resized, (self.src_lengths_S, self.used_SWE, self.filled_S)
-        )
+        for name in ("src_lengths_S", "used_SWE", "filled_S"):
+            setattr(self, name, resized(getattr(self, name)))
         self.slots = slots
 
     def reorder(self, parents_SW: Tensor) -> None:
@@ -90,10 +84,7 @@ class DecoderCache:
         self.used_SWE = self.used_SWE.gather(1, parents_SW[:, :, None].expand(-1, -1, self.used_SWE.shape[2]))
 
     def _clear(self) -> None:
-        """Drop entries that no hypothesis needs, so that there is room for some steps, and not for many more.
-
-        Caches stay contiguous: batched products of slices would be copied first.
-        """
+        """Drop entries that no hypothesis needs. Caches stay contiguous: products of slices would be copied first."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         counts_S = needed_SE.sum(1)
         most = int(counts_S.max())
@@ -167,8 +158,8 @@ class DecoderCache:
     def _self_attention(
         self, attention: Attention, past: list[Tensor], bias: Tensor, places_M: Tensor, x_RD: Tensor
     ) -> Tensor:
-        key, value = self.heads * attention.d_k, self.heads * attention.d_v
-        q_RC, *new = linear(x_RD, attention.query_key_value).split([key, key, value], -1)
+        sizes = [self.heads * x.shape[3] for x in past]
+        q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
         for cache_SHEK, part_RC in zip(past, new, strict=True):
             part_SHWK = part_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
             cache_SHEK.flatten(0, 2).index_copy_(0, places_M, part_SHWK.flatten(0, 2))

@@ -1,9 +1,7 @@
-"""The Transformer, in the order of section 3 of the paper.
+"""The Transformer, in the order of section 3 of the paper, with three-way tied embeddings and residual dropout.
 
-Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary.
-Post-norm, three-way tied embeddings scaled by sqrt(d_model), interleaved sinusoids, dropout on each sub-layer's output
-and on the embedding sums, and nowhere else. Layer norm epsilon is 1e-5 (the paper gives none; the released code had
-1e-6; 1e-5 is what other toolkits compute when they load the exported model).
+Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary. Layer norm
+epsilon is 1e-5: the paper gives none, the released code had 1e-6; other toolkits load the exported model with 1e-5.
 """
 
 import math

@@ -263,10 +263,7 @@ class _Feed:
             self.key_values = [decoder.encode(src_N, layout) for decoder in self.decoders]
 
     def take(self, count: int, tokens: int) -> list[tuple[Segment, int]]:
-        """Return the next segments and their first encoded rows: at most so many, of at most so many tokens.
-
-        There may be none, for now or for good (`ended`).
-        """
+        """Return the next segments with their first encoded rows: at most so many, of at most so many tokens."""
         if not self.ready and not self.ended:
             self._encode()
         sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[:count])

@@ -9,7 +9,7 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -273,8 +273,15 @@ def score_lines(
     """Write the score of every pair of a source line and a line of --score-pairs."""
     total, tokens = 0.0, 0
     targets = os.open(options.score_pairs or "", os.O_RDONLY)
-    pairs = _pairs(LineReader(source), LineReader(targets))
-    for number, scored in enumerate(translator.score(pairs, alpha=options.alpha), 1):
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        for done, (line, given) in enumerate(itertools.zip_longest(LineReader(source), LineReader(targets))):
+            if line is None or given is None:
+                shorter = "the input" if line is None else "the file of --score-pairs"
+                raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
+            yield line, given
+
+    for number, scored in enumerate(translator.score(pairs(), alpha=options.alpha), 1):
         record = {"line": number, **{name: getattr(scored, name) for name in FIELDS[1:]}}
         jsonl = options.format == "jsonl"
         write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
@@ -282,11 +289,3 @@ def score_lines(
         progress.advance()
     if tokens:
         say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")
-
-
-def _pairs(sources: Iterable[str | None], targets: Iterable[str | None]) -> Iterator[tuple[str, str]]:
-    for done, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
-        if source is None or target is None:
-            shorter = "the input" if source is None else "the file of --score-pairs"
-            raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
-        yield source, target
