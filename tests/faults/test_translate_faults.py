@@ -214,17 +214,8 @@ def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, t
 # ---- damaged models
 
 
-def damages() -> Iterator[tuple[str, Callable[[Path], object]]]:
-    for file in ("model.safetensors", "tokenizer.model", "recipe.yaml", "manifest.json"):
-        yield f"cut {file}", lambda m, f=file: (m / f).write_bytes((m / f).read_bytes()[:-100])
-    for file in ("model.safetensors", "tokenizer.model", "recipe.yaml"):
-        yield f"flipped {file}", lambda m, f=file: flip(m / f)
-        yield f"absent {file}", lambda m, f=file: (m / f).unlink()
-    manifest = "manifest.json"
-    yield (
-        "newer",
-        lambda m: (m / manifest).write_text(json.dumps({**json.loads((m / manifest).read_text()), "format": 99})),
-    )
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
 
 
 def flip(path: Path) -> None:
@@ -232,23 +223,29 @@ def flip(path: Path) -> None:
     path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
 
 
-DAMAGES = dict(damages())
+def newer(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, "a pickle"])
+def pickle(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.write_bytes(b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.")
+
+
+FILES = ("model.safetensors", "tokenizer.model", "recipe.yaml")
+DAMAGES = [(how, file) for how in (cut, flip, Path.unlink) for file in FILES]
+DAMAGES += [(how, "manifest.json") for how in (cut, newer, pickle)]
+
+
+@pytest.mark.parametrize(("how", "file"), DAMAGES)
 def test_no_damaged_model_says_a_word(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], None], file: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").write_bytes(b"der Hund\n")
-    place = tmp_path / "model"
-    if damage == "a pickle":
-        place.write_bytes(b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.")
-    else:
-        shutil.copytree(model, place)
-        DAMAGES[damage](place)
+    how(shutil.copytree(model, tmp_path / "model") / file)
     with pytest.raises(NmtError) as caught:
-        translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (place,)))
+        translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (tmp_path / "model",)))
     assert caught.value.exit_code in (2, 65)
     assert {path.name for path in tmp_path.iterdir()} == {"in", "model"}
 
