@@ -22,6 +22,7 @@ from nmt_cli.transformer.model import PAD, Dropout, Transformer, layer_norm, lay
 ROUND = 8  # caches hold a multiple of this many entries
 STEPS = 6  # between two clearances of the cache, at least
 MIN_INT8_OUTPUTS = 512  # smaller layers cost more to quantise inputs for than bytes gain
+NO_DROPOUT = Dropout()
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
@@ -188,7 +189,7 @@ class DecoderCache:
         for layer, past, memory in zip(self.layers, self.past, self.memory, strict=True):
             attend = partial(self._self_attention, layer.self_attention, past, past_bias, places_M)
             attend_memory = partial(self._cross_attention, layer.cross_attention, memory, memory_bias)
-            x_RD = layer(x_RD, [attend, attend_memory], Dropout())
+            x_RD = layer.forward(x_RD, [attend, attend_memory], NO_DROPOUT)
         if model.settings.norm == "pre":
             x_RD = layer_norm(x_RD, model.decoder_norm)
         logits_RV = linear(x_RD, cast(nn.Linear, model.output))

@@ -151,7 +151,7 @@ class Layer(nn.Module):
     def forward(self, x_ND: Tensor, attends: list[Callable[[Tensor], Tensor]], dropout: Dropout) -> Tensor:
         """Return the layer's output; `attends` are its attentions, as the caller computes them."""
         for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
-            x_ND = residual(x_ND, sublayer, dropout)
+            x_ND = residual.forward(x_ND, sublayer, dropout)
         return x_ND
 
 
