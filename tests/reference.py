@@ -57,10 +57,7 @@ def random_model(settings: recipe.Model, vocabulary: int, seed: int = 0) -> Tran
 class Reference:
     """The model of section 3 with the weights of `model`, as leaves of their own that gradients can be taken of.
 
-    Args:
-        model: whose weights are copied.
-        masks: dropout masks of zeros and ones, per side a list (one entry per place) of lists (one N_i x D mask per
-            sentence); None for no dropout.
+    `masks`, if any, are zeros and ones: for each side a list of places, each a list of one N_i x D mask per sentence.
     """
 
     def __init__(self, model: Transformer, masks: tuple[list[list[Tensor]], list[list[Tensor]]] | None = None) -> None:
@@ -82,19 +79,19 @@ class Reference:
         before = tgt_keys[:, None, :] & causal[None]
         to_source = src_keys[:, None, :].expand(-1, tgt.shape[1], -1)
 
-        x = self.embed(src, src_lengths, "src")
-        for layer in [f"encoder.{n}" for n in range(s.num_layers)]:
-            residuals = [f"{layer}.residuals.{i}.norm" for i in range(2)]
-            x = self.sublayer(x, residuals[0], "src", self.attention, f"{layer}.self_attention", everywhere)
-            x = self.sublayer(x, residuals[1], "src", self.feed_forward, f"{layer}.feed_forward")
+        x = self.embed(src, "src")
+        for n in range(s.num_layers):
+            layer, norm = f"encoder.{n}", f"encoder.{n}.residuals.{{}}.norm"
+            x = self.sublayer(x, norm.format(0), "src", self.attention, f"{layer}.self_attention", everywhere)
+            x = self.sublayer(x, norm.format(1), "src", self.feed_forward, f"{layer}.feed_forward")
         memory = self.norm(x, "encoder_norm") if s.norm == "pre" else x
 
-        y = self.embed(tgt, tgt_lengths, "tgt")
-        for layer in [f"decoder.{n}" for n in range(s.num_layers)]:
-            residuals = [f"{layer}.residuals.{i}.norm" for i in range(3)]
-            y = self.sublayer(y, residuals[0], "tgt", self.attention, f"{layer}.self_attention", before)
-            y = self.sublayer(y, residuals[1], "tgt", self.attention, f"{layer}.cross_attention", to_source, memory)
-            y = self.sublayer(y, residuals[2], "tgt", self.feed_forward, f"{layer}.feed_forward")
+        y = self.embed(tgt, "tgt")
+        for n in range(s.num_layers):
+            layer, norm = f"decoder.{n}", f"decoder.{n}.residuals.{{}}.norm"
+            y = self.sublayer(y, norm.format(0), "tgt", self.attention, f"{layer}.self_attention", before)
+            y = self.sublayer(y, norm.format(1), "tgt", self.attention, f"{layer}.cross_attention", to_source, memory)
+            y = self.sublayer(y, norm.format(2), "tgt", self.feed_forward, f"{layer}.feed_forward")
         if s.norm == "pre":
             y = self.norm(y, "decoder_norm")
         out = y @ w["embedding.weight"][1:].T
@@ -105,26 +102,18 @@ class Reference:
         width = max(map(len, sentences)) + 2
         return torch.tensor([[*s, *[5] * (width - len(s))] for s in sentences]), [len(s) for s in sentences]
 
-    def embed(self, ids: Tensor, lengths: list[int], side: str) -> Tensor:
+    def embed(self, ids: Tensor, side: str) -> Tensor:
         d = self.settings.d_model
-        table = self.weights["embedding.weight"]
-        rows = []
-        for sentence in ids.tolist():
-            for position, piece in enumerate(sentence):
-                # PAD opens the target: a vector of zeros that is never learnt.
-                vector = table[piece] * math.sqrt(d) if piece else torch.zeros(d, dtype=torch.float64)
-                rows.append(vector + self.position(position, side))
-        x = torch.stack(rows).view(*ids.shape, d)
-        return self.dropout(x, side)
+        # PAD opens the target: a vector of zeros that is never learnt.
+        vectors = self.weights["embedding.weight"][ids] * math.sqrt(d) * (ids != 0)[:, :, None]
+        return self.dropout(vectors + torch.stack([self.position(i, side) for i in range(ids.shape[1])]), side)
 
     def position(self, pos: int, side: str) -> Tensor:
         if self.settings.positions == "learned":
             return self.weights[f"{side}_positions.weight"][pos]
         d = self.settings.d_model
-        values = []
-        for i in range(d // 2):
-            angle = pos / 10000 ** (2 * i / d)
-            values += [math.sin(angle), math.cos(angle)]
+        angles = [pos / 10000 ** (2 * i / d) for i in range(d // 2)]
+        values = [function(angle) for angle in angles for function in (math.sin, math.cos)]
         return torch.tensor(values, dtype=torch.float64).float().double()  # the package's table is float32
 
     def dropout(self, x: Tensor, side: str) -> Tensor:

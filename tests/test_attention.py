@@ -118,7 +118,7 @@ def test_every_token_head_and_part_has_its_place_on_the_grid(lengths: list[int],
 def test_gradients_pass_both_ways(lengths: list[int]) -> None:
     layout = Layout(lengths)
     # What pads hold is nobody's business, as long as nobody looks at them.
-    real = torch.ones(len(lengths), max(lengths)) if layout.full else layout.mask_BT.double()
+    real = torch.ones(len(lengths), max(lengths)) if layout.mask_BT is None else layout.mask_BT.double()
     x_NC = torch.randn(sum(lengths), 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: to_grid(x, layout, 2, 2) * real[:, None, :, None], x_NC)
     x_BHTK = torch.randn(len(lengths), 2, max(lengths), 1, dtype=torch.float64, requires_grad=True)

@@ -12,14 +12,7 @@ from torch import Tensor, nn
 from nmt_cli import recipe
 from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.model import (
-    PAD,
-    Masks,
-    Transformer,
-    layer_norm,
-    parameter_count,
-    sinusoids,
-)
+from nmt_cli.transformer.model import PAD, Masks, Transformer, layer_norm, parameter_count, sinusoids
 
 V = 23
 RAGGED = [(3, 7), (1, 1), (9, 2), (4, 4), (5, 6), (5, 6)]
@@ -76,14 +69,6 @@ def test_dropout_is_where_the_paper_puts_it_and_scaled(norm: str) -> None:
     expected = reference.logits(pairs)
     assert reference.places == dict(zip(("src", "tgt"), model.dropout_places(), strict=True)) == {"src": 5, "tgt": 7}
     close([x[:, 1:] for x in logits_of(model, pairs, Masks(*packed))], expected, 1e-10)
-
-
-def test_without_masks_nothing_is_dropped_in_any_mode() -> None:
-    model = random_model(tiny(dropout=0.5), V)
-    pairs = random_pairs(3, V, RAGGED)
-    first = logits_of(model.train(), pairs)
-    assert all(torch.equal(a, b) for a, b in zip(first, logits_of(model.eval(), pairs), strict=True))
-    assert not [m for m in model.modules() if isinstance(m, nn.Dropout)]
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -149,9 +134,6 @@ def test_a_sentence_longer_than_the_model_is_refused_not_wrapped(positions: str)
             logits_of(model, random_pairs(1, V, [lengths]))
 
 
-# --- embeddings and positions ---------------------------------------------------------------------------------------
-
-
 def test_sinusoids_are_the_papers() -> None:
     table = sinusoids(50, 512)
     assert table.shape == (50, 512)
@@ -172,8 +154,6 @@ BASE = 65_073_152
 TABLE_3 = {
     "base": ({}, BASE, 65_126_400),
     "A 1 head": ({"num_heads": 1, "d_k": 512, "d_v": 512}, BASE, 65_126_400),
-    "A 4 heads": ({"num_heads": 4, "d_k": 128, "d_v": 128}, BASE, 65_126_400),
-    "A 16 heads": ({"num_heads": 16, "d_k": 32, "d_v": 32}, BASE, 65_126_400),
     "A 32 heads": ({"num_heads": 32, "d_k": 16, "d_v": 16}, BASE, 65_126_400),
     "B d_k 16": ({"d_k": 16}, 57_995_264, 58_034_688),
     "B d_k 32": ({"d_k": 32}, 60_354_560, 60_398_592),
@@ -184,8 +164,6 @@ TABLE_3 = {
     "C d_model 1024": ({"d_model": 1024, "d_k": 128, "d_v": 128}, 167_870_464, 167_976_960),
     "C d_ff 1024": ({"d_ff": 1024}, 52_477_952, 52_531_200),
     "C d_ff 4096": ({"d_ff": 4096}, 90_263_552, 90_316_800),
-    "D no dropout": ({"dropout": 0.0}, BASE, 65_126_400),
-    "D dropout 0.2": ({"dropout": 0.2}, BASE, 65_126_400),
     "E learned": ({"positions": "learned"}, BASE + 2 * 1024 * 512, 65_126_400 + 2 * 1024 * 512),
     "big": ({"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, 218_226_688, 218_333_184),
 }
@@ -202,15 +180,11 @@ def test_every_row_of_table_3_has_the_closed_forms_parameters(changes: dict, pla
         assert sum(p.numel() for p in model.parameters()) == parameter_count(settings, 40_960) == expected
 
 
-def vocabulary_sized(model: Transformer) -> list[str]:
-    return [name for name, tensor in model.state_dict().items() if V in tensor.shape]
-
-
 def test_one_matrix_embeds_the_source_the_target_and_makes_the_logits() -> None:
     model = random_model(tiny(), V)
     model.to(torch.float32).to(torch.float64)
     for each in (model, copy.deepcopy(model), for_inference(model, torch.float64)):
-        assert vocabulary_sized(each) == ["embedding.weight"]
+        assert [name for name, tensor in each.state_dict().items() if V in tensor.shape] == ["embedding.weight"]
         pairs = random_pairs(1, V, [(3, 3)])
         before = logits_of(each, pairs)[0].detach()
         with torch.no_grad():
@@ -310,9 +284,6 @@ def test_weights_keep_their_names() -> None:
     assert names == expected
 
 
-def test_a_base_model_takes_the_recipes_defaults() -> None:
-    values = recipe.to_plain(recipe.Model())
-    paper = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "d_k": 64, "d_v": 64, "dropout": 0.1}
-    assert {k: values[k] for k in paper} == paper
-    assert (values["norm"], values["positions"], values["attention_bias"]) == ("post", "sinusoidal", False)
-    assert values["activation"] == "relu"
+def test_the_default_model_is_the_papers() -> None:
+    model = recipe.Model()
+    assert (model.norm, model.positions, model.activation, model.dropout) == ("post", "sinusoidal", "relu", 0.1)

@@ -2,8 +2,7 @@
 
 Shapes: B sentences, S source length, T target length, N tokens in a packed batch, H heads, K size per head
 (of keys or values), D d_model. A packed tensor x_ND holds the real tokens of all sentences end to end and no pads;
-only the attention core looks at padded grids, because only it needs to know which tokens share a sentence; there is
-one grid for each block of neighbouring sentences of similar length, so that few of its places are pads.
+only the attention core looks at padded grids, one for each block of neighbouring sentences of similar length.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from nmt_cli.transformer.hardware import Int8Linear
 
 
 class Layout:
-    """Which tokens of a packed batch belong to which sentence.
+    """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
     Args:
         lengths: tokens of each sentence, at least 1.
@@ -30,7 +29,7 @@ class Layout:
     Attributes:
         blocks: the blocks as layouts of their own; of one block, this layout itself.
         positions_N: each token's place in its sentence, from 0.
-        full: whether all are of one length, so that the padded grid has no pads.
+        mask_BT: True where the padded grid holds a token; None where it does everywhere.
     """
 
     def __init__(
@@ -42,19 +41,17 @@ class Layout:
         counts = np.asarray(lengths)
         self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
         self.max_length = int(counts.max())
-        self.full = bool((counts == self.max_length).all())
-        starts = np.repeat(np.cumsum(counts) - counts, counts)
+        self._full = bool((counts == self.max_length).all())
         self._rows = np.repeat(np.arange(len(counts)), counts)
-        self._positions = np.arange(len(starts)) - starts
+        self._positions = np.arange(len(self._rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.device = device
         self.lengths_B = torch.from_numpy(counts).to(device, non_blocking=True)
         self.positions_N = torch.from_numpy(self._positions).to(device, non_blocking=True)
 
     def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, part, head) lies in a grid of parts x B x heads x max_length rows, and which row
-        lies at each place of the grid (0 for pads).
-        """
+        """Return where row (token, part, head) lies in a grid of parts x B x heads x max_length rows, and its inverse:
+        which row lies at each place of the grid (0 for pads)."""
         if (parts, heads) not in self._indices:
             sentences = len(self.lengths_B)
             part, head = np.arange(parts)[:, None], np.arange(heads)
@@ -68,8 +65,7 @@ class Layout:
 
     @property
     def mask_BT(self) -> Tensor | None:
-        """True where the padded grid holds a token; None where it does everywhere."""
-        if self.full:
+        if self._full:
             return None
         return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
 
@@ -110,7 +106,7 @@ class _FromGrid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_MK: Tensor, index_R: Tensor) -> Tensor:
         ctx.save_for_backward(index_R)
-        ctx.size = x_MK.shape[0]
+        ctx.size = len(x_MK)
         return x_MK.index_select(0, index_R)
 
     @staticmethod
@@ -130,7 +126,6 @@ def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
 
 
 def _split(x_NC: Tensor, layout: Layout) -> list[tuple[Tensor, Layout]]:
-    """Return the rows of each block, with its layout."""
     sizes = [len(block.positions_N) for block in layout.blocks]
     return list(zip(x_NC.split(sizes), layout.blocks, strict=True))
 
@@ -143,21 +138,18 @@ def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
 
 
 def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return what to add to scores: 0 where the mask is True, a large negative number elsewhere.
-
-    Finite, not -inf: a row that may attend nowhere then stays finite, and so does its gradient.
-    """
+    """Return what to add to scores: 0 where the mask is True, else a large negative number: with -inf a row that may
+    attend nowhere would not stay finite, nor would its gradient."""
     if mask is None:
         return None
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
-    """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1).
+    """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores.
 
-    On CUDA this is torch's fused kernel. On the CPU torch's fused kernel is about eight times slower than two matrix
-    products and a softmax at sentence lengths (tests/benchmarks/README.md), so those are written out. `bias` is added
-    to the scores, broadcast to B, H, T, S (see mask_bias); values may be of another size per head than keys.
+    On CUDA this is torch's fused kernel. On the CPU that is about eight times slower than two matrix products and a
+    softmax at sentence lengths (tests/benchmarks/README.md), so those are written out.
     """
     scale = q_BHTK.shape[-1] ** -0.5
     if q_BHTK.is_cuda:
@@ -178,16 +170,9 @@ def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
 class Attention(nn.Module):
     """Multi-head attention with all heads' projections in one matrix product.
 
-    The projection by W^Q, W^K, W^V of the paper for head i are rows of `query`, `key_value` (or, where queries, keys
-    and values come from the same place, of `query_key_value`): queries of all heads, then keys, then values.
-
-    Args:
-        d_model: width of the residual stream; d_k and d_v, the sizes per head, are free of it.
-        num_heads: H.
-        d_k: size of a query or key.
-        d_v: size of a value.
-        bias: whether projections have biases (the paper writes none; the released code of 2017 had them).
-        cross: whether keys and values come from another sequence than the queries.
+    The projections W^Q, W^K, W^V of the paper are rows of `query` and `key_value`, or, where queries, keys and values
+    come from the same place (not `cross`), of `query_key_value`: queries of all heads, then keys, then values. The
+    paper writes no biases; the released code of 2017 had them.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:

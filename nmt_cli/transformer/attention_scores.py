@@ -1,17 +1,15 @@
-"""The attention scores of all heads for one sentence pair, for alignments and pictures.
+"""The attention scores of all heads for one sentence pair. L layers, H heads, T queries, S keys, K size per head."""
 
-Shapes: L layers, H heads, T queries, S keys, K size per head.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from nmt_cli.transformer.attention import Attention, linear
-from nmt_cli.transformer.model import DecoderLayer, EncoderLayer, Transformer, pack
+from nmt_cli.transformer.attention import Attention, Layout, linear
+from nmt_cli.transformer.model import Transformer, layers, pack
 
 ROLES = ("encoder", "decoder", "cross")  # the three uses of section 3.2.3
 
@@ -22,25 +20,21 @@ def attention_scores(
 ) -> dict[str, Tensor]:
     """Return q k^T / sqrt(d_k) of every head by role, L x H x queries x keys in float64 on the CPU.
 
-    -inf where a query may not look, so that a softmax over the last axis gives the weights. Rows of "decoder" and
-    "cross" stand for the token that is about to be said; columns of "decoder" for those said before, the first of
-    which is the start.
-
-    Args:
-        model: as it was loaded or as `for_inference` returns it.
-        src_ids: closed by EOS.
-        tgt_ids: closed by EOS.
-        dtype: arithmetic; default: that of the weights.
+    -inf where a query may not look: a softmax over the last axis gives the weights. Rows of "decoder" and "cross" stand
+    for the token that is about to be said; columns of "decoder" for those said before, the first of which is the start.
+    EOS closes both sides. `dtype` is the arithmetic; default: that of the weights.
     """
     scores: dict[str, list[Tensor]] = {role: [] for role in ROLES}
 
-    def record(role: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda module, inputs: scores[role].append(_scores(cast(Attention, module), inputs, role == "decoder"))
+    def record(role: str, attention: Attention) -> RemovableHandle:
+        def hook(_: nn.Module, inputs: tuple[Any, ...], rest: dict[str, Any]) -> None:
+            scores[role].append(_scores(attention, inputs[0], rest.get("memory"), role == "decoder"))
 
-    modules = [("encoder", layer.self_attention) for layer in cast("list[EncoderLayer]", list(model.encoder))]
-    for layer in cast("list[DecoderLayer]", list(model.decoder)):
-        modules += [("decoder", layer.self_attention), ("cross", layer.cross_attention)]
-    hooks = [module.register_forward_pre_hook(record(role)) for role, module in modules]
+        return attention.register_forward_pre_hook(hook, with_kwargs=True)
+
+    hooks = [record("encoder", layer.self_attention) for layer in layers(model.encoder)]
+    for layer in layers(model.decoder):
+        hooks += [record("decoder", layer.self_attention), record("cross", layer.cross_attention)]
     try:
         sides = [(np.asarray(ids, np.int64), np.array([len(ids)])) for ids in (src_ids, tgt_ids)]
         model(pack(*sides[0], *sides[1], model.embedding.weight.device), dtype=dtype)
@@ -50,12 +44,10 @@ def attention_scores(
     return {role: torch.stack(layers).cpu() for role, layers in scores.items()}
 
 
-def _scores(attention: Attention, inputs: tuple[Any, ...], causal: bool) -> Tensor:
-    """Return the scores H x T x S that an attention computes from these inputs of its `forward`."""
-    x_TD, _, _, *memory = inputs
+def _scores(attention: Attention, x_TD: Tensor, memory: tuple[Tensor, Layout] | None, causal: bool) -> Tensor:
     heads, size = attention.num_heads, attention.num_heads * attention.d_k
     if memory:
-        q_TC, k_SC = linear(x_TD, attention.query), linear(memory[0][0], attention.key_value)[:, :size]
+        q_TC, k_SC = linear(x_TD, attention.query), linear(memory[0], attention.key_value)[:, :size]
     else:
         q_TC, k_SC = linear(x_TD, attention.query_key_value).split(size, -1)[:2]
     q_HTK, k_HSK = (x.double().unflatten(1, (heads, -1)).transpose(0, 1) for x in (q_TC, k_SC))

@@ -2,14 +2,13 @@
 
 Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads,
 K size per head, E cache entries, L source positions, N tokens in a packed batch, D d_model, V vocabulary.
-
-Keys and values of past tokens are not moved when a hypothesis continues another one; only a table changes that says
-whose past an entry is: `used_SWE`. A slot's hypotheses share most of their past, so its entries are not many more
-than its positions. Those that no hypothesis needs any more are dropped when the cache is full.
+Keys and values are not moved when a hypothesis continues another one: a table says whose past an entry is (`used_SWE`).
+Entries that no hypothesis needs any more are dropped when the cache is full; most of a slot's past is shared.
 """
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -18,11 +17,12 @@ from torch import Tensor, nn
 
 from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias
 from nmt_cli.transformer.hardware import Int8Linear
-from nmt_cli.transformer.model import NO_DROPOUT, PAD, DecoderLayer, Transformer, layer_norm
+from nmt_cli.transformer.model import PAD, Dropout, Transformer, layer_norm, layers
 
 ROUND = 8  # caches hold a multiple of this many entries
 STEPS = 6  # between two clearances of the cache, at least
 MIN_INT8_OUTPUTS = 512  # smaller layers cost more to quantise inputs for than bytes gain
+NO_DROPOUT = Dropout()
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
@@ -35,13 +35,10 @@ def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False)
     weight_VD = frozen.embedding.weight
     size = -(-len(weight_VD) // BLOCK) * BLOCK
     frozen.output = nn.Linear(weight_VD.shape[1], size, bias=False, device="meta")
-    frozen.output.weight = nn.Parameter(
-        torch.cat([weight_VD, weight_VD.new_zeros(size - len(weight_VD), weight_VD.shape[1])]), requires_grad=False
-    )
+    more = size - len(weight_VD)
+    frozen.output.weight = nn.Parameter(nn.functional.pad(weight_VD, (0, 0, 0, more)), requires_grad=False)
     if frozen.output_bias is not None:
-        frozen.output.bias = nn.Parameter(
-            nn.functional.pad(frozen.output_bias, (0, size - len(weight_VD))), requires_grad=False
-        )
+        frozen.output.bias = nn.Parameter(nn.functional.pad(frozen.output_bias, (0, more)), requires_grad=False)
     for parent in list(frozen.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.Linear):
@@ -57,7 +54,7 @@ class DecoderCache:
     def __init__(self, model: Transformer, dtype: torch.dtype, width: int) -> None:
         self.model, self.dtype, self.width, self.slots = model, dtype, width, 0
         self.device = model.embedding.weight.device
-        self.layers = cast("list[DecoderLayer]", list(model.decoder))
+        self.layers = layers(model.decoder)
         self.heads = model.settings.num_heads
         sizes = (model.settings.d_k, model.settings.d_v)
 
@@ -79,8 +76,8 @@ class DecoderCache:
 
         self.past = [[resized(x) for x in pair] for pair in self.past]
         self.memory = [[resized(x) for x in pair] for pair in self.memory]
-        self.src_lengths_S = resized(self.src_lengths_S)
-        self.used_SWE, self.filled_S = resized(self.used_SWE), resized(self.filled_S)
+        for name in ("src_lengths_S", "used_SWE", "filled_S"):
+            setattr(self, name, resized(getattr(self, name)))
         self.slots = slots
 
     def reorder(self, parents_SW: Tensor) -> None:
@@ -88,10 +85,7 @@ class DecoderCache:
         self.used_SWE = self.used_SWE.gather(1, parents_SW[:, :, None].expand(-1, -1, self.used_SWE.shape[2]))
 
     def _clear(self) -> None:
-        """Drop entries that no hypothesis needs, so that there is room for some steps, and not for many more.
-
-        Caches stay contiguous: batched products of slices would be copied first.
-        """
+        """Drop entries that no hypothesis needs. Caches stay contiguous: products of slices would be copied first."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         counts_S = needed_SE.sum(1)
         most = int(counts_S.max())
@@ -152,8 +146,9 @@ class DecoderCache:
 
         self.memory = [[fitted(x) for x in pair] for pair in self.memory]
 
-    def _attend(self, q_RC: Tensor, k: Tensor, v: Tensor, bias: Tensor, attention: Attention) -> Tensor:
-        """Return attention's output R x D; `k` and `v` are SH x keys x K, `bias` is added to the scores."""
+    def _attend(self, attention: Attention, k_v: list[Tensor], bias: Tensor, q_RC: Tensor) -> Tensor:
+        """Return attention's output R x D; keys and values are S x H x keys x K, `bias` is added to the scores."""
+        k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
         scores = q_SHWK.reshape(self.slots * self.heads, self.width, -1) @ k.transpose(1, 2)
         scores = torch.add(bias, scores.view(self.slots, self.heads, self.width, -1), alpha=attention.d_k**-0.5)
@@ -162,28 +157,17 @@ class DecoderCache:
         return linear(mixed_SWHK.reshape(self.slots * self.width, -1), attention.output)
 
     def _self_attention(
-        self, x_RD: Tensor, attention: Attention, past: list[Tensor], places_M: Tensor, bias: Tensor
+        self, attention: Attention, past: list[Tensor], bias: Tensor, places_M: Tensor, x_RD: Tensor
     ) -> Tensor:
-        key, value = self.heads * attention.d_k, self.heads * attention.d_v
-        q_RC, *new = linear(x_RD, attention.query_key_value).split([key, key, value], -1)
+        sizes = [self.heads * x.shape[3] for x in past]
+        q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
         for cache_SHEK, part_RC in zip(past, new, strict=True):
             part_SHWK = part_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
             cache_SHEK.flatten(0, 2).index_copy_(0, places_M, part_SHWK.flatten(0, 2))
-        k, v = (cache.flatten(0, 1) for cache in past)
-        return self._attend(q_RC, k, v, bias, attention)
+        return self._attend(attention, past, bias, q_RC)
 
-    def _layer(self, i: int, x_RD: Tensor, places_M: Tensor, past_bias: Tensor, memory_bias: Tensor) -> Tensor:
-        layer = self.layers[i]
-        first, second, third = layer.residuals
-        cross = layer.cross_attention
-        k, v = (x.flatten(0, 1) for x in self.memory[i])
-        x_RD = first(
-            x_RD,
-            lambda x: self._self_attention(x, layer.self_attention, self.past[i], places_M, past_bias),
-            NO_DROPOUT,
-        )
-        x_RD = second(x_RD, lambda x: self._attend(linear(x, cross.query), k, v, memory_bias, cross), NO_DROPOUT)
-        return third(x_RD, layer.feed_forward, NO_DROPOUT)  # type: ignore[no-any-return]
+    def _cross_attention(self, attention: Attention, memory: list[Tensor], bias: Tensor, x_RD: Tensor) -> Tensor:
+        return self._attend(attention, memory, bias, linear(x_RD, attention.query))
 
     def step(self, ids_SW: Tensor, positions_S: Tensor) -> Tensor:
         """Return logits after each hypothesis' last token (PAD at the first position), R x V rounded up to BLOCK;
@@ -202,8 +186,10 @@ class DecoderCache:
         rows_SH = torch.arange(self.slots * self.heads, device=self.device).view(self.slots, self.heads)
         places_M = (rows_SH[:, :, None] * entries + new_SW[:, None]).flatten()
         x_RD = model.embed(ids_SW.flatten(), positions_S.repeat_interleave(self.width), "tgt").to(self.dtype)
-        for i in range(len(self.layers)):
-            x_RD = self._layer(i, x_RD, places_M, past_bias, memory_bias)
+        for layer, past, memory in zip(self.layers, self.past, self.memory, strict=True):
+            attend = partial(self._self_attention, layer.self_attention, past, past_bias, places_M)
+            attend_memory = partial(self._cross_attention, layer.cross_attention, memory, memory_bias)
+            x_RD = layer.forward(x_RD, [attend, attend_memory], NO_DROPOUT)
         if model.settings.norm == "pre":
             x_RD = layer_norm(x_RD, model.decoder_norm)
         logits_RV = linear(x_RD, cast(nn.Linear, model.output))

@@ -57,14 +57,13 @@ def _cpu_has(*flags: str) -> bool:
 
 
 def reuse_memory() -> None:
-    """Make glibc keep freed memory for the next tensor instead of giving it back to the kernel.
+    """Make glibc keep freed memory for the next tensor, where there is glibc, instead of giving it to the kernel.
 
-    Otherwise every large temporary is mapped, faulted in page by page and unmapped again, which costs a sixth of a
-    training step on the CPU (tests/benchmarks/README.md). Does nothing where there is no glibc.
+    Mapping and faulting in every large temporary again costs a sixth of a training step on the CPU
+    (tests/benchmarks/README.md).
     """
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, 2**31 - 1)
 
@@ -73,12 +72,7 @@ class Int8Linear(nn.Module):
     """x W^T + b with 8-bit weights and activations, for CPUs whose vector units multiply bytes.
 
     Weights have one scale per output. Activations have one scale per row, computed at run time: with one per tensor a
-    sentence's translation would depend on the sentences beside it.
-
-    Args:
-        weight_OI: of the layer.
-        bias_O: None for none.
-        dtype: of the output.
+    sentence's translation would depend on the sentences beside it. `dtype` is that of the output.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:

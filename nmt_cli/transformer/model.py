@@ -1,14 +1,14 @@
-"""The Transformer, in the order of section 3 of the paper.
+"""The Transformer, in the order of section 3 of the paper, with three-way tied embeddings and residual dropout.
 
-Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary.
-Post-norm, three-way tied embeddings scaled by sqrt(d_model), interleaved sinusoids, dropout on each sub-layer's output
-and on the embedding sums, and nowhere else. Layer norm epsilon is 1e-5 (the paper gives none; the released code had
-1e-6; 1e-5 is what other toolkits compute when they load the exported model).
+Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary. Layer norm
+epsilon is 1e-5: the paper gives none, the released code had 1e-6; other toolkits load the exported model with 1e-5.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -60,19 +60,18 @@ class Masks:
 
 
 class Dropout:
-    """Residual dropout of one stack: hands out its masks in the order of the places; without masks, no dropout."""
+    """Residual dropout of one stack: takes its masks in the order of the places; without masks, no dropout."""
 
-    def __init__(self, masks_LND: Tensor | None, probability: float) -> None:
-        self.masks = iter(()) if masks_LND is None else iter(masks_LND.unbind())
-        self.active = masks_LND is not None
+    def __init__(self, masks_LND: Tensor | None = None, probability: float = 0.0) -> None:
+        self.masks = None if masks_LND is None else iter(masks_LND.unbind())
         self.scale = 1 / (1 - probability)
 
     def drop(self, x_ND: Tensor) -> Tensor:
-        return x_ND * next(self.masks) * self.scale if self.active else x_ND
+        return x_ND * next(self.masks) * self.scale if self.masks else x_ND
 
     def add(self, x_ND: Tensor, y_ND: Tensor) -> Tensor:
         """Return x + dropout(y), in one pass over memory."""
-        return torch.addcmul(x_ND, y_ND, next(self.masks), value=self.scale) if self.active else x_ND + y_ND
+        return torch.addcmul(x_ND, y_ND, next(self.masks), value=self.scale) if self.masks else x_ND + y_ND
 
 
 def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
@@ -84,14 +83,11 @@ def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
 def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
     """Return for each block T x T to add to scores so that no query sees what comes after it.
 
-    Pads need no mask of their own: they come last, where no token of their sentence may look.
+    That hides pads too, which come last.
     """
     length, device = layout.max_length, layout.lengths_B.device
     allowed_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
     return [mask_bias(allowed_TT[: b.max_length, : b.max_length], dtype) for b in layout.blocks]
-
-
-NO_DROPOUT = Dropout(None, 0.0)
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
@@ -113,11 +109,11 @@ def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (equation 2)."""
 
-    def __init__(self, d_model: int, d_ff: int, activation: str) -> None:
+    def __init__(self, settings: recipe.Model) -> None:
         super().__init__()
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
-        self.activation = ACTIVATIONS[activation]
+        self.inner = nn.Linear(settings.d_model, settings.d_ff)
+        self.outer = nn.Linear(settings.d_ff, settings.d_model)
+        self.activation = ACTIVATIONS[settings.activation]
 
     def forward(self, x_ND: Tensor) -> Tensor:
         return linear(self.activation(linear(x_ND, self.inner)), self.outer)
@@ -129,10 +125,10 @@ class Residual(nn.Module):
     "post" (the paper): norm(x + dropout(sublayer(x))). "pre": x + dropout(sublayer(norm(x))).
     """
 
-    def __init__(self, d_model: int, norm: str) -> None:
+    def __init__(self, settings: recipe.Model) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model, LAYER_NORM_EPSILON)
-        self.pre = norm == "pre"
+        self.norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
+        self.pre = settings.norm == "pre"
 
     def forward(self, x_ND: Tensor, sublayer: Callable[[Tensor], Tensor], dropout: Dropout) -> Tensor:
         if self.pre:
@@ -140,46 +136,27 @@ class Residual(nn.Module):
         return layer_norm(dropout.add(x_ND, sublayer(x_ND)), self.norm)
 
 
-def _attention(settings: recipe.Model, *, cross: bool) -> Attention:
-    return Attention(
-        settings.d_model, settings.num_heads, settings.d_k, settings.d_v, bias=settings.attention_bias, cross=cross
-    )
+class Layer(nn.Module):
+    """A layer of the encoder, or of the decoder, which attends to the encoder's output too."""
 
-
-class EncoderLayer(nn.Module):
-    def __init__(self, settings: recipe.Model) -> None:
+    def __init__(self, settings: recipe.Model, *, cross: bool) -> None:
         super().__init__()
-        self.self_attention = _attention(settings, cross=False)
-        self.feed_forward = FeedForward(settings.d_model, settings.d_ff, settings.activation)
-        self.residuals = nn.ModuleList(Residual(settings.d_model, settings.norm) for _ in range(2))
+        sizes = settings.d_model, settings.num_heads, settings.d_k, settings.d_v
+        self.self_attention = Attention(*sizes, bias=settings.attention_bias, cross=False)
+        if cross:
+            self.cross_attention = Attention(*sizes, bias=settings.attention_bias, cross=True)
+        self.feed_forward = FeedForward(settings)
+        self.residuals = nn.ModuleList(Residual(settings) for _ in range(2 + cross))
 
-    def forward(self, x_ND: Tensor, layout: Layout, biases: list[Tensor | None], dropout: Dropout) -> Tensor:
-        first, second = self.residuals
-        x_ND = first(x_ND, lambda x: self.self_attention(x, layout, biases), dropout)
-        return second(x_ND, self.feed_forward, dropout)  # type: ignore[no-any-return]
+    def forward(self, x_ND: Tensor, attends: list[Callable[[Tensor], Tensor]], dropout: Dropout) -> Tensor:
+        """Return the layer's output; `attends` are its attentions, as the caller computes them."""
+        for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
+            x_ND = residual.forward(x_ND, sublayer, dropout)
+        return x_ND
 
 
-class DecoderLayer(nn.Module):
-    def __init__(self, settings: recipe.Model) -> None:
-        super().__init__()
-        self.self_attention = _attention(settings, cross=False)
-        self.cross_attention = _attention(settings, cross=True)
-        self.feed_forward = FeedForward(settings.d_model, settings.d_ff, settings.activation)
-        self.residuals = nn.ModuleList(Residual(settings.d_model, settings.norm) for _ in range(3))
-
-    def forward(
-        self,
-        x_ND: Tensor,
-        layout: Layout,
-        causal: list[Tensor | None],
-        memory: tuple[Tensor, Layout],
-        memory_biases: list[Tensor | None],
-        dropout: Dropout,
-    ) -> Tensor:
-        first, second, third = self.residuals
-        x_ND = first(x_ND, lambda x: self.self_attention(x, layout, causal), dropout)
-        x_ND = second(x_ND, lambda x: self.cross_attention(x, layout, memory_biases, memory), dropout)
-        return third(x_ND, self.feed_forward, dropout)  # type: ignore[no-any-return]
+def layers(stack: nn.ModuleList) -> list[Layer]:
+    return cast("list[Layer]", list(stack))
 
 
 class Transformer(nn.Module):
@@ -194,8 +171,8 @@ class Transformer(nn.Module):
             self.src_positions = nn.Embedding(settings.max_length, settings.d_model)
             self.tgt_positions = nn.Embedding(settings.max_length, settings.d_model)
         self.restore_buffers()
-        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(settings) for _ in range(settings.num_layers))
+        self.encoder = nn.ModuleList(Layer(settings, cross=False) for _ in range(settings.num_layers))
+        self.decoder = nn.ModuleList(Layer(settings, cross=True) for _ in range(settings.num_layers))
         if settings.norm == "pre":
             self.encoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
             self.decoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
@@ -209,10 +186,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw initial weights: Glorot uniform for each of W^Q, W^K, W^V, W^O, W1, W2; N(0, 1/d_model) embeddings.
-
-        Source: the released code of 2017 (the paper gives none).
-        """
+        """Draw weights as the released code of 2017: Glorot uniform matrices, N(0, 1/d_model) embeddings."""
         for module in self.modules():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
@@ -248,17 +222,20 @@ class Transformer(nn.Module):
         dropout = Dropout(masks_LND, self.settings.dropout)
         x_ND = dropout.drop(self.embed(src_N, src.positions_N, "src")).to(dtype or self.embedding.weight.dtype)
         biases = padding_biases(src, x_ND.dtype)
-        for layer in self.encoder:
-            x_ND = layer(x_ND, src, biases, dropout)
+        for layer in layers(self.encoder):
+            x_ND = layer(x_ND, [partial(layer.self_attention, layout=src, biases=biases)], dropout)
         return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
 
     def decode(self, batch: Batch, memory_ND: Tensor, masks_LND: Tensor | None = None) -> Tensor:
         """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
         dropout = Dropout(masks_LND, self.settings.dropout)
         x_ND = dropout.drop(self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")).to(memory_ND.dtype)
-        causal, memory_biases = causal_biases(batch.tgt, x_ND.dtype), padding_biases(batch.src, x_ND.dtype)
-        for layer in self.decoder:
-            x_ND = layer(x_ND, batch.tgt, causal, (memory_ND, batch.src), memory_biases, dropout)
+        causal = causal_biases(batch.tgt, x_ND.dtype)
+        memory = {"biases": padding_biases(batch.src, x_ND.dtype), "memory": (memory_ND, batch.src)}
+        for layer in layers(self.decoder):
+            attend = partial(layer.self_attention, layout=batch.tgt, biases=causal)
+            attend_memory = partial(layer.cross_attention, layout=batch.tgt, **memory)
+            x_ND = layer(x_ND, [attend, attend_memory], dropout)
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
 
     def forward(self, batch: Batch, masks: Masks | None = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -267,8 +244,7 @@ class Transformer(nn.Module):
         return self.decode(batch, memory_ND, masks.tgt_LND if masks else None)
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is multiplied for the logits: the hidden states, with a column of ones where there is a bias,
-        and the embedding matrix, with the bias as a column."""
+        """Return what is multiplied for the logits: hidden states and embedding matrix, with a column for the bias."""
         if self.output_bias is None:
             return hidden_ND, self.embedding.weight
         return F.pad(hidden_ND, (0, 1), value=1.0), torch.cat([self.embedding.weight, self.output_bias[:, None]], 1)
@@ -284,12 +260,11 @@ class Transformer(nn.Module):
 def parameter_count(settings: recipe.Model, vocabulary_size: int) -> int:
     """Return how many numbers are trained, by the closed form of sections 3.1-3.4."""
     d, h = settings.d_model, settings.num_heads
-    attention = 2 * d * h * settings.d_k + 2 * d * h * settings.d_v
+    attention = 2 * d * h * (settings.d_k + settings.d_v)
     if settings.attention_bias:
         attention += 2 * h * settings.d_k + h * settings.d_v + d
     feed_forward = 2 * d * settings.d_ff + settings.d_ff + d
     layers = settings.num_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
-    final_norms = 4 * d if settings.norm == "pre" else 0
-    positions = 2 * settings.max_length * d if settings.positions == "learned" else 0
-    output = vocabulary_size if settings.output_bias else 0
-    return layers + final_norms + positions + vocabulary_size * d + output
+    final_norms = 4 * d * (settings.norm == "pre")
+    positions = 2 * settings.max_length * d * (settings.positions == "learned")
+    return layers + final_norms + positions + vocabulary_size * (d + settings.output_bias)

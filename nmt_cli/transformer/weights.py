@@ -19,7 +19,7 @@ WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.mode
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file that the umask allows others to read."""
+    """Write named tensors to a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -51,17 +51,15 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> No
     """Give a model these tensors as its weights, or raise DataError naming the first one that does not fit."""
     own = model.state_dict()
     for name in [*own, *tensors]:
-        if name not in tensors or name not in own:
-            raise DataError(f"{where} does not fit its recipe: tensor {name} is missing or unknown")
-        if own[name].shape != tensors[name].shape:
-            shapes = f"{tuple(tensors[name].shape)}, not {tuple(own[name].shape)}"
-            raise DataError(f"{where} does not fit its recipe: tensor {name} has shape {shapes}")
+        shapes = [tuple(side[name].shape) if name in side else None for side in (tensors, own)]
+        if shapes[0] != shapes[1]:
+            raise DataError(f"{where} does not fit its recipe: {name} has shape {shapes[0]}, not {shapes[1]}")
     model.load_state_dict(tensors, assign=True)
     model.restore_buffers()
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves initial weights as memory happens to be. (The meta device would make torch import its whole compiler.)"""
+    """Leaves initial weights undrawn. (The meta device would make torch import its whole compiler.)"""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -100,12 +98,7 @@ def save_model(
 
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
-    """Open and verify a model directory.
-
-    Raises:
-        MissingError: there is none.
-        DataError: it is damaged, or a pickle is offered in its place.
-    """
+    """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
     if directory.is_file():
         raise DataError(
             f"{directory} is a file; a model is a directory written by nmt train or nmt average-checkpoints"
@@ -113,8 +106,7 @@ def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedMod
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
             return load_model(directory / "model", device)
-        advice = "Train one: nmt reproduce recipes/toy.yaml"
-        raise MissingError(f"no model in {directory}. {advice}")
+        raise MissingError(f"no model in {directory}. Train one: nmt reproduce recipes/toy.yaml")
     manifest = artefact.verify(directory, KIND)
     resolved = recipe.load_stored(directory / RECIPE)
     tensors = load_tensors(directory / WEIGHTS)

@@ -23,10 +23,8 @@ class Sampling:
 
 
 def average(logits: list[Tensor]) -> Tensor:
-    """Return scores R x V, at least float32, that a constant per row turns into log-probabilities.
-
-    Several models' probabilities are averaged.
-    """
+    """Return scores R x V, at least float32, that a constant per row turns into log-probabilities; several models'
+    probabilities are averaged."""
     wide = torch.promote_types(logits[0].dtype, torch.float32)
     if len(logits) == 1:
         return logits[0].to(wide)
@@ -34,20 +32,13 @@ def average(logits: list[Tensor]) -> Tensor:
 
 
 def best_continuations(
-    scores_RV: Tensor,
-    alive_SW: Tensor,
-    forced: tuple[list[int], list[int]],
-    sampling: Sampling | None,
-    random: list[float],
+    scores_RV: Tensor, alive_SW: Tensor, forced: tuple[list[int], list[int]], draw: tuple[Sampling, Tensor] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's best sums of log-probabilities, their hypotheses and their ids, S x C, best first.
+    """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, S x C, best first.
 
-    Args:
-        scores_RV: as `average` returns them; changed here.
-        alive_SW: log-probabilities of the hypotheses so far.
-        forced: rows whose next token is forced, and these tokens.
-        sampling: draw one token per row (W is 1) instead of taking the 2W best.
-        random: for each row, the number from [0, 1) that decides what is drawn.
+    `scores_RV` are what `average` returns, and changed here; `alive_SW` the hypotheses so far; `forced` rows
+    whose next token is forced, and these tokens. With `draw`, one token per row (W is 1) is drawn by its number from
+    [0, 1), R x 1.
     """
     rows, blocks = len(scores_RV), scores_RV.shape[1] // BLOCK
     largest_RB = scores_RV.view(rows, blocks, BLOCK).amax(-1)
@@ -64,18 +55,15 @@ def best_continuations(
         only_F = scores_RV[index_F, ids_F]
         scores_RV[index_F] = largest_RB[index_F] = -torch.inf
         scores_RV[index_F, ids_F] = largest_RB[index_F, ids_F // BLOCK] = only_F
-    if sampling:
-        best_R1, ids_R1 = _draw(scores_RV, sampling, torch.tensor(random, dtype=torch.float64, device=scores_RV.device))
+    if draw:
+        best_R1, ids_R1 = _draw(scores_RV, *draw)
         return base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1
     return _top(scores_RV, largest_RB, base_R1, alive_SW.shape[1])
 
 
 def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's 2W best sums of a row's base and a score, their hypotheses and their ids, all S x C.
-
-    By blocks of the vocabulary: the best are in the blocks whose largest are the best. On a CPU that is five times as
-    fast as topk.
-    """
+    """Return each slot's 2W best sums of a row's base and a score, their hypotheses and their ids, all S x C: they are
+    in the blocks whose largest are the best. On a CPU that is five times as fast as topk over the vocabulary."""
     blocks = largest_RB.shape[1]
     count = min(2 * width, width * blocks)
     chosen_SC = (largest_RB + base_R1).view(-1, width * blocks).topk(count, 1, sorted=False)[1]
@@ -90,12 +78,12 @@ def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> 
     return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
 
 
-def _draw(scores_RV: Tensor, sampling: Sampling, random_R: Tensor) -> tuple[Tensor, Tensor]:
+def _draw(scores_RV: Tensor, sampling: Sampling, random_R1: Tensor) -> tuple[Tensor, Tensor]:
     """Return one drawn token for each row and its score, R x 1."""
     best_RC, ids_RC = scores_RV.topk(min(sampling.top_k or scores_RV.shape[1], scores_RV.shape[1]), -1)
     cumulative_RC = torch.softmax(best_RC.double() / sampling.temperature, -1).cumsum(-1)
     # The fewest that reach top_p together: those before which less than that has been reached.
     last_R1 = (cumulative_RC < sampling.top_p).sum(-1, keepdim=True).clamp_max(cumulative_RC.shape[1] - 1)
-    point_R1 = random_R[:, None] * cumulative_RC.gather(1, last_R1)
+    point_R1 = random_R1 * cumulative_RC.gather(1, last_R1)
     drawn_R1 = torch.minimum((cumulative_RC <= point_R1).sum(-1, keepdim=True), last_R1)
     return best_RC.gather(1, drawn_R1), ids_RC.gather(1, drawn_R1)

@@ -1,16 +1,13 @@
 """Greedy and beam search, sampling, and the scores of given translations (section 6.1 of the paper).
 
 Shapes: S slots (segments being searched), W hypotheses per slot, R = S x W rows, C candidates per slot or row,
-T target positions, V vocabulary.
+T target positions, E hypotheses that have just ended, V vocabulary. A segment that is finished leaves its slot and the
+next one enters, at its own first position: its translation depends on its own source alone, up to rounding.
 
-The batch stays full: a segment that is finished leaves its slot and the next one enters, at its own first position.
-A segment's translation depends on its own source alone, up to the rounding of matrix products.
-
-Which beam search: at every step the 2W best continuations of a slot are looked at. Those among the best W that end
-with EOS are finished; the best W that do not end live on. With W = 1 that is greedy search, and EOS ends it. A slot
-is done when no unfinished hypothesis can still beat its n-th best finished one, which is exact because a hypothesis'
-log-probability only falls and its length penalty is at most the one at the longest length. Scores are
-log-probability / ((5 + length) / 6) ^ alpha with EOS counted in both (Wu et al. 2016, without coverage).
+Of a slot's 2W best continuations those among the best W that end with EOS are finished; the best W that do not end live
+on. With W = 1 that is greedy search, and EOS ends it. A slot is done when no unfinished hypothesis can still beat its
+n-th best finished one: log-probabilities only fall, and no length penalty is above that of the longest length. Scores
+are log-probability / ((5 + length) / 6) ^ alpha with EOS counted in both (Wu et al. 2016, without coverage).
 """
 
 import itertools
@@ -33,7 +30,6 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = 2048  # source tokens encoded at once, ahead of the slots they will fill
 SCORE_TOKENS = 4096  # scored at once, on the longer side
-CPU_ROWS, CUDA_ROWS = 256, 1024  # hypotheses computed at once
 MAX_SOURCE_TOKENS = 1 << 16  # over all slots: bounds the memory of very long inputs
 
 Segments = Iterator[Segment | None]  # None: there is none just now
@@ -52,6 +48,10 @@ class SearchSettings:
     sampling: Sampling | None = None
 
 
+def rows_at_once(settings: SearchSettings, device: torch.device) -> int:
+    return settings.rows or (1024 if device.type == "cuda" else 256)
+
+
 class _Slots:
     """The state of all segments being searched, as tensors with one row per slot, and the models' caches."""
 
@@ -60,13 +60,13 @@ class _Slots:
         self.decoders = [DecoderCache(model, dtype, width) for model in models]
         self.settings, self.device = settings, device
         self.longest = min(model.settings.max_length for model in models)
-        self.most = max(1, _rows(models, settings) // width)
+        self.most = max(1, rows_at_once(settings, device) // width)
         self.segments: list[Segment | None] = []
-        self.finished: list[list[Hypothesis]] = []
-        self.random: list[list[float]] = []  # decides what is drawn at each position
         self.position_S, self.limit_S = (torch.zeros(0, dtype=torch.int64, device=device) for _ in range(2))
         self.alive_SW = torch.zeros(0, width, dtype=torch.float64, device=device)
         self.last_SW = torch.zeros(0, width, dtype=torch.int64, device=device)
+        # What decides the draw at each position.
+        self.random_ST = torch.zeros(0, self.longest if settings.sampling else 0, dtype=torch.float64, device=device)
         # Token t of hypothesis w was computed in row ancestors[w, t]; its id and running sum are stored there.
         self.ancestors_SWT = torch.zeros(0, width, 1, dtype=torch.int64, device=device)
         self.tokens_STW = torch.zeros(0, 1, width, dtype=torch.int64, device=device)
@@ -79,10 +79,10 @@ class _Slots:
         """Put the next segments into slots until there is no room or none is there."""
         while len(used := self.used()) < self.most:
             tokens = sum(len(segment.ids) for segment in self.segments if segment)
-            room = MAX_SOURCE_TOKENS - tokens if used else 1 << 60
-            segments, starts = feed.take(self.most - len(used), room)
-            if not segments:
+            taken = feed.take(self.most - len(used), MAX_SOURCE_TOKENS - tokens if used else 1 << 60)
+            if not taken:
                 break
+            segments, starts = [segment for segment, _ in taken], [start for _, start in taken]
             if len(used) + len(segments) > len(self.segments):
                 self._resize(range(len(self.segments)), len(used) + len(segments))
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
@@ -91,30 +91,27 @@ class _Slots:
             self._start(slots, segments)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, and have room for `count`: few different sizes, as kernels are kept for
-        each."""
+        """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each."""
         size = min(self.most, 1 << (count - 1).bit_length())
         if size == len(self.segments):
             return
         index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), size - len(keep)
         self.segments = [self.segments[s] for s in keep] + [None] * more
-        self.finished = [self.finished[s] for s in keep] + [[] for _ in range(more)]
-        self.random = [self.random[s] for s in keep] + [[] for _ in range(more)]
-        for name in ("position_S", "limit_S", "alive_SW", "last_SW", "ancestors_SWT", "tokens_STW", "sums_STW"):
-            old = getattr(self, name)
-            setattr(self, name, torch.cat([old[index], old.new_zeros(more, *old.shape[1:])]))
+        for name, old in list(vars(self).items()):
+            if isinstance(old, Tensor):
+                setattr(self, name, torch.cat([old[index], old.new_zeros(more, *old.shape[1:])]))
         for decoder in self.decoders:
             decoder.resize(keep, size)
 
     def _start(self, slots: list[int], segments: list[Segment]) -> None:
         limits = []
         for slot, segment in zip(slots, segments, strict=True):
-            self.segments[slot], self.finished[slot] = segment, []
+            self.segments[slot], segment.hypotheses = segment, []
             limits.append(min(len(segment.ids) + len(segment.prefix) + self.settings.extra_length, self.longest))
             if self.settings.sampling:
                 key = np.array([self.settings.sampling.seed, segment.key], np.uint64)  # a list may become floats
-                generator = np.random.Generator(np.random.Philox(key=key))
-                self.random[slot] = generator.random(limits[-1]).tolist()
+                numbers = np.random.Generator(np.random.Philox(key=key)).random(limits[-1])
+                self.random_ST[slot, : limits[-1]] = torch.from_numpy(numbers)
         self.position_S[slots] = 0
         self.limit_S[slots] = torch.tensor(limits, device=self.device)
         self.alive_SW[slots] = -torch.inf
@@ -129,34 +126,30 @@ class _Slots:
         self._resize(used, len(used))
         if len(used) < len(self.segments):  # empty slots step along, and must not run out of positions
             self.position_S[[slot for slot, segment in enumerate(self.segments) if not segment]] = 0
-        logits = [decoder.step(self.last_SW, self.position_S) for decoder in self.decoders]
-        random = []
+        scores_RV = average([decoder.step(self.last_SW, self.position_S) for decoder in self.decoders])
+        draw = None
         if self.settings.sampling:
-            positions = self.position_S.tolist()
-            random = [numbers[p] if numbers else 0.0 for numbers, p in zip(self.random, positions, strict=True)]
-        best = best_continuations(average(logits), self.alive_SW, self._forced(), self.settings.sampling, random)
-        parents_SW = self._advance(*best)
+            draw = self.settings.sampling, self.random_ST.gather(1, self.position_S[:, None])
+        parents_SW = self._advance(*best_continuations(scores_RV, self.alive_SW, self._forced(), draw))
         for decoder in self.decoders:
             decoder.reorder(parents_SW)
 
     def _forced(self) -> tuple[list[int], list[int]]:
         """Return the rows whose next token is forced, and these tokens: prefixes, and EOS at the longest length."""
-        rows: list[int] = []
-        ids: list[int] = []
-        width = self.settings.beam
+        tokens: dict[int, int] = {}
         if any(segment and segment.prefix for segment in self.segments):
             for slot, (segment, position) in enumerate(zip(self.segments, self.position_S.tolist(), strict=True)):
                 if segment and position < len(segment.prefix):
-                    rows += range(slot * width, (slot + 1) * width)
-                    ids += [segment.prefix[position]] * width
+                    tokens[slot] = segment.prefix[position]
         for slot in (self.position_S + 1 >= self.limit_S).nonzero().flatten().tolist():
-            rows += range(slot * width, (slot + 1) * width)
-            ids += [EOS] * width
-        return rows, ids
+            tokens[slot] = EOS
+        width = self.settings.beam
+        rows = [row for slot in tokens for row in range(slot * width, (slot + 1) * width)]
+        return rows, [token for token in tokens.values() for _ in range(width)]
 
     def _advance(self, sums_SC: Tensor, parents_SC: Tensor, ids_SC: Tensor) -> Tensor:
         """Take what `best_continuations` returns; return the parents of those hypotheses that live on."""
-        width, slots = self.settings.beam, len(self.segments)
+        width = self.settings.beam
         ends_SC = ids_SC == EOS
         self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -torch.inf), parents_SC, sums_SC)
         # With W = 1 the second best must not live on when the best has ended.
@@ -167,7 +160,7 @@ class _Slots:
             self.ancestors_SWT = torch.nn.functional.pad(self.ancestors_SWT, (0, length), value=-1)
             self.tokens_STW = torch.nn.functional.pad(self.tokens_STW, (0, 0, 0, length))
             self.sums_STW = torch.nn.functional.pad(self.sums_STW, (0, 0, 0, length))
-        every = torch.arange(slots, device=self.device)
+        every = torch.arange(len(self.segments), device=self.device)
         self.tokens_STW[every, self.position_S] = self.last_SW
         self.sums_STW[every, self.position_S] = self.alive_SW
         index = parents_SW[:, :, None].expand(-1, -1, self.ancestors_SWT.shape[2])
@@ -187,13 +180,15 @@ class _Slots:
         ids_ET = self.tokens_STW[slots_E[:, None], places_T, rows_ET].tolist()
         sums_ET = self.sums_STW[slots_E[:, None], places_T, rows_ET].tolist()
         totals, positions = sums_SC[slots_E, candidates_E].tolist(), self.position_S[slots_E].tolist()
-        for e, slot in enumerate(slots_E.tolist()):
-            position, total, best = positions[e], totals[e], self.finished[slot]
-            score = total / length_penalty(position + 1, self.settings.alpha)
-            if self.segments[slot] is None or (len(best) == self.settings.best and score <= best[-1].score):
+        for slot, position, total, ids_T, sums_T in zip(
+            slots_E.tolist(), positions, totals, ids_ET, sums_ET, strict=True
+        ):
+            segment, score = self.segments[slot], total / length_penalty(position + 1, self.settings.alpha)
+            best = segment.hypotheses if segment else []
+            if not segment or (len(best) == self.settings.best and score <= best[-1].score):
                 continue
-            steps = [b - a for a, b in itertools.pairwise([0.0, *sums_ET[e][:position], total])]
-            best.append(Hypothesis(ids_ET[e][:position], total, score, steps))
+            steps = [b - a for a, b in itertools.pairwise([0.0, *sums_T[:position], total])]
+            best.append(Hypothesis(ids_T[:position], total, score, steps))
             best.sort(key=lambda h: -h.score)
             del best[self.settings.best :]
 
@@ -203,12 +198,13 @@ class _Slots:
         over = (self.position_S >= self.limit_S).tolist()
         results, slots = [], []
         for slot, segment in enumerate(self.segments):
-            best = self.finished[slot]
-            won = len(best) == self.settings.best and best[-1].score >= bounds[slot]
-            if segment and (won or over[slot] or bounds[slot] == -math.inf):
-                results.append((segment.id, best))
-                slots.append(slot)
-                self.segments[slot] = None
+            if segment:
+                best = segment.hypotheses
+                won = len(best) == self.settings.best and best[-1].score >= bounds[slot]
+                if won or over[slot] or bounds[slot] == -math.inf:
+                    results.append((segment.id, best))
+                    slots.append(slot)
+                    self.segments[slot] = None
         for decoder in self.decoders if slots else ():
             decoder.leave(slots)
         return results
@@ -233,18 +229,16 @@ def _fillers(lengths: list[int], limit: int) -> list[int]:
             break
         count = _coarse(count + 1)
     whole, part = divmod(rest - extra, longest - 1) if longest > 1 else (0, 0)
-    ones = extra - whole - (part > 0)
-    return [longest] * (1 + whole) + [part + 1] * (part > 0) + [1] * ones
+    return [longest] * (1 + whole) + [part + 1] * (part > 0) + [1] * (extra - whole - (part > 0))
 
 
 class _Feed:
     """Encodes segments ahead, in their order, and hands them out."""
 
-    def __init__(self, segments: Iterator[Segment | None], slots: _Slots) -> None:
+    def __init__(self, segments: Segments, slots: _Slots) -> None:
         self.segments, self.decoders, self.longest = segments, slots.decoders, slots.longest
         self.ended = False
-        self.ready: list[Segment] = []
-        self.start = 0  # of the first one that is ready, in what was encoded
+        self.ready: list[tuple[Segment, int]] = []  # encoded, with the first row of each
         self.key_values: list[list[Tensor]] = []
 
     def _encode(self) -> None:
@@ -257,44 +251,33 @@ class _Feed:
                 break
             if segment is None:
                 break
-            self.ready.append(segment)
+            self.ready.append((segment, tokens))
             tokens += len(segment.ids)
         if self.ready:
             device = self.decoders[0].device
-            lengths = [len(segment.ids) for segment in self.ready]
+            lengths = [len(segment.ids) for segment, _ in self.ready]
             more = _fillers(lengths, self.longest)
-            ids = [i for segment in self.ready for i in segment.ids]
+            ids = [i for segment, _ in self.ready for i in segment.ids]
             src_N = torch.tensor(ids + [EOS] * sum(more), device=device)
             layout = Layout(lengths + more, device)
             self.key_values = [decoder.encode(src_N, layout) for decoder in self.decoders]
-            self.start = 0
 
-    def take(self, count: int, tokens: int) -> tuple[list[Segment], list[int]]:
-        """Return the next segments and their first encoded rows: at most so many, of at most so many tokens.
-
-        There may be none, for now or for good (`ended`).
-        """
+    def take(self, count: int, tokens: int) -> list[tuple[Segment, int]]:
+        """Return the next segments with their first encoded rows: at most so many, of at most so many tokens."""
         if not self.ready and not self.ended:
             self._encode()
-        starts: list[int] = []
-        for segment in self.ready[:count]:
-            if len(segment.ids) > tokens:
-                break
-            starts.append(self.start)
-            self.start, tokens = self.start + len(segment.ids), tokens - len(segment.ids)
-        segments, self.ready = self.ready[: len(starts)], self.ready[len(starts) :]
-        return segments, starts
+        sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[:count])
+        count = sum(total <= tokens for total in sums)
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        return taken
 
 
 @torch.inference_mode()
 def search(models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
     """Yield the id of each segment with its best hypotheses, best first, as segments finish.
 
-    Args:
-        models: one model, or an ensemble with one vocabulary; as `for_inference` returns them.
-        dtype: arithmetic.
-        segments: read when there is room. Neighbours should be of one length.
-        settings: of the search.
+    `models` are one model as `for_inference` returns it, or an ensemble with one vocabulary; `dtype` is the arithmetic.
+    `segments` are read when there is room; neighbours should be of one length.
     """
     slots = _Slots(models, dtype, settings)
     feed = _Feed(segments, slots)
@@ -309,15 +292,11 @@ def search(models: Sequence[Transformer], dtype: torch.dtype, segments: Segments
             yield None
 
 
-def _rows(models: Sequence[Transformer], settings: SearchSettings) -> int:
-    return settings.rows or (CUDA_ROWS if models[0].embedding.weight.is_cuda else CPU_ROWS)
-
-
 def search_with_oom_retry(
     models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings
 ) -> Results:
     """Do what `search` does; where memory does not suffice, start the unfinished segments again in smaller batches."""
-    rows = _rows(models, settings)
+    rows = rows_at_once(settings, models[0].embedding.weight.device)
     unfinished: dict[int, Segment] = {}
 
     def feed() -> Iterator[Segment | None]:

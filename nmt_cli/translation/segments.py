@@ -5,10 +5,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 
@@ -18,24 +17,25 @@ _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_CLOSERS}(?=\s)|[\u3001\uff0c\uff1
 _WORD_END = re.compile(r"(?=\s)")
 LOOP_TOKENS, LOOP_PERIOD = 12, 8
 SMALLEST = 4  # tokens; a shorter source is not translated in halves
-Length = TypeVar("Length", float, Tensor)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation of a segment."""
+    """One translation of a segment, or, with text and subwords, of a line: joined from its segments'."""
 
     ids: list[int]  # without EOS
-    log_probability: float  # of the tokens and EOS, in nats
+    log_probability: float  # of all tokens, EOS counted, in nats
     score: float  # log-probability over length penalty
     token_log_probabilities: list[float]  # EOS counted
+    text: str = ""
+    tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
 
 
 @dataclass
 class Segment:
     """A stretch of a line that is searched by itself."""
 
-    id: int  # names it from here to its result
+    id: int
     ids: list[int]  # closed by EOS
     prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than max_length
     key: int = 0  # decides, with the seed, what is sampled for it
@@ -48,22 +48,9 @@ class Segment:
         return [leaf for half in self.halves for leaf in half.leaves()] if self.halves else [self]
 
 
-@dataclass(frozen=True)
-class ScoredTranslation:
-    """One translation of a line, joined from its segments'."""
-
-    text: str
-    log_probability: float  # of all tokens, in nats
-    score: float  # log-probability over length penalty
-    tokens: list[str]  # subwords; each segment ends with </s>
-    token_log_probabilities: list[float]
-    ids: list[int]  # of the tokens, without </s>
-
-
-def length_penalty(length: Length, alpha: float) -> Length:
-    """Return ((5 + length) / 6) ^ alpha, EOS counted in the length: 1 at length 1."""
-    penalty: Length = ((5 + length) / 6) ** alpha
-    return penalty
+def length_penalty(length: Any, alpha: float) -> Any:
+    """Return ((5 + length) / 6) ^ alpha, of a number or a tensor; EOS counts in the length."""
+    return ((5 + length) / 6) ** alpha
 
 
 def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
@@ -71,7 +58,7 @@ def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
     return [[*ids, EOS] if ids else [] for ids in tokenizer.encode([normalise(line) for line in lines])]
 
 
-def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> ScoredTranslation:
+def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
     """Return a line's translation from its segments'; an empty one for a line without any."""
     texts = tokenizer.decode([part.ids for part in parts])
     text = texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
@@ -79,7 +66,7 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Sco
     total = math.fsum(part.log_probability for part in parts)
     score = parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha)
     tokens = [token for part in parts for token in tokenizer.tokens([*part.ids, EOS])]
-    return ScoredTranslation(text, total, score, tokens, values, [i for part in parts for i in part.ids])
+    return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
 
 
 def split_line(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:
@@ -87,34 +74,26 @@ def split_line(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:
 
     A longer line is cut at its sentence ends; a longer sentence where clauses end, else between words, else anywhere.
     """
-    ids = tokenizer.encode([line])[0]
-    if len(ids) < limit:
-        return [[*ids, EOS]] if ids else []
-    parts = _cut(line, _SENTENCE_END)
-    for ends in (_CLAUSE_END, _WORD_END):
-        sizes = [len(x) for x in tokenizer.encode(parts)]
-        parts = [
-            small
+    parts = [line]
+    for ends, room in ((_SENTENCE_END, 0), (_CLAUSE_END, limit), (_WORD_END, limit)):
+        sizes = map(len, tokenizer.encode(parts))
+        cut = [
+            _cut(tokenizer, part, ends, room) if size >= limit else [part]
             for part, size in zip(parts, sizes, strict=True)
-            for small in (_packed(tokenizer, _cut(part, ends), limit) if size >= limit else [part])
         ]
+        parts = list(itertools.chain.from_iterable(cut))
     return [[*ids[i : i + limit - 1], EOS] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
 
 
-def _cut(text: str, ends: re.Pattern[str]) -> list[str]:
-    """Return the stretches of a text that end where the pattern does."""
+def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> list[str]:
+    """Cut a text where the pattern ends, and join neighbours that have fewer than `room` tokens together."""
     places = [0, *(match.end() for match in ends.finditer(text)), len(text)]
-    parts = [text[a:b].strip() for a, b in itertools.pairwise(places)]
-    return [part for part in parts if part]
-
-
-def _packed(tokenizer: Tokenizer, parts: list[str], limit: int) -> list[str]:
-    """Join neighbours as far as they fit."""
+    parts = [part for a, b in itertools.pairwise(places) if (part := text[a:b].strip())]
     packed: list[str] = []
     size = 0
     for part, ids in zip(parts, tokenizer.encode(parts), strict=True):
         size += len(ids)
-        if packed and size < limit:
+        if packed and size < room:
             packed[-1] += f" {part}"
         else:
             packed.append(part)
@@ -138,9 +117,7 @@ def looping(sequence: Sequence[int]) -> bool:
 
 def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
     """Return a source in two, at a clause's end near the middle if there is one, else between words; [] if too short.
-
-    The source is closed by EOS, and so are its halves.
-    """
+    EOS closes the source and its halves."""
     tokens = tokenizer.tokens(ids[:-1])
     if len(tokens) < SMALLEST:
         return []

@@ -9,17 +9,16 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import Progress, say, warn
-from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import save_tensors
@@ -30,7 +29,7 @@ MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
 COUNTED_BYTES = 1 << 30  # a second's work
 MAX_ATTENTION_BYTES = 1 << 30
-SCORE_FIELDS = ("log_probability", "score", "tokens", "token_log_probabilities")
+FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
 
 
 @dataclass(frozen=True)
@@ -39,46 +38,40 @@ class TranslateOptions:
 
     input: Path | None = None
     output: Path | None = None
-    models: tuple[Path, ...] = ()  # several are an ensemble
+    models: tuple[Path, ...] = ()
     beam: int | None = None
     alpha: float | None = None
     extra_length: int | None = None
     precision: str = "auto"
     format: str = "text"  # or "jsonl"
-    n_best: int = 1  # hypotheses per line
+    n_best: int = 1
     split: bool | None = None  # see recipe.Decoding
     strict: bool = False  # refuse input that is not UTF-8
     prefix: Path | None = None  # a file with one forced prefix per line
     score_pairs: Path | None = None  # a file with one translation per line, to be scored instead of translating
-    alignments: bool = False  # add word alignments
+    alignments: bool = False
     attention: Path | None = None  # a safetensors file to write all attention weights to
-    sampling: Sampling | None = None  # draw instead of searching
-    workers: int | None = None  # processes on the CPU; None for one per core
+    sampling: Sampling | None = None
+    workers: int | None = None
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the models to use: those named, else $NMT_MODEL, else the newest under runs/.
+    """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError.
 
     The newest by what its manifest says; where it says nothing, as before 2026, by the file's time.
-
-    Raises:
-        MissingError: there is none.
     """
     if named:
         return tuple(named)
     if os.environ.get("NMT_MODEL"):
         chosen = Path(os.environ["NMT_MODEL"])
     else:
-        manifests = list(Path("runs").glob("*/model/manifest.json"))
-        if not manifests:
+        manifests = Path("runs").glob("*/model/manifest.json")
+        ages = [(artefact.read_json(m).get("created", ""), m.stat().st_mtime_ns, m.parent) for m in manifests]
+        if not ages:
             raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
-        chosen = max(manifests, key=_age).parent
+        chosen = max(ages)[2]
     say(f"model: {chosen}")
     return (chosen,)
-
-
-def _age(manifest: Path) -> tuple[str, int, str]:
-    return artefact.read_json(manifest).get("created", ""), manifest.stat().st_mtime_ns, str(manifest)
 
 
 def _check(options: TranslateOptions) -> None:
@@ -146,19 +139,14 @@ def count_lines(descriptor: int) -> int | None:
 class LineReader:
     """Lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
 
-    Args:
-        descriptor: to read from. Lines end at line feeds only.
-        strict: whether bytes that are not UTF-8 are an error; else U+FFFD stands for a run of them.
-        wait: tells whether to wait for a line that has not come yet; else it is None.
-
-    Attributes:
-        cut: how many lines were longer than MAX_LINE_BYTES.
-        invalid: how many lines are not UTF-8, and the number of the first.
+    Lines end at line feeds only. One that is not UTF-8 is an error if `strict`, else U+FFFD stands for each run of
+    wrong bytes. Where `wait` says not to wait for a line that has not come yet, it is None.
     """
 
     def __init__(self, descriptor: int, *, strict: bool = False, wait: Callable[[], bool] = lambda: True) -> None:
         self.descriptor, self.strict, self.wait = descriptor, strict, wait
-        self.cut, self.invalid = 0, (0, 0)
+        self.cut = 0  # lines longer than MAX_LINE_BYTES
+        self.invalid, self.first_invalid = 0, 0  # lines that are not UTF-8, and the number of the first
 
     def __iter__(self) -> Iterator[str | None]:
         number, line, block = 0, b"", b"more"
@@ -183,8 +171,7 @@ class LineReader:
         except UnicodeDecodeError:
             if self.strict:
                 raise DataError(f"line {number} is not UTF-8. Convert the input, or leave out --strict") from None
-        count, first = self.invalid
-        self.invalid = count + 1, first or number
+        self.invalid, self.first_invalid = self.invalid + 1, self.first_invalid or number
         return re.sub("\ufffd+", "\ufffd", line.decode(errors="replace"))
 
 
@@ -205,46 +192,50 @@ def translate_lines(
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
     attention: dict[str, Tensor] = {}
-    size = 0
+    size, attentive = 0, options.alignments or options.attention
     for number, translation in enumerate(translator.translate(reader, prefixes=prefixes, **settings), 1):
-        weights = _attention_weights(translator, translation) if options.alignments or options.attention else []
-        alignment = _alignment(translator.tokenizer, translation, weights) if options.alignments else None
-        for line in _formatted(translation, number, alignment, options.format):
-            write_line(target, line)
-        for place, tensors in enumerate(weights if options.attention else []):
-            attention |= {f"{number}.{place}.{kind}": tensor for kind, tensor in tensors.items()}
-            size += sum(tensor.nbytes for tensor in tensors.values())
+        cross: list[Tensor] = []
+        for place, (source_ids, target_ids) in enumerate(translation.segments if attentive else []):
+            scores = attention_scores(translator.models[0], source_ids, target_ids, translator.dtype)
+            weights = {role: torch.softmax(scores_LHTS, -1).float() for role, scores_LHTS in scores.items()}
+            cross.append(weights["cross"])
+            if options.attention:
+                weights |= {"source": torch.tensor(source_ids), "target": torch.tensor(target_ids[:-1])}
+                attention |= {f"{number}.{place}.{kind}": tensor for kind, tensor in weights.items()}
+                size += sum(tensor.nbytes for tensor in weights.values())
         if size > MAX_ATTENTION_BYTES:
             raise UsageError("--attention: the weights of so many lines take over 1 GB. Give fewer lines")
+        alignment = _alignment(translator, translation, cross) if options.alignments else None
+        for line in _formatted(translation, number, alignment, options.format):
+            write_line(target, line)
         progress.advance()
     if options.attention:
         save_tensors(options.attention, attention)
-    _summarise(translator, reader, time.monotonic() - start)
-
-
-def _summarise(translator: Translator, reader: LineReader, seconds: float) -> None:
-    counts, longest = translator.counts, translator.max_length
-    if reader.invalid[0]:
-        count, first = reader.invalid
-        warn(f"{count:,} lines are not UTF-8 (the first is line {first:,}): what is not was replaced")
-    if reader.cut:
-        warn(f"{reader.cut:,} lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read")
-    if counts.cut:
-        warn(f"{counts.cut:,} lines were too long for the model and were cut")
-    if counts.prefixes_cut:
-        warn(f"{counts.prefixes_cut:,} prefixes were longer than the model's {longest:,} tokens and were cut")
-    if counts.split:
-        say(f"{counts.split:,} lines longer than those of training were split at sentence ends and rejoined")
-    if counts.retried:
-        say(f"{counts.retried:,} translations were empty or repeated themselves and were tried again in halves")
-    say(f"{counts.lines:,} lines, {counts.tokens:,} tokens in {seconds:.1f} s, {counts.tokens / seconds:,.0f} tokens/s")
+    counts, seconds = translator.counts, time.monotonic() - start
+    too_long = f"prefixes were longer than the model's {translator.max_length:,} tokens and were cut"
+    for tell, count, text in (
+        (
+            warn,
+            reader.invalid,
+            f"lines are not UTF-8 (the first is line {reader.first_invalid:,}): what is not was replaced",
+        ),
+        (warn, reader.cut, f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
+        (warn, counts["cut"], "lines were too long for the model and were cut"),
+        (warn, counts["prefixes cut"], too_long),
+        (say, counts["split"], "lines longer than those of training were split at sentence ends and rejoined"),
+        (say, counts["retried"], "translations were empty or repeated themselves and were tried again in halves"),
+    ):
+        if count:
+            tell(f"{count:,} {text}")
+    rate = f"{counts['tokens'] / seconds:,.0f} tokens/s"
+    say(f"{counts['lines']:,} lines, {counts['tokens']:,} tokens in {seconds:.1f} s, {rate}")
 
 
 def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
     """Yield what is written for a line: its translation, its n-best list, or a JSON object."""
     hypotheses = translation.hypotheses
     if form == "jsonl":
-        records = [{name: value for name, value in vars(h).items() if name != "ids"} for h in hypotheses]
+        records = [{name: getattr(hypothesis, name) for name in FIELDS} for hypothesis in hypotheses]
         if alignment is not None:
             records[0]["alignment"] = alignment
         yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
@@ -254,63 +245,47 @@ def _formatted(translation: Translation, number: int, alignment: str | None, for
         yield text if len(hypotheses) == 1 else f"{number - 1} ||| {text} ||| {hypothesis.score:.6g}"
 
 
-def _attention_weights(translator: Translator, translation: Translation) -> list[dict[str, Tensor]]:
-    """Return the attention weights by role, and the ids, of each segment of a line."""
-    results = []
-    for source, target in translation.segments:
-        scores = attention_scores(translator.models[0], source, target, translator.dtype)
-        weights = {role: torch.softmax(scores_LHTS, -1).float() for role, scores_LHTS in scores.items()}
-        results.append({**weights, "source": torch.tensor(source), "target": torch.tensor(target[:-1])})
-    return results
-
-
-def _alignment(tokenizer: Tokenizer, translation: Translation, weights: list[dict[str, Tensor]]) -> str:
+def _alignment(translator: Translator, translation: Translation, cross: list[Tensor]) -> str:
     """Return the pairs of a source word and a target word that belong together.
 
     Each target token belongs to the source token that the heads of the last layer but one look at most, on average.
     Source: Garg et al. 2019.
     """
     pairs: set[tuple[int, int]] = set()
-    first = (0, 0)  # words of the segment's sides
-    for ids, tensors in zip(translation.segments, weights, strict=True):
-        cross_LHTS = tensors["cross"]
+    words = [0, 0]  # on the sides of the segments so far
+    for ids, cross_LHTS in zip(translation.segments, cross, strict=True):
         cross_TS = cross_LHTS[max(0, len(cross_LHTS) - 2)].mean(0)[:-1, :-1]
-        src, tgt = (_word_numbers(tokenizer, side[:-1], start) for side, start in zip(ids, first, strict=True))
-        for token, origin in enumerate(cross_TS.argmax(1).tolist() if src and tgt else []):
-            pairs.add((src[origin], tgt[token]))
-        first = (src[-1] + 1 if src else first[0], tgt[-1] + 1 if tgt else first[1])
+        numbers: list[list[int]] = []  # of the word of each token
+        for side in (0, 1):
+            starts = [token.startswith("\u2581") for token in translator.tokenizer.tokens(ids[side][:-1])]
+            numbers.append([words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else [])
+            words[side] = numbers[side][-1] + 1 if starts else words[side]
+        if all(numbers):
+            pairs |= {
+                (numbers[0][origin], numbers[1][token]) for token, origin in enumerate(cross_TS.argmax(1).tolist())
+            }
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
-
-
-def _word_numbers(tokenizer: Tokenizer, ids: list[int], number: int) -> list[int]:
-    """Return the number of the word that each token belongs to; the first word has this number."""
-    starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids)]
-    return [number + step for step in itertools.accumulate([0, *starts[1:]])] if starts else []
 
 
 def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Write the score of every pair of a source line and a line of --score-pairs.
-
-    Raises:
-        DataError: the files have different numbers of lines, or a pair is too long for the model.
-    """
+    """Write the score of every pair of a source line and a line of --score-pairs."""
     total, tokens = 0.0, 0
-    targets = os.open(cast(Path, options.score_pairs), os.O_RDONLY)
-    pairs = _pairs(LineReader(source), LineReader(targets))
-    for number, scored in enumerate(translator.score(pairs, alpha=options.alpha), 1):
-        record = {"line": number, **{name: getattr(scored, name) for name in SCORE_FIELDS}}
+    targets = os.open(options.score_pairs or "", os.O_RDONLY)
+
+    def pairs() -> Iterator[tuple[str, str]]:
+        for done, (line, given) in enumerate(itertools.zip_longest(LineReader(source), LineReader(targets))):
+            if line is None or given is None:
+                shorter = "the input" if line is None else "the file of --score-pairs"
+                raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
+            yield line, given
+
+    for number, scored in enumerate(translator.score(pairs(), alpha=options.alpha), 1):
+        record = {"line": number, **{name: getattr(scored, name) for name in FIELDS[1:]}}
         jsonl = options.format == "jsonl"
         write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
         total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
+        progress.advance()
     if tokens:
         say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")
-
-
-def _pairs(sources: Iterable[str | None], targets: Iterable[str | None]) -> Iterator[tuple[str, str]]:
-    for done, (source, target) in enumerate(itertools.zip_longest(sources, targets)):
-        if source is None or target is None:
-            shorter = "the input" if source is None else "the file of --score-pairs"
-            raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
-        yield source, target

@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.search import SearchSettings, score_targets, search_with_oom_retry
-from nmt_cli.translation.segments import Hypothesis, ScoredTranslation, Segment, length_penalty
+from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 from nmt_cli.translation.workers import POLL_SECONDS, Workers
 
 CHUNK_LINES, CHUNK_CHARACTERS = 8192, 64 << 20  # read and sorted at once
@@ -32,27 +32,14 @@ MAX_RETRIES = 3  # how often a source is halved
 SAMPLE_BITS, PLACE_BITS = 12, 20  # of a segment's key: as many samples of a line, and segments in a line
 MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
 
-
 Lines = Iterable[str | None]  # None: the next one has not come yet
-
-
-@dataclass
-class Counts:
-    """What a Translator has done so far."""
-
-    lines: int = 0  # read
-    tokens: int = 0  # of the translations
-    split: int = 0  # lines that were cut into several segments
-    cut: int = 0  # lines too long for the model, whose end was left out
-    prefixes_cut: int = 0  # the same of prefixes
-    retried: int = 0  # translations that were empty or repeated themselves and were made again in halves
 
 
 @dataclass(frozen=True)
 class Translation:
     """The translation of one line."""
 
-    hypotheses: list[ScoredTranslation]  # as many as were asked for, best first; samples as they were drawn
+    hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
     segments: list[tuple[list[int], list[int]]]  # source and best target ids of each segment, both closed by EOS
 
     @property
@@ -67,18 +54,15 @@ class Translator:
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    On a CPU it searches in one process per core, on several GPUs in one per GPU (in this process if CUDA has been used
-    in it before, which a fork cannot share, or in a launched job). These processes start with the first translation and
-    end when the Translator is closed, is garbage, or this process ends.
-
-    Args:
-        models: model directories; several need one and the same tokenizer.
-        precision: "fp32", "bf16", "int8", or "auto": int8 on CPUs made for it, else bf16 where there is bf16.
-        workers: processes on the CPU; default: one per core, at most 16.
+    It searches in one process per core (at most 16, or `workers`), or per GPU (in this process alone if CUDA has been
+    used in it before, which a fork cannot share, or in a launched job). They start with the first translation and end
+    when the Translator is closed, is garbage, or this process ends. Several models need one and the same tokenizer.
+    `precision` is "fp32", "bf16", "int8", or "auto": int8 on CPUs made for it, else bf16 where there is bf16.
 
     Attributes:
         recipe: of the first model.
         models: as `for_inference` returns them, on `device`; `dtype` is their arithmetic.
+        counts: "lines", "tokens" of translations, lines "split" and "cut", "prefixes cut", translations "retried".
         idle: True while every line that was read is translated: then an iterator of lines may wait for the next one.
     """
 
@@ -110,8 +94,8 @@ class Translator:
     ) -> None:
         self._weights, self.tokenizer, self.recipe, self.device = weights, tokenizer, settings, device
         self.max_length = min(model.settings.max_length for model in weights)
-        self.counts, self.idle = Counts(), True
-        self._devices, self._busy = [device], False
+        self.counts: Counter[str] = Counter()
+        self._devices, self._busy, self.idle = [device], False, True
         self._workers: Workers | None = None
 
     @classmethod
@@ -154,25 +138,18 @@ class Translator:
         sampling: Sampling | None = None,
         prefixes: Lines | None = None,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order, while lines are read.
+        """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
         Up to CHUNK_LINES are read ahead, so that neighbours in a batch are of similar length. Where the next line is
-        not there yet, let `lines` yield None: those before it are then translated meanwhile. A line without text has
-        an empty translation. For settings that are None see `recipe.decoding`.
-
-        Args:
-            lines: to translate.
-            beam: hypotheses kept; 1 is greedy search.
-            alpha: of the length penalty.
-            extra_length: longest translation: the source plus this many tokens.
-            n_best: hypotheses per line.
-            split: whether to cut long lines at sentence ends, and to try failed translations again in halves.
-            sampling: draw `n_best` translations instead of searching.
-            prefixes: for each line what its translation must begin with.
+        not there yet, let `lines` yield None: those before it are then translated meanwhile. For what is None see
+        `recipe.Decoding`. With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its
+        translation must begin.
         """
         decoding = self.recipe.decoding
         if sampling and n_best > MAX_SAMPLES:
             raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
+        if self._busy:
+            raise UsageError("this Translator is translating already. Take that to its end first, or use another")
         settings = SearchSettings(
             1 if sampling else max(n_best, decoding.beam if beam is None else beam),
             decoding.alpha if alpha is None else alpha,
@@ -181,37 +158,32 @@ class Translator:
             sampling=sampling,
         )
         split = decoding.split if split is None else split
-        if len(self._devices) > 1 and not self._workers:
-            if self.device.type == "cpu":
-                self.models  # noqa: B018 - made before the fork, so that all processes share them
-            self._workers = Workers(self._devices, self._on)
-        return self._results(_Lines(self, lines, prefixes, split, n_best if sampling else 0), settings, n_best)
-
-    def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
-        self.device = device
-        return self.models, self.dtype
-
-    def _results(self, lines: "_Lines", settings: SearchSettings, n_best: int) -> Iterator[Translation]:
-        if self._busy:
-            raise UsageError("this Translator is translating already. Take that to its end first, or use another")
+        on_its_way = _Lines(self, lines, prefixes, split, n_best if sampling else 0)
         self._busy, complete = True, False
         try:
-            if self._workers:
-                results = self._workers.search(lines.segments(), settings)
+            if len(self._devices) > 1:
+                if self.device.type == "cpu":
+                    self.models  # noqa: B018 - made before the fork, so that all processes share them
+                self._workers = self._workers or Workers(self._devices, self._on)
+                results = self._workers.search(on_its_way.segments(), settings)
             else:
-                results = search_with_oom_retry(self.models, self.dtype, lines.segments(), settings)
+                results = search_with_oom_retry(self.models, self.dtype, on_its_way.segments(), settings)
             for result in itertools.chain(results, [None]):
                 if result:
-                    lines.settle(*result)
-                yield from lines.finished(settings.alpha, n_best)
+                    on_its_way.settle(*result)
+                yield from on_its_way.finished(settings.alpha, n_best)
             complete = True
         finally:
             self._busy, self.idle = False, True
             if not complete:
                 self.close()  # its processes are still searching
 
-    def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[ScoredTranslation]:
-        """Yield the scores of given translations: of every (source, translation), in order."""
+    def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
+        self.device = device
+        return self.models, self.dtype
+
+    def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
+        """Yield the scores of every (source, translation), in order."""
         alpha = self.recipe.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
@@ -229,11 +201,10 @@ class Translator:
 
 @dataclass
 class _Line:
-    """A line on its way."""
+    """A line on its way: its segments, once for each sample that is drawn, and how many have no result yet."""
 
-    number: int
-    drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
-    open: int = 0  # segments without a result
+    drafts: list[list[Segment]]
+    open: int = 0
 
 
 class _Lines:
@@ -241,10 +212,10 @@ class _Lines:
 
     def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, split: bool, samples: int) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
-        self.lines, self.split, self.samples = iter(lines), split, samples
-        trained = translator.recipe.corpus.cleaning.max_tokens if split else None
-        self.limit = min(trained or translator.max_length, translator.max_length)
-        self.prefixes = None if prefixes is None else iter(prefixes)
+        self.lines, self.prefixes = iter(lines), None if prefixes is None else iter(prefixes)
+        self.split, self.samples, self.limit = split, samples, translator.max_length
+        if split:
+            self.limit = min(translator.recipe.corpus.cleaning.max_tokens or self.limit, self.limit)
         self.read, self.ended = 0, False
         self.pending: deque[_Line] = deque()  # read and not given back
         self.queue: deque[Segment] = deque()  # to be searched
@@ -257,69 +228,61 @@ class _Lines:
             while self.queue:
                 yield self.queue.popleft()
             if not self.ended:
-                self._add(self._chunk())
+                self._read_chunk()
             elif not self.pending:
                 return
             if not self.queue:
                 yield None
 
-    def _chunk(self) -> list[str]:
-        """Read the lines that are there, up to a chunk."""
-        chunk: list[str] = []
-        size = 0
+    def _read_chunk(self) -> None:
+        """Queue the lines that are there, up to a chunk, long segments first: neighbours in a batch are then alike."""
+        segments: list[Segment] = []
+        size, last = 0, self.read + CHUNK_LINES
         self.translator.idle = not self.pending
-        while len(chunk) < CHUNK_LINES and size < CHUNK_CHARACTERS:
-            line = next(self.lines, self)
-            if isinstance(line, _Lines):
+        while self.read < last and size < CHUNK_CHARACTERS:
+            try:
+                text = next(self.lines)
+            except StopIteration:
                 self.ended = True
                 break
-            if line is None:
+            if text is None:
                 time.sleep(POLL_SECONDS if self.translator.idle else 0)
                 break
             self.translator.idle = False
-            chunk.append(line)
-            size += len(line)
-        return chunk
+            segments += self._add(text)
+            size += len(text)
+        self.queue.extend(sorted(segments, key=lambda segment: -len(segment.ids)))
 
-    def _add(self, texts: list[str]) -> None:
-        """Make segments of lines and queue them, long ones first, so that neighbours in a batch are alike."""
-        first = len(self.open)
-        texts = [normalise(text) for text in texts]
-        for text, ids in zip(texts, self.tokenizer.encode(texts), strict=True):
-            self.read += 1
-            prefix = self._prefix() if self.prefixes else []
-            line = _Line(self.read, [[] for _ in range(max(1, self.samples))])
-            for place, source in enumerate(self._sources(text, [*ids, EOS]) if ids else []):
-                for sample, draft in enumerate(line.drafts):
-                    key = (line.number << PLACE_BITS | place & (1 << PLACE_BITS) - 1) << SAMPLE_BITS | sample
-                    draft.append(self._open(line, source, [] if place else prefix, key, 0))
-            self.pending.append(line)
-        self.counts.lines += len(texts)
-        added = [segment for _, segment in itertools.islice(self.open.values(), first, None)]
-        self.queue.extend(sorted(added, key=lambda segment: -len(segment.ids)))
-
-    def _open(self, line: _Line, ids: list[int], prefix: list[int], key: int, depth: int) -> Segment:
-        segment = Segment(next(self.ids), ids, prefix, key, depth)
-        self.open[segment.id] = line, segment
-        line.open += 1
-        return segment
-
-    def _sources(self, text: str, ids: list[int]) -> list[list[int]]:
-        if len(ids) <= self.limit:
-            return [ids]
-        if self.split:
-            self.counts.split += 1
-            return segments.split_line(self.tokenizer, text, self.limit)
-        self.counts.cut += 1
-        return [[*ids[: self.limit - 1], EOS]]
+    def _add(self, text: str) -> list[Segment]:
+        self.read += 1
+        self.counts["lines"] += 1
+        text, prefix = normalise(text), self._prefix() if self.prefixes else []
+        ids = self.tokenizer.encode([text])[0]
+        sources = [[*ids[: self.limit - 1], EOS]] if ids else []
+        if len(ids) >= self.limit:
+            self.counts["split" if self.split else "cut"] += 1
+            sources = segments.split_line(self.tokenizer, text, self.limit) if self.split else sources
+        line = _Line([[] for _ in range(max(1, self.samples))])
+        self.pending.append(line)
+        for place, source in enumerate(sources):
+            for sample, draft in enumerate(line.drafts):
+                key = (self.read << PLACE_BITS | place) << SAMPLE_BITS | sample
+                draft.append(self._open(line, source, [] if place else prefix, key))
+        return [segment for samples in zip(*line.drafts, strict=True) for segment in samples]
 
     def _prefix(self) -> list[int]:
         text = next(self.prefixes, None) if self.prefixes else None
         if text is None:
             raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
-        ids = self.tokenizer.encode([normalise(text)])[0]
-        self.counts.prefixes_cut += len(ids) >= self.translator.max_length
-        return ids[: self.translator.max_length - 1]
+        ids, longest = self.tokenizer.encode([normalise(text)])[0], self.translator.max_length - 1
+        self.counts["prefixes cut"] += len(ids) > longest
+        return ids[:longest]
+
+    def _open(self, line: _Line, ids: list[int], prefix: list[int], key: int, depth: int = 0) -> Segment:
+        segment = Segment(next(self.ids), ids, prefix, key, depth)
+        self.open[segment.id] = line, segment
+        line.open += 1
+        return segment
 
     def settle(self, number: int, hypotheses: list[Hypothesis]) -> None:
         """Take the result of a segment; where it is empty or repeats itself, queue the segment's halves."""
@@ -327,14 +290,14 @@ class _Lines:
         segment.hypotheses = hypotheses
         line.open -= 1
         best = hypotheses[0].ids
-        self.counts.tokens += sum(len(h.ids) for h in hypotheses)
+        self.counts["tokens"] += sum(len(h.ids) for h in hypotheses)
         failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
         if failed and self.split and not self.samples and segment.depth < MAX_RETRIES:
             for ids in segments.halves(self.tokenizer, segment.ids):
                 prefix = [] if segment.halves else segment.prefix
                 segment.halves.append(self._open(line, ids, prefix, segment.key, segment.depth + 1))
             self.queue.extend(segment.halves)
-            self.counts.retried += bool(segment.halves)
+            self.counts["retried"] += bool(segment.halves)
 
     def finished(self, alpha: float, n_best: int) -> Iterator[Translation]:
         """Yield the translations of the first lines, as far as all their segments have results."""
@@ -346,5 +309,4 @@ class _Lines:
                 draft, place = (drafts[rank], 0) if self.samples else (drafts[0], rank)
                 parts = [leaf.hypotheses[min(place, len(leaf.hypotheses) - 1)] for leaf in draft]
                 hypotheses.append(segments.join(self.tokenizer, parts, alpha))
-            pairs = [(leaf.ids, [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]]
-            yield Translation(hypotheses, pairs)
+            yield Translation(hypotheses, [(leaf.ids, [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]])

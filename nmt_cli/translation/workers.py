@@ -1,7 +1,7 @@
 """Search in several processes at once: small matrix products gain more from two processes than from two threads.
 
-Workers are forks of this process. They are fed a few segments at a time over socket pairs and speak lines of JSON: no
-pickle. A worker ends when the process that started it does, however that ends: it then reads the end of its socket.
+Workers are forks of this process, fed a few segments at a time over socket pairs as lines of JSON. A worker ends when
+the process that started it does, however that ends: it then reads the end of its socket.
 """
 
 import contextlib
@@ -21,13 +21,12 @@ import torch
 from nmt_cli.errors import NmtError, StorageError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.search import CPU_ROWS, CUDA_ROWS, Results, SearchSettings, search_with_oom_retry
+from nmt_cli.translation.search import Results, SearchSettings, rows_at_once, search_with_oom_retry
 from nmt_cli.translation.segments import Hypothesis, Segment
 
 SHARE = 16  # segments handed to a worker at once
 POLL_SECONDS = 0.002
 _END = Segment(-1, [])
-_ENDED = "a worker process ended, probably for want of memory. Use fewer: --workers 1"
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
 
@@ -40,11 +39,7 @@ class _Channel:
         self._received, self.unsent = b"", bytearray()
 
     def receive(self) -> list[Any]:
-        """Wait for something to come and return the values that are complete.
-
-        Raises:
-            ConnectionError: the other side has gone.
-        """
+        """Wait for something to come and return the values that are complete, or raise ConnectionError."""
         data = self.connection.recv(1 << 20)
         if not data:
             raise ConnectionError
@@ -91,7 +86,10 @@ def _serve(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
 
 
 def _run(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
-    """Do a worker's work and end this process, quietly where its parent has gone."""
+    """Do a worker's work and end this process, quietly where its parent has gone.
+
+    An error is told as a negative exit code and a text in the place of a result.
+    """
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -100,10 +98,9 @@ def _run(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
         _serve(channel, prepare, device)
     except ConnectionError:
         code = 0
-    except NmtError as error:
-        channel.send([-error.exit_code, str(error)])
     except Exception as error:
-        channel.send([-NmtError.exit_code, f"a worker failed: {type(error).__name__}: {error}"])
+        text = str(error) if isinstance(error, NmtError) else f"a worker failed: {type(error).__name__}: {error}"
+        channel.send([-getattr(error, "exit_code", 1), text])
     finally:
         os._exit(code)
 
@@ -121,13 +118,11 @@ def _close(channels: list[_Channel], owner: int) -> None:
 class Workers:
     """Processes that search, one for each device; `close` ends them, and so does losing the last reference to this.
 
-    Args:
-        devices: the CPU several times, or different GPUs.
-        prepare: called in each process: returns the models on a device, and their arithmetic.
+    In each, `prepare` returns the models on its device, and their arithmetic.
     """
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
-        self._rows = CUDA_ROWS if devices[0].type == "cuda" else CPU_ROWS
+        self._device = devices[0]
         self._channels: list[_Channel] = []
         self.close = weakref.finalize(self, _close, self._channels, os.getpid())
         for device in devices:
@@ -144,8 +139,8 @@ class Workers:
 
     def search(self, segments: Iterator[Segment | None], settings: SearchSettings) -> Results:
         """Do what `search` does. After one that is not taken to its end there can be no other."""
-        most = (settings.rows or self._rows) // settings.beam
-        full = most * 2 if self._rows == CUDA_ROWS else most + SHARE
+        most = rows_at_once(settings, self._device) // settings.beam
+        full = most * 2 if self._device.type == "cuda" else most + SHARE
         more = True
         try:
             for channel in self._channels:
@@ -167,20 +162,16 @@ class Workers:
                     yield None
                     continue
                 unsent = [connection for connection, channel in busy.items() if channel.unsent]
-                wait = 0 if batch else POLL_SECONDS if more else None
-                readable, writable, _ = select.select(busy, unsent, [], wait)
+                readable, writable, _ = select.select(busy, unsent, [], 0 if batch else POLL_SECONDS if more else None)
                 for connection in writable:
                     busy[connection].send()
                 for connection in readable:
                     for number, content in busy[connection].receive():
+                        if number < 0:
+                            errors = {kind.exit_code: kind for kind in NmtError.__subclasses__()}
+                            raise errors.get(-number, NmtError)(content)
                         busy[connection].open -= 1
-                        yield _result(number, content)
+                        yield number, [Hypothesis(*values) for values in content]
         except ConnectionError:
-            raise StorageError(_ENDED) from None
-
-
-def _result(number: int, content: Any) -> tuple[int, list[Hypothesis]]:
-    """Return what a worker has found, or raise what it has raised: a negative exit code and a text."""
-    if number < 0:
-        raise {kind.exit_code: kind for kind in NmtError.__subclasses__()}.get(-number, NmtError)(content)
-    return number, [Hypothesis(*hypothesis) for hypothesis in content]
+            text = "a worker process ended, probably for want of memory. Use fewer: --workers 1"
+            raise StorageError(text) from None

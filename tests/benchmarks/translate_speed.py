@@ -13,6 +13,7 @@ With `--device cuda` the peers use the GPU, as ours does: --systems "nmt bf16" "
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -24,44 +25,40 @@ from typing import Any
 BEAM = 4
 OURS = ("nmt fp32", "nmt bf16", "nmt int8")
 PEERS = ("ctranslate2 int8", "ctranslate2 float32", "transformers float32")
+Run = Callable[[list[str]], list[str]]
 
 
-def ours(arguments: argparse.Namespace, precision: str) -> Callable[[list[str]], list[str]]:
-    """Return translation by this package, with its workers as a co-process has them."""
+def ours(arguments: argparse.Namespace, precision: str) -> Run:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from nmt_cli import Translator
 
     translator = Translator(arguments.model, precision=precision, workers=arguments.cores)
 
-    def run(lines: list[str]) -> list[str]:
-        return [translation.text for translation in translator.translate(lines, beam=BEAM, alpha=0.0, split=False)]
-
-    return run
+    return lambda lines: [t.text for t in translator.translate(lines, beam=BEAM, alpha=0.0, split=False)]
 
 
-def ctranslate2(arguments: argparse.Namespace, kind: str) -> Callable[[list[str]], list[str]]:
+def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
     """Return translation by CTranslate2: on a CPU as many workers as cores, one thread each, its best setting here."""
     import ctranslate2
     import sentencepiece
 
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
-    export = arguments.exports / kind
     workers, size = (arguments.cores, 1024) if arguments.device == "cpu" else (1, 8192)
-    place = str(export if export.exists() else arguments.exports / "float32")
+    export = arguments.exports / (kind if (arguments.exports / kind).exists() else "float32")
     threads = {"inter_threads": workers, "intra_threads": 1}
-    translator = ctranslate2.Translator(place, device=arguments.device, compute_type=kind, **threads)
+    translator = ctranslate2.Translator(str(export), device=arguments.device, compute_type=kind, **threads)
 
     def run(lines: list[str]) -> list[str]:
-        pieces = [[*line, "</s>"] for line in tokenizer.encode(lines, out_type=str)]
+        tokens = [[*line, "</s>"] for line in tokenizer.encode(lines, out_type=str)]
         results = translator.translate_batch(
-            pieces, beam_size=BEAM, length_penalty=0, max_batch_size=size, batch_type="tokens", max_decoding_length=200
+            tokens, beam_size=BEAM, length_penalty=0, max_batch_size=size, batch_type="tokens", max_decoding_length=200
         )
         return tokenizer.decode([result.hypotheses[0] for result in results])
 
     return run
 
 
-def transformers(arguments: argparse.Namespace, kind: str) -> Callable[[list[str]], list[str]]:
+def transformers(arguments: argparse.Namespace, kind: str) -> Run:
     """Return translation by generate, lines sorted by length, 64 at a time."""
     import torch
     from transformers import MarianMTModel, MarianTokenizer, logging
@@ -88,29 +85,25 @@ def transformers(arguments: argparse.Namespace, kind: str) -> Callable[[list[str
 
 def child(arguments: argparse.Namespace) -> None:
     """Serve one system: translate once for every line on stdin, and answer with the seconds it took."""
-    import resource
-
     name, kind = arguments.child.split()
-    make = {"nmt": ours, "ctranslate2": ctranslate2, "transformers": transformers}[name]
+    run = {"nmt": ours, "ctranslate2": ctranslate2, "transformers": transformers}[name](arguments, kind)
     lines = arguments.source.read_text().split("\n")[: arguments.lines]
-    run = make(arguments, kind)
     run(lines[:64])
-    for _ in sys.stdin:
+
+    def timed(lines: list[str]) -> tuple[float, list[str]]:
         start = time.perf_counter()
         output = run(lines)
-        seconds = time.perf_counter() - start
-        latencies = []
-        for line in lines[:20]:
-            began = time.perf_counter()
-            run([line])
-            latencies.append(time.perf_counter() - began)
+        return time.perf_counter() - start, output
+
+    for _ in sys.stdin:
+        seconds, output = timed(lines)
+        latency = statistics.median(timed([line])[0] for line in lines[:20])
         usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        answer = {"seconds": seconds, "latency": statistics.median(latencies), "megabytes": sum(usage) / 1000}
-        print(json.dumps({**answer, "output": output}), flush=True)
+        answer = {"seconds": seconds, "latency": latency, "megabytes": sum(usage) / 1000, "output": output}
+        print(json.dumps(answer), flush=True)
 
 
 def main() -> None:
-    """Start every system, ask them in turn, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name in ("model", "exports", "source", "reference"):
         parser.add_argument(f"--{name}", type=Path, required=True)
@@ -123,8 +116,7 @@ def main() -> None:
     parser.add_argument("--child")
     arguments = parser.parse_args()
     if arguments.child:
-        child(arguments)
-        return
+        return child(arguments)
     import sacrebleu
     import sentencepiece
 

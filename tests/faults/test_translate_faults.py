@@ -1,15 +1,17 @@
 """translate under faults, as a process: signals, broken and closed pipes, full disks, damaged models, huge lines."""
 
+import contextlib
 import gc
 import json
 import os
+import pty
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,26 @@ def environment(model: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "NMT_MODEL": str(model), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
 
 
-def start(model: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*COMMAND, *arguments], **{"env": environment(model), **pipes, **more})
+def start(model: Path, *arguments: str, lines: bytes = b"", **more: Any) -> subprocess.Popen[bytes]:
+    """Start the command and send it lines."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([*COMMAND, *arguments], **{"env": environment(model), **pipes, **more})
+    send(process, lines)
+    return process
+
+
+def send(process: subprocess.Popen[bytes], lines: bytes) -> None:
+    process.stdin.write(lines)
+    process.stdin.flush()
+
+
+def failed(process: subprocess.Popen[bytes], code: int, more: bytes = b"") -> str:
+    """Return the one line in which the process says why it ended with this code."""
+    errors = process.communicate(more, timeout=60)[1].decode()
+    assert process.returncode == code
+    assert errors.count("error:") == 1
+    assert "Traceback" not in errors
+    return errors
 
 
 def children(pid: int) -> list[int]:
@@ -61,10 +80,8 @@ def gone(pids: list[int]) -> bool:
 
 
 def memory_mb(pid: int) -> float:
-    return (
-        int(next(x for x in Path(f"/proc/{pid}/status").read_text().split("\n") if x.startswith("VmHWM")).split()[1])
-        / 1000
-    )
+    lines = Path(f"/proc/{pid}/status").read_text().split("\n")
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1000
 
 
 @pytest.mark.parametrize(
@@ -74,10 +91,7 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
     model: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     """Output before the signal is a prefix of whole lines; with --output the final name does not appear."""
-    process = start(model, "--output", str(tmp_path / "out"))
-    assert process.stdin
-    process.stdin.write(b"der Hund\n" * 50)
-    process.stdin.flush()
+    process = start(model, "--output", str(tmp_path / "out"), lines=b"der Hund\n" * 50)
     part = tmp_path / "out.part"
     for _ in range(400):
         if part.exists() and part.read_bytes().count(b"\n") == 50:
@@ -98,38 +112,24 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
 
 def test_a_broken_pipe_is_silent(model: Path) -> None:
     """`nmt translate | head -1`: exit 141 soon after the reader has gone."""
-    process = start(model, "--quiet")
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(b"der Hund\n" * 10)
-    process.stdin.flush()
+    process = start(model, "--quiet", lines=b"der Hund\n" * 10)
     assert process.stdout.readline().endswith(b"\n")
     process.stdout.close()
-    began = time.monotonic()
-    try:
-        while process.poll() is None and time.monotonic() - began < 20:
-            process.stdin.write(b"die Katze\n" * 10)
-            process.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):
+        for _ in range(1000):
+            send(process, b"die Katze\n" * 10)
             time.sleep(0.02)
-    except BrokenPipeError:
-        pass
     assert process.wait(20) == 141
-    assert process.stderr
     assert process.stderr.read() == b""
 
 
-def test_a_slow_reader_and_a_line_by_line_partner(model: Path) -> None:
-    """Answers come line by line; while nobody reads, no more than a chunk and the pipes are read ahead."""
-    process = start(model)
-    assert process.stdin
-    assert process.stdout
-    for i in range(20):
-        process.stdin.write(b"der Hund %d\n" % i)
-        process.stdin.flush()
-        assert process.stdout.readline().endswith(b"\n")
+def test_a_slow_reader(model: Path) -> None:
+    """While nobody reads, no more than a chunk and the pipes are read ahead."""
+    line = b"die Katze ist rot und steht auf das Haus mit der Hund nicht ein Baum geht\n"
+    process = start(model, lines=line)
+    assert process.stdout.readline().endswith(b"\n")
     os.set_blocking(process.stdin.fileno(), False)
     sent, still = 0, 0
-    line = b"die Katze ist rot und steht auf das Haus mit der Hund nicht ein Baum geht\n"
     while still < 40 and sent < 1 << 26:
         try:
             sent += os.write(process.stdin.fileno(), line * 50)
@@ -144,11 +144,9 @@ def test_a_slow_reader_and_a_line_by_line_partner(model: Path) -> None:
 
 @pytest.mark.parametrize(("closed", "code", "words"), [("<&-", 66, "stdin is closed"), (">&-", 74, "stdout is closed")])
 def test_closed_descriptors_are_named(model: Path, closed: str, code: int, words: str) -> None:
-    command = " ".join([*COMMAND, closed])
-    done = subprocess.run(["sh", "-c", command], env=environment(model), capture_output=True, input=b"a\n")
-    assert done.returncode == code
-    assert words in done.stderr.decode()
-    assert b"Traceback" not in done.stderr
+    command = ["sh", "-c", " ".join([*COMMAND, closed])]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    assert words in failed(subprocess.Popen(command, env=environment(model), **pipes), code)
 
 
 def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: Path) -> None:
@@ -159,34 +157,20 @@ def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 
     arguments = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--beam", "1"]
-    process = start(model, *arguments, preexec_fn=limit)
-    _, errors = process.communicate()
-    assert process.returncode == 74
-    assert errors.decode().count("error:") == 1
+    failed(start(model, *arguments, preexec_fn=limit), 74)
     assert not (tmp_path / "out").exists()
-
-
-def test_stdout_on_a_full_device(model: Path) -> None:
     with Path("/dev/full").open("wb") as full:
-        process = start(model, stdout=full)
-        _, errors = process.communicate(b"der Hund\n")
-    assert process.returncode == 74
-    assert errors.decode().count("error:") == 1
+        failed(start(model, stdout=full), 74, b"der Hund\n")
 
 
 def test_hundred_megabytes_without_a_line_feed(model: Path) -> None:
     """The line is cut while it is read: one line out, its neighbours as ever, little memory."""
-    process = start(model, "--beam", "1", "--split", "off")
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(b"der Hund\n")
-    process.stdin.flush()
+    process = start(model, "--beam", "1", "--split", "off", lines=b"der Hund\n")
     neighbour = process.stdout.readline()
     before = memory_mb(process.pid)
     for _ in range(100):
         process.stdin.write(b"der Hund ist rot und " * 50_000)
-    process.stdin.write(b"\nder Hund\n")
-    process.stdin.flush()
+    send(process, b"\nder Hund\n")
     lines = [process.stdout.readline() for _ in range(2)]
     peak = memory_mb(process.pid)
     _, errors = process.communicate()
@@ -209,25 +193,17 @@ def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("known", [False, True])
 def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, tmp_path: Path, known: bool) -> None:
     """With stderr on a terminal and stdout in a file, the file has the lines (Rich would take them)."""
-    import pty
-
     parent, child = pty.openpty()
     (tmp_path / "in").write_bytes(b"der Hund\n\nrot")
     with (tmp_path / "out").open("wb") as out:
-        process = start(model, *(["--input", str(tmp_path / "in")] if known else []), stdout=out, stderr=child)
-        assert process.stdin
-        process.stdin.write(b"der Hund\n\nrot\n")
+        arguments = ["--input", str(tmp_path / "in")] if known else []
+        process = start(model, *arguments, lines=b"der Hund\n\nrot\n", stdout=out, stderr=child)
         process.stdin.close()
         os.close(child)
         shown = b""
-        while True:
-            try:
-                block = os.read(parent, 1000)
-            except OSError:
-                break
-            if not block:
-                break
-            shown += block
+        with contextlib.suppress(OSError):  # the terminal's end
+            while block := os.read(parent, 1000):
+                shown += block
         assert process.wait(20) == 0
     os.close(parent)
     assert (tmp_path / "out").read_bytes().count(b"\n") == 3
@@ -238,43 +214,40 @@ def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, t
 # ---- damaged models
 
 
-def damaged(model: Path, place: Path) -> Iterator[tuple[str, Path]]:
-    """Yield copies of a model, each damaged in another way."""
-
-    def copy(name: str) -> Path:
-        shutil.copytree(model, place / name)
-        return place / name
-
-    for file in ("model.safetensors", "tokenizer.model", "recipe.yaml", "manifest.json"):
-        data = (model / file).read_bytes()
-        one = copy(f"cut-{file}")
-        (one / file).write_bytes(data[: len(data) // 2])
-        yield f"cut {file}", one
-        if file != "manifest.json":
-            one = copy(f"flipped-{file}")
-            (one / file).write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
-            yield f"flipped {file}", one
-            one = copy(f"absent-{file}")
-            (one / file).unlink()
-            yield f"absent {file}", one
-    one = copy("newer")
-    manifest = json.loads((one / "manifest.json").read_text())
-    (one / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    yield "newer format", one
-    pickle = place / "model.pt"
-    pickle.write_bytes(b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.")
-    yield "a pickle", pickle
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
 
 
-def test_no_damaged_model_says_a_word(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def flip(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+
+
+def newer(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+
+
+def pickle(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.write_bytes(b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.")
+
+
+FILES = ("model.safetensors", "tokenizer.model", "recipe.yaml")
+DAMAGES = [(how, file) for how in (cut, flip, Path.unlink) for file in FILES]
+DAMAGES += [(how, "manifest.json") for how in (cut, newer, pickle)]
+
+
+@pytest.mark.parametrize(("how", "file"), DAMAGES)
+def test_no_damaged_model_says_a_word(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], None], file: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").write_bytes(b"der Hund\n")
-    for what, place in damaged(model, tmp_path / "models"):
-        with pytest.raises(NmtError) as caught:
-            translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (place,)))
-        assert caught.value.exit_code in (2, 65), what
-        assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "canary").exists()
+    how(shutil.copytree(model, tmp_path / "model") / file)
+    with pytest.raises(NmtError) as caught:
+        translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (tmp_path / "model",)))
+    assert caught.value.exit_code in (2, 65)
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "model"}
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -340,7 +313,7 @@ def test_huge_segments_both_ways_block_nobody(monkeypatch: pytest.MonkeyPatch) -
     pool.close()
 
 
-def test_an_error_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_worker_is_told() -> None:
     def prepare(_: torch.device) -> Any:
         raise IndexError("nothing there")
 
@@ -371,15 +344,8 @@ def test_workers_end_with_their_translator(model: Path) -> None:
 
 
 def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
-    process = start(model, "--workers", "2")
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write(b"der Hund\n")
-    process.stdin.flush()
+    process = start(model, "--workers", "2", lines=b"der Hund\n")
     assert process.stdout.readline()
     for pid in children(process.pid):
         os.kill(pid, signal.SIGKILL)
-    _, errors = process.communicate(b"die Katze\n" * 10, timeout=20)
-    assert process.returncode == 74
-    assert errors.decode().count("error:") == 1
-    assert "Traceback" not in errors.decode()
+    failed(process, 74, b"die Katze\n" * 10)
