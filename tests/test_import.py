@@ -14,7 +14,7 @@ from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError
-from nmt_cli.interop import marian, spm
+from nmt_cli.interop import marian
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.training.train import TrainOptions, train
 from nmt_cli.transformer.model import Transformer
@@ -54,8 +54,11 @@ def randomise(model: torch.nn.Module, *zeros: torch.Tensor) -> None:
 
 def vocabulary(*models: bytes) -> list[str]:
     """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>."""
-    tokens = dict.fromkeys(token for model in models for token in spm.tokens(model))
-    return ["</s>", "<unk>", *sorted(tokens.keys() - {"<pad>", "<unk>", "</s>", "<s>"}), "<pad>"]
+    tokens = set()
+    for model in models:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        tokens |= set(processor.id_to_piece(list(range(len(processor)))))
+    return ["</s>", "<unk>", *sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"}), "<pad>"]
 
 
 def random_marian(out: Path, source: bytes = SOURCE, target: bytes = SOURCE) -> torch.nn.Module:

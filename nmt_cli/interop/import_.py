@@ -11,23 +11,22 @@ from nmt_cli import artefact, recipe
 from nmt_cli.console import say, warn
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError
-from nmt_cli.interop import marian, spm
+from nmt_cli.interop import marian
 from nmt_cli.interop.proof import LOCAL, TOLERANCE, Transformers, largest_difference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.search import score_targets
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+NORMAL, UNKNOWN, CONTROL, UNUSED, UNIGRAM = 1, 2, 3, 5, 1  # types of SentencePiece's tokens, and of its models
+SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 
 
 def import_marian(source: Path, out: Path) -> Path:
     """Turn a Marian (or Pegasus-shaped) directory of transformers into the model directory `out`, and return it.
 
-    Raises:
-        UsageError: transformers is not installed.
-        MissingError: a file is missing.
-        DataError: our model cannot represent it; the message says why.
+    What our model cannot represent is a DataError that says why.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -45,7 +44,11 @@ def import_marian(source: Path, out: Path) -> Path:
     with torch.device("meta"):
         model = Transformer(settings.model, len(ids))
     load_into(model, ours, source / WEIGHTS)
-    difference = _difference(model.eval(), peer)
+    generator = torch.Generator().manual_seed(1)
+    draw = torch.randint(3, len(ids), (2, 8, 12), generator=generator).tolist()
+    pairs = [([*src[: 4 + i], EOS], [*tgt[: 11 - i], EOS]) for i, (src, tgt) in enumerate(zip(*draw, strict=True))]
+    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
+    difference = largest_difference(score_targets([model.eval()], torch.float32, pairs), peer.score(pairs))
     if difference > TOLERANCE:
         raise DataError(f"{source} computes something else than our model with its weights ({difference:.1e} nats)")
     with tempfile.TemporaryDirectory() as temporary:
@@ -94,7 +97,7 @@ def _config(source: Path) -> Any:
 
 def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     """Return their id of each of our tokens, and our SentencePiece model."""
-    file, size, first = source / "vocab.json", config.vocab_size, [*spm.SPECIAL]
+    file, size, first = source / "vocab.json", config.vocab_size, [*SPECIAL]
     ids: dict[str, int] = artefact.read_json(file)
     if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != [*range(size)]:
         raise DataError(f"{file} does not number {size} tokens from 0")
@@ -104,17 +107,26 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     if any(name.startswith(">>") and name.endswith("<<") for name in order):
         raise DataError(f"{source} chooses its target language by >>xx<< in the text, which ours cannot")
     src, tgt = ((source / f"{side}.spm").read_bytes() for side in ("source", "target"))
+    messages = marian.library("sentencepiece.sentencepiece_model_pb2")
     try:
-        model, tokens, unigram = spm.renumbered(src, order), spm.tokens(src), spm.is_unigram(src)
-    except (IndexError, KeyError, ValueError):
+        model = messages.ModelProto.FromString(src)
+    except Exception:  # protobuf's DecodeError
         raise DataError(f"{source / 'source.spm'} is not a SentencePiece model") from None
     if src != tgt:
-        if not unigram:
+        if model.trainer_spec.model_type != UNIGRAM:
             raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
         warn(f"{source} splits target text by another model than source text. Only fine-tuning is affected")
-    if lost := sum(kind == spm.NORMAL and name not in ids for name, (_, kind) in tokens.items()):
+    tokens = {token.piece: token for token in model.pieces}
+    if lost := sum(token.type == NORMAL and name not in ids for name, token in tokens.items()):
         warn(f"{lost} tokens of source.spm have no number in vocab.json; words that need them are split further")
-    return [ids[name] for name in order], model
+    if [*tokens] != order:  # tokens of the target only can be decoded, not found in a text
+        renumbered = [tokens.get(name) or model.SentencePiece(piece=name, type=UNUSED) for name in order]
+        for name, token in zip(order, renumbered, strict=True):
+            token.type = SPECIAL.get(name, UNUSED if token.type in SPECIAL.values() else token.type)
+        model.pieces.extend(renumbered)  # copies them
+        del model.pieces[: -len(order)]
+        src = model.SerializeToString()
+    return [ids[name] for name in order], src
 
 
 def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int]) -> recipe.Recipe:
@@ -133,12 +145,3 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int
     }
     corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
     return recipe.from_plain({"name": source.resolve().name, "corpus": corpus, "model": model}, str(source))
-
-
-def _difference(model: Transformer, peer: Transformers) -> float:
-    """Return the largest difference of a log-probability, on sentences drawn at random."""
-    generator = torch.Generator().manual_seed(1)
-    draw = torch.randint(3, model.vocabulary_size, (2, 8, 12), generator=generator).tolist()
-    pairs = [([*s[: 4 + i], EOS], [*t[: 11 - i], EOS]) for i, (s, t) in enumerate(zip(*draw, strict=True))]
-    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
-    return largest_difference(score_targets([model], torch.float32, pairs), peer.score(pairs))
