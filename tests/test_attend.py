@@ -1,6 +1,8 @@
 """Attention as it is shown: equal to the plain reference, and a page that holds exactly that."""
 
 import base64
+import io
+import re
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from small_run import HOSTILE, make_run, page_data
 from test_report import check_harmless
 
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.errors import MissingError, UsageError
+from nmt_cli.errors import UsageError
 from nmt_cli.reporting.attend import AttendOptions, attend, terminal_map
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import load_model
@@ -135,18 +137,12 @@ def test_refusals(model, tmp_path, texts, options, message):
     assert not output.exists()
 
 
-def test_a_picture_needs_matplotlib(model, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    options = AttendOptions(model, tmp_path / "a.html", tmp_path / "a.png")
-    with pytest.raises(MissingError, match=r"pip install 'nmt-cli\[plot\]'"):
-        attend(["test en 3"], options)
-    assert options.output.exists()
-
-
-def test_a_picture(model, tmp_path):
-    pytest.importorskip("matplotlib")
-    attend(["$test$ en_3"], AttendOptions(model, tmp_path / "a.html", tmp_path / "a.png"))
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):
+    out = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, "ascii"))
+    assert attend(["test en 3"], AttendOptions(model, tmp_path / "a.html")) == 0
+    sys.stdout.flush()
+    assert re.search(rb"\n\?end\? .* \? .* 0\.\d\d\n", out.getvalue())
 
 
 def test_the_map_in_the_terminal():

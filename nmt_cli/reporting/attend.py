@@ -5,7 +5,7 @@ import math
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from nmt_cli import artefact
 from nmt_cli.console import say
 from nmt_cli.corpus.cleaning import normalise
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import MissingError, UsageError, printable
+from nmt_cli.errors import UsageError, printable
 from nmt_cli.reporting.page import render
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
@@ -37,7 +37,6 @@ class AttendOptions:
 
     model: Path | None = None
     output: Path = Path("attention.html")
-    png: Path | None = None  # all heads of one layer
     role: str = "encoder"
     layer: int | None = None  # default: the last
     head: int | None = None  # default: the one whose weights are most concentrated
@@ -45,34 +44,38 @@ class AttendOptions:
 
 
 def attend(texts: Sequence[str], options: AttendOptions) -> int:
-    """Write the page for one or more sentences, print a map of one head, and return the exit code.
+    """Write the page for one or more sentences, print a map of one head for each, and return the exit code.
 
-    Raises:
-        UsageError: there is no such layer or head, or a text is empty or too long.
-        MissingError: there is no model, or no matplotlib for a PNG.
+    A layer or head that is not there and a text that is empty or too long are UsageErrors.
     """
     if options.translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
     loaded = load_model(choose_models((options.model,) if options.model else ())[0])
-    settings = loaded.recipe.model
+    settings, role = loaded.recipe.model, options.role
     layer = options.layer or settings.num_layers
     for name, value, most in (("--layer", layer, settings.num_layers), ("--head", options.head, settings.num_heads)):
         if value and value > most:
             sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
             raise UsageError(f"{name} {value} is not there: this model has {sizes}. Give 1 to {most}")
-    sentences, role = _sentences(loaded, texts, options.translation), options.role
-    heads_HTS, (rows, columns) = sentences[0]["weights"][role][layer - 1], sentences[0]["names"][role]
-    head = options.head or 1 + int(heads_HTS.amax(-1).mean(-1).argmax())
-    artefact.replace_file(options.output, _page(loaded, sentences, {"role": role, "layer": layer, "head": head}))
+    sentences = _sentences(loaded, texts, options.translation)
+    head = options.head or 1 + int(sentences[0]["weights"][role][layer - 1].amax(-1).mean(-1).argmax())
+    data = {
+        "sentences": [{**s, "weights": {r: _packed(w, 65535) for r, w in s["weights"].items()}} for s in sentences],
+        "positions": _positions(loaded.model),
+        **{"layers": settings.num_layers, "heads": settings.num_heads, "d_k": settings.d_k},
+        **{"role": role, "layer": layer, "head": head},
+    }
+    title = f"Attention: {sentences[0]['text'][:60]}"
+    values = {"title": title, "model": loaded.directory, "roles": ROLES, "data": data}
+    artefact.replace_file(options.output, render("attend.html", values, "attend.js"))
     say(f"page: {options.output}")
-    if options.png:
-        _png(options.png, f"{ROLES[role]}, layer {layer}", rows, columns, heads_HTS)
-        say(f"picture: {options.png}")
-    width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout.isatty()
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout is not None and sys.stdout.isatty()
     for sentence in sentences:
         (rows, columns), weights_TS = sentence["names"][role], sentence["weights"][role][layer - 1, head - 1]
-        print(f"{ROLES[role]}, layer {layer}, head {head}")
-        print("\n".join(terminal_map(rows, columns, weights_TS, colour=colour, width=width)))
+        lines = terminal_map(rows, columns, weights_TS, colour=colour, width=width)
+        text = "\n".join([f"{ROLES[role]}, layer {layer}, head {head}", *lines])
+        print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal shows the numbers at least
     return 0
 
 
@@ -103,45 +106,25 @@ def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | Non
 
 def _name(token: str) -> str:
     """Return how a token is shown: a dot where it continues a word."""
-    if token.startswith("▁"):
-        return printable(token[1:] or "▁")
-    return printable(f"·{token}" if token[0].isalnum() else token)
+    name = token.removeprefix("▁") or "▁"
+    return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
 
-def _page(loaded: LoadedModel, sentences: list[dict[str, Any]], shown: dict[str, Any]) -> bytes:
-    data = {
-        "sentences": [
-            {**sentence, "weights": {r: _packed(w * 65535, torch.uint16) for r, w in sentence["weights"].items()}}
-            for sentence in sentences
-        ],
-        "positions": list(_positions(loaded.model)),
-        "layers": loaded.recipe.model.num_layers,
-        "heads": loaded.recipe.model.num_heads,
-        "d_k": loaded.recipe.model.d_k,
-        **shown,
-    }
-    values = {
-        "title": f"Attention: {sentences[0]['text'][:60]}",
-        "model": loaded.directory,
-        "roles": ROLES,
-        "data": data,
-    }
-    return render("attend.html", values, "attend.js")
+def _packed(values: Tensor, most: int) -> str:
+    """Return values up to 1, times `most` and rounded, as base64 of little-endian integers of one or two bytes."""
+    integers = (values * most).round().to(torch.int8 if most < 256 else torch.uint16)
+    return base64.b64encode(integers.numpy().tobytes()).decode()
 
 
-def _packed(values: Tensor, dtype: torch.dtype) -> str:
-    """Return rounded values as base64 of little-endian integers."""
-    return base64.b64encode(values.round().to(dtype).numpy().tobytes()).decode()
-
-
-def _positions(model: Transformer) -> Iterator[dict[str, Any]]:
-    """Return the first positional encodings, as whole numbers from -127 to 127 and what 127 stands for."""
-    kind = model.settings.positions
+def _positions(model: Transformer) -> list[dict[str, Any]]:
+    """Return the first positional encodings of each side that has its own; `values` are 127ths of `largest`."""
+    shown, kind = [], model.settings.positions
     for side in ("src", "tgt") if kind == "learned" else ("src",):
         values = model.positions(side)[:POSITIONS].detach().float().cpu()
         largest = float(values.abs().max()) or 1.0
-        size = {"title": f"{kind} positions, {side}", "rows": len(values), "columns": values.shape[1]}
-        yield {**size, "largest": largest, "values": _packed(values / largest * 127, torch.int8)}
+        size = {"rows": len(values), "columns": values.shape[1], "largest": largest}
+        shown.append({"title": f"{kind} positions, {side}", **size, "values": _packed(values / largest, 127)})
+    return shown
 
 
 def _width(text: str) -> int:
@@ -174,23 +157,3 @@ def terminal_map(
             cells[best] = f"\x1b[1;36m{cells[best]}\x1b[0m"
         lines.append(f"{_fit(name, left)}{''.join(cells)} → {columns[best]} {row[best]:.2f}")
     return lines
-
-
-def _png(path: Path, title: str, rows: list[str], columns: list[str], weights_HTS: Tensor) -> None:
-    """Draw all heads of a layer with matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        advice = "pip install 'nmt-cli[plot]'. The page is written without it"
-        raise MissingError(f"a PNG needs matplotlib: {advice}") from None
-    across = min(4, len(weights_HTS))
-    down = -(-len(weights_HTS) // across)
-    figure = Figure(figsize=(1 + 0.22 * len(columns) * across, 1 + 0.25 * len(rows) * down), layout="constrained")
-    figure.suptitle(title)
-    for head, weights_TS in enumerate(weights_HTS.numpy(), 1):
-        axes = figure.add_subplot(down, across, head, title=f"head {head}")
-        axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1)
-        for axis, names, turned in ((axes.xaxis, columns, 90), (axes.yaxis, rows, 0)):
-            shown = [name.replace("$", r"\$") for name in names]
-            axis.set_ticks(range(len(names)), shown, fontsize=7, rotation=turned)
-    figure.savefig(path, format="png", dpi=120)

@@ -5,20 +5,22 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from nmt_cli.corpus.cleaning import normalise
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _CLOSERS = "[\"'\u201d\u2019\u00bb)\\]]*"
 _SENTENCE_END = re.compile(rf"[.!?\u2026]{_CLOSERS}(?=\s)|[\u3002\uff01\uff1f]{_CLOSERS}")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_CLOSERS}(?=\s)|[\u3001\uff0c\uff1b\uff1a]")
 _WORD_END = re.compile(r"(?=\s)")
 LOOP_TOKENS, LOOP_PERIOD = 12, 8
-Length = TypeVar("Length", float, Tensor)
+Length = TypeVar("Length", float, "Tensor")
 SMALLEST = 4  # tokens; a shorter source is not translated in halves
 
 
