@@ -17,7 +17,7 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.search import score_targets
 
-WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS = "model.safetensors"
 NORMAL, UNKNOWN, CONTROL, UNUSED, UNIGRAM = 1, 2, 3, 5, 1  # types of SentencePiece's tokens, and of its models
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
@@ -31,7 +31,7 @@ def import_marian(source: Path, out: Path) -> Path:
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
     config = _config(source)
-    ids, model_file = _vocabulary(source, config)
+    ids, tokenizer = _vocabulary(source, config)
     try:
         peer = Transformers(source, ids)
     except Exception as error:  # whatever they raise
@@ -53,8 +53,8 @@ def import_marian(source: Path, out: Path) -> Path:
         raise DataError(f"{source} computes something else than our model with its weights ({difference:.1e} nats)")
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "tokenizer.model"
-        file.write_bytes(model_file)
-        Tokenizer(file)
+        file.write_bytes(tokenizer)
+        Tokenizer(file)  # refuses what it cannot read
         manifest = {"imported": source.name, "weights": artefact.sha256(source / WEIGHTS), "steps": []}
         save_model(out, ours, settings, file, manifest)
     say(f"{out} computes what {source} does (log-probabilities differ by {difference:.1e} at most)")
@@ -64,34 +64,27 @@ def import_marian(source: Path, out: Path) -> Path:
 def _config(source: Path) -> Any:
     """Return their configuration after checking that our model can compute theirs."""
     transformers = marian.library("transformers")
-    if not (source / WEIGHTS).is_file() and (source / PICKLE).is_file():
-        raise DataError(
-            f"{source} has its weights in a pickle ({PICKLE}), which can run code when read. Load it with "
-            "transformers where you trust it, and save_pretrained() it: that writes model.safetensors"
-        )
     for name in ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"):
         if not (source / name).is_file():
-            raise MissingError(f"{source / name} is missing: a Marian directory has it")
+            pickle = ". A pickle can run code: load it where you trust it, and save_pretrained()" * (name == WEIGHTS)
+            raise MissingError(f"{source / name} is missing: a Marian directory has it{pickle}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     except Exception as error:  # whatever they raise
         raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
     if config.model_type not in ("marian", "pegasus"):
         raise DataError(f"{source} is a {config.model_type} model; only Marian can be imported")
-    shared = getattr(config, "share_encoder_decoder_embeddings", True)
-    sizes = {config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)}
-    activation = config.activation_function
-    reasons = {
-        "its source and target vocabularies are separate, ours is one": not shared or len(sizes) > 1,
-        "its output matrix is not its embedding": not config.tie_word_embeddings,
-        "its embeddings are not scaled by sqrt(d_model)": not config.scale_embedding,
-        f"its activation {activation} is not one of ours": activation not in ACTIVATIONS,
-        "its decoder does not start from a zero embedding": config.decoder_start_token_id != config.pad_token_id,
+    size, activation = config.vocab_size, config.activation_function
+    shared = getattr(config, "share_encoder_decoder_embeddings", True) and config.tie_word_embeddings
+    ours = {
+        "one embedding for source, target and output": shared and getattr(config, "decoder_vocab_size", size) == size,
+        "embeddings scaled by sqrt(d_model)": config.scale_embedding,
+        f"no activation {activation}": activation in ACTIVATIONS,
+        "a decoder that starts from a zero embedding": config.decoder_start_token_id == config.pad_token_id,
+        **{f"one {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()},
     }
-    for name, theirs in marian.CONFIG.items():
-        reasons[f"its encoder and decoder differ in {name}"] = len({getattr(config, key) for key in theirs}) > 1
-    if true := [reason for reason, holds in reasons.items() if holds]:
-        raise DataError(f"{source} cannot be imported: {'; '.join(true)}")
+    if lacking := [feature for feature, there in ours.items() if not there]:
+        raise DataError(f"{source} cannot be imported. Other than it, our model has {' and '.join(lacking)}")
     return config
 
 
@@ -130,7 +123,6 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
 
 
 def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int]) -> recipe.Recipe:
-    """Return a recipe that names what is known of the model."""
     file, size = source / "tokenizer_config.json", config.d_model // config.encoder_attention_heads
     languages = artefact.read_json(file) if file.is_file() else {}
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]

@@ -66,7 +66,7 @@ def library(name: str) -> Any:
 
 
 def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each of our tensors and of theirs, but for the embedding and the output bias."""
+    """Yield the names of each of our tensors and of theirs, but for the embedding and the output bias."""
     for stack, layer in (("encoder", ENCODER), ("decoder", DECODER)):
         numbers = range(settings.num_layers)
         modules = {f"{stack}.{i}.{ours}": (f"layers.{i}.", theirs) for i in numbers for ours, theirs in layer.items()}

@@ -7,7 +7,7 @@ holds for all sentences at once, so lines where either side reaches ours are not
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -22,18 +22,10 @@ from nmt_cli.translation.translator import Translator
 BATCH = 32
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 TOLERANCE = 1e-4  # nats per token, or this fraction where a token has less than one in e: float32 in another order
-# Where two hypotheses are nearly as likely, rounding decides: about one line in 8,000. Another way of searching
-# changes many lines. One line more is allowed, so that a comparison of few lines may meet such a tie.
+# Rounding decides between two hypotheses nearly as likely, in about one line of 8,000; other ways of searching change
+# many lines. One line more is allowed, for a comparison of few lines.
 MAX_DIFFERING = 0.02
 Ids = list[int]
-
-
-class Peer(Protocol):
-    """A model in another toolkit, in our ids."""
-
-    def translate(self, sources: list[Ids], beam: int, limit: int) -> Iterable[Ids]: ...
-
-    def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterable[list[float]]: ...
 
 
 class Transformers:
@@ -100,6 +92,9 @@ class CTranslate2:
         yield from (result.log_probs for result in self.translator.score_batch(*sides, max_batch_size=BATCH))
 
 
+Peer = Transformers | CTranslate2
+
+
 def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
     """Return the largest difference of a token's log-probability in nats, relative where it is below -1."""
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
@@ -120,14 +115,14 @@ def compare(translator: Translator, peer: Peer, lines: dict[int, str], exact: bo
 
     Where `exact`, list the lines that differ, and raise DataError if log-probabilities or many translations do.
     """
-    numbers, decoding = [*lines], translator.recipe.decoding
+    numbers, extra_length = [*lines], translator.recipe.decoding.extra_length
     largest, rows, same, alike = 0.0, [], [], True
-    for beam in sorted({1, decoding.beam}):
+    for beam in sorted({1, translator.recipe.decoding.beam}):
         name = f"beam-{beam}" if beam > 1 else "greedy"
         pairs = [t.segments[0] for t in translator.translate(lines.values(), beam=beam, alpha=0.0, split=False)]
         sources, ours = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        theirs = list(peer.translate(sources, beam, max(map(len, sources)) + decoding.extra_length))
-        limits = [len(source) + decoding.extra_length for source in sources]
+        limits = [len(source) + extra_length for source in sources]
+        theirs = list(peer.translate(sources, beam, max(limits)))
         ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
         differing = [i for i in ended if ours[i] != theirs[i]]
         alike = alike and len(differing) <= 1 + MAX_DIFFERING * len(ended)
