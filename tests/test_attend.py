@@ -122,12 +122,12 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (["a"], {"layer": 3}, "--layer 3 is not there: this model has 2 layers of 2 heads"),
-        (["a"], {"head": 3}, "--head 3 is not there: this model has 2 layers of 2 heads"),
+        (["a"], {"layer": 3}, "there are 2 layers of 2 heads"),
+        (["a"], {"head": 3}, "there are 2 layers of 2 heads"),
         ([" "], {"translation": "a"}, "empty"),
         (["a"], {"translation": ""}, "empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
-        (["q x " * 100], {"translation": "a"}, "too many for one page"),
+        (["q x " * 100], {"translation": "a"}, "too many tokens for one page"),
     ],
 )
 def test_refusals(model, tmp_path, texts, options, message):

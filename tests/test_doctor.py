@@ -67,9 +67,8 @@ def test_a_sound_run_is_left_alone(record: Record, sound: tuple[Path, Path], cap
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
-        ([200], "costly: no averaging: it is the checkpoint of step 200"),
-        ([50, 60], "costly: it is the mean of 2 checkpoints, the last of step 60 of 200"),
-        ([100], "costly: no averaging: it is the checkpoint of step 100"),
+        ([200], "costly: averaged over 1 of the checkpoints, the last of step 200 of 200"),
+        ([50, 60], "costly: averaged over 2 of the checkpoints, the last of step 60 of 200"),
     ],
 )
 def test_checkpoints_that_were_not_averaged(record: Record, steps: list[int], says: str) -> None:

@@ -53,10 +53,10 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
     loaded = load_model(choose_models((options.model,) if options.model else ())[0])
     settings, role = loaded.recipe.model, options.role
     layer = options.layer or settings.num_layers
-    for name, value, most in (("--layer", layer, settings.num_layers), ("--head", options.head, settings.num_heads)):
-        if value and value > most:
-            sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
-            raise UsageError(f"{name} {value} is not there: this model has {sizes}. Give 1 to {most}")
+    if layer > settings.num_layers or (options.head or 1) > settings.num_heads:
+        raise UsageError(
+            f"--layer or --head is too high: there are {settings.num_layers} layers of {settings.num_heads} heads"
+        )
     sentences = _sentences(loaded, texts, options.translation)
     head = options.head or 1 + int(sentences[0]["weights"][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {
@@ -65,8 +65,7 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
         **{"layers": settings.num_layers, "heads": settings.num_heads, "d_k": settings.d_k},
         **{"role": role, "layer": layer, "head": head},
     }
-    title = f"Attention: {sentences[0]['text'][:60]}"
-    values = {"title": title, "model": loaded.directory, "roles": ROLES, "data": data}
+    values = {"title": f"Attention: {texts[0][:60]}", "model": loaded.directory, "roles": ROLES, "data": data}
     artefact.replace_file(options.output, render("attend.html", values, "attend.js"))
     say(f"page: {options.output}")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -83,10 +82,8 @@ def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | Non
     """Return each text, its translation (the model's unless given), and by role the names of the tokens that are rows
     and columns, and the weights, layers x heads x rows x columns."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
-    answers = [translation or ""]
-    if translation is None:
-        translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
-        answers = [answer.text for answer in translator.translate(texts, split=False)]
+    translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
+    answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
     sentences, total = [], 0
     for text, answer in zip(texts, answers, strict=True):
         src, tgt = ([*ids, EOS] for ids in tokenizer.encode([normalise(text), normalise(answer)]))
@@ -94,13 +91,12 @@ def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | Non
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
-            sizes = f"{len(src)} and {len(tgt)} tokens"
-            raise UsageError(f"{sizes} are too many for one page. Give fewer or shorter sentences")
+            raise UsageError(f"{text[:60]!r} makes too many tokens for one page. Give fewer or shorter sentences")
         rows, says = ([*map(_name, tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt))
         names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
         weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
-        shown = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
-        sentences.append({**shown, "names": names, "weights": weights})
+        sides = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
+        sentences.append({**sides, "names": names, "weights": weights})
     return sentences
 
 
@@ -127,14 +123,14 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
     return shown
 
 
-def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+def _width(text: str) -> int:  # in columns of a terminal
     return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
 
 
 def _fit(text: str, width: int) -> str:
-    fitting = next(text[:end] for end in range(len(text), -1, -1) if _width(text[:end]) <= width)
-    return fitting + " " * (width - _width(fitting))
+    while _width(text) > width:
+        text = text[:-1]
+    return text + " " * (width - _width(text))
 
 
 def terminal_map(
@@ -142,7 +138,7 @@ def terminal_map(
 ) -> list[str]:
     """Return the lines of a map of one head, the strongest of each row named.
 
-    A token is two columns wide, or one where that does not fit; where that does not fit either, only names are shown.
+    A token takes two columns of the terminal, one, or none, whichever fits.
     """
     left = min(14, max(map(_width, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(_width, columns))

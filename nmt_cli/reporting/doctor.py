@@ -89,13 +89,13 @@ def _data(r: Record) -> Iterator[Finding]:
         return
     report, usual = corpus.directory / "cleaning.json", settings.expect.pairs[:1]
     cleaning = artefact.read_json(report)
-    lines = [f"nmt prepare warned: {warning}" for warning in cleaning.get("warnings", [])]
-    if cleaning["kept"] < 0.7 * cleaning["read"]:
-        lines.insert(0, f"{1 - cleaning['kept'] / cleaning['read']:.0%} of the pairs were dropped")
     if usual and len(corpus.src) < 0.9 * usual[0]:
-        lines.insert(0, f"{len(corpus.src):,} training pairs, not {usual[0]:,}")
-    for what in lines:
-        yield Finding(COSTLY, what, report, PREPARED)
+        yield Finding(COSTLY, f"{len(corpus.src):,} training pairs, not {usual[0]:,}", report, PREPARED)
+    dropped = 1 - cleaning["kept"] / max(1, cleaning["read"])
+    if dropped > 0.3:
+        yield Finding(COSTLY, f"{dropped:.0%} of the pairs were dropped", report, PREPARED)
+    for warning in cleaning.get("warnings", []):
+        yield Finding(COSTLY, f"nmt prepare warned: {warning}", report, PREPARED)
 
 
 def _training(r: Record) -> Iterator[Finding]:
@@ -103,8 +103,7 @@ def _training(r: Record) -> Iterator[Finding]:
     log, last = directory / "metrics.jsonl", r.run.settings.averaging.last
     row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # the paper did not average there either
     if averaged and not row_of_table_3 and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
-        what = f"it is the mean of {len(averaged)} checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
-        what = what if len(averaged) > 1 else f"no averaging: it is the checkpoint of step {averaged[0]:,}"
+        what = f"averaged over {len(averaged)} of the checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
         do = f"nmt average-checkpoints {directory}, then translate and score"
         yield Finding(COSTLY, what, directory / "model", do)
     if 0 < r.step < 0.9 * training.steps:
@@ -145,10 +144,15 @@ def _output(r: Record) -> Iterator[Finding]:
     sources = r.run.corpus.lines("test")[0] if r.run.corpus else [""] * count
     triples = list(itertools.zip_longest(r.hypotheses, r.references, sources[:count], fillvalue=""))
     split, lower = TOKENISED.findall, not any(line != line.lower() for line in r.hypotheses)
+
+    def loops(line: str) -> bool:
+        words = line.split()
+        return looping([words.index(word) for word in words])
+
     for what, least, do, lines in (
         ("are empty", 0.005, LOOK, [bool(ref.strip()) and not hyp.strip() for hyp, ref, _ in triples]),
         ("are copies of their source", 0.005, LOOK, [hyp == src != ref and " " in src for hyp, ref, src in triples]),
-        ("repeat themselves", 0.005, LOOK, [_loops(hyp) and not _loops(ref) for hyp, ref, _ in triples]),
+        ("repeat themselves", 0.005, LOOK, [loops(hyp) and not loops(ref) for hyp, ref, _ in triples]),
         ("look tokenised", 0.1, AS_WRITTEN, [len(split(hyp)) > len(split(ref)) for hyp, ref, _ in triples]),
         ("are lower-cased", 0.5, AS_WRITTEN, [lower and hyp != "" and ref != ref.lower() for hyp, ref, _ in triples]),
     ):
@@ -167,14 +171,9 @@ def _output(r: Record) -> Iterator[Finding]:
         yield Finding(COSTLY, what, r.hypothesis, do)
 
 
-def _loops(line: str) -> bool:
-    words = line.split()
-    return looping([words.index(word) for word in words])
-
-
 def examine(record: Record) -> list[Finding]:
     """Return all findings, the most serious first."""
-    findings = [finding for check in (_files, _data, _training, _loss, _output) for finding in check(record)]
+    findings = [*_files(record), *_data(record), *_training(record), *_loss(record), *_output(record)]
     return sorted(findings, key=lambda finding: finding.severity != WRONG)
 
 
