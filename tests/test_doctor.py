@@ -27,13 +27,13 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def copy(sound: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+def copy(sound, tmp_path) -> tuple[Path, Path]:
     """A copy of them that a test may change."""
     return shutil.copytree(sound[0], tmp_path / "runs/small"), shutil.copytree(sound[1], tmp_path / "data")
 
 
 @pytest.fixture
-def record(sound: tuple[Path, Path]) -> Record:
+def record(sound) -> Record:
     return gather(*sound, None, None)
 
 
@@ -53,7 +53,7 @@ def written(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def test_a_sound_run_is_left_alone(record: Record, sound: tuple[Path, Path], capsys) -> None:
+def test_a_sound_run_is_left_alone(record, sound, capsys):
     assert examine(record) == []
     assert record.bleu == pytest.approx(100)
     doctor(*sound, None, None, False)
@@ -71,12 +71,12 @@ def test_a_sound_run_is_left_alone(record: Record, sound: tuple[Path, Path], cap
         ([50, 60], "costly: averaged over 2 of the checkpoints, the last of step 60 of 200"),
     ],
 )
-def test_checkpoints_that_were_not_averaged(record: Record, steps: list[int], says: str) -> None:
+def test_checkpoints_that_were_not_averaged(record, steps: list[int], says: str):
     run = dataclasses.replace(record.run, model={**record.run.model, "steps": steps})
     assert only(examine(dataclasses.replace(record, run=run))) == says
 
 
-def test_a_run_on_its_way(record: Record) -> None:
+def test_a_run_on_its_way(record):
     run = dataclasses.replace(record.run, model=None)
     assert only(examine(dataclasses.replace(record, run=run, step=100, hypotheses=[], bleu=None))) == (
         "costly: 100 of 200 steps"
@@ -93,7 +93,7 @@ def test_a_run_on_its_way(record: Record) -> None:
         ([5, 3, 2], 25_000, None),
     ],
 )
-def test_curves_that_go_wrong(record: Record, losses: list[float | None], tokens: int, says: str | None) -> None:
+def test_curves_that_go_wrong(record, losses: list[float | None], tokens: int, says: str | None):
     steps = [{"step": 10 * i, "nll": loss, "tgt_tokens_per_step": tokens} for i, loss in enumerate(losses, 1)]
     training = record.run.settings.training.model_copy(update={"warmup_steps": 100})
     settings = record.run.settings.model_copy(update={"training": training})
@@ -101,7 +101,7 @@ def test_curves_that_go_wrong(record: Record, losses: list[float | None], tokens
     assert [f"{f.severity}: {f.what}" for f in examine(dataclasses.replace(record, run=run))] == [says] * bool(says)
 
 
-def test_a_run_that_gave_up(copy: tuple[Path, Path]) -> None:
+def test_a_run_that_gave_up(copy):
     (copy[0] / "crash.json").write_text('{"step": 205, "sentences": []}')
     assert only(findings(*copy)) == "wrong: training gave up: numbers were not finite"
     (copy[0] / "crash.json").write_text('{"step": 95, "sentences": []}')  # it was resumed, and went on to the end
@@ -111,7 +111,7 @@ def test_a_run_that_gave_up(copy: tuple[Path, Path]) -> None:
 # --- what belongs together -------------------------------------------------------------------------------------------
 
 
-def test_a_corpus_with_another_tokenizer(sound: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_corpus_with_another_tokenizer(sound, tmp_path):
     _, other = make_run(tmp_path, "corpus.tokenizer.vocabulary_size=335")
     tokenizer, corpus = findings(sound[0], other)
     assert (tokenizer.severity, tokenizer.where) == ("wrong", other / "tokenizer.model")
@@ -120,17 +120,17 @@ def test_a_corpus_with_another_tokenizer(sound: tuple[Path, Path], tmp_path: Pat
     assert corpus.what == "the run was trained on another corpus"
 
 
-def test_a_model_with_another_tokenizer(copy: tuple[Path, Path]) -> None:
+def test_a_model_with_another_tokenizer(copy):
     (copy[0] / "tokenizer.model").write_bytes(spm.train(["another text of other words"], 300))
     assert {finding.where.name for finding in findings(*copy)} == {"tokenizer.model"}
 
 
-def test_settings_of_the_search_changed_after_translating(copy: tuple[Path, Path]) -> None:
+def test_settings_of_the_search_changed_after_translating(copy):
     (copy[0] / "recipe.yaml").write_text((copy[0] / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
     assert only(findings(*copy)) == "wrong: another model or other decoding settings made these"
 
 
-def test_fewer_pairs_than_expected_and_many_dropped(record: Record, copy: tuple[Path, Path]) -> None:
+def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
     cleaning = {"read": 3000, "kept": 1500, "warnings": ["the sides look swapped"]}
     (copy[1] / "cleaning.json").write_bytes(artefact.json_bytes(cleaning))
     expect = record.run.settings.expect.model_copy(update={"pairs": [2000, 2100]})
@@ -147,7 +147,7 @@ def test_fewer_pairs_than_expected_and_many_dropped(record: Record, copy: tuple[
 # --- the test set and the output -------------------------------------------------------------------------------------
 
 
-def test_translations_of_another_test_set(sound: tuple[Path, Path], tmp_path: Path) -> None:
+def test_translations_of_another_test_set(sound, tmp_path):
     lines = read_lines(sound[0] / "test.hyp")
     short = written(tmp_path / "short", lines[:-1])
     assert only(findings(*sound, short)) == "wrong: 6 translations and 7 references"
@@ -166,21 +166,19 @@ def test_translations_of_another_test_set(sound: tuple[Path, Path], tmp_path: Pa
     ],
 )
 @pytest.mark.parametrize("count", [2, 6])
-def test_bad_lines_of_output(
-    sound: tuple[Path, Path], tmp_path: Path, says: str, change: Callable[[str, str], str], count: int
-) -> None:
+def test_bad_lines_of_output(sound, tmp_path, says: str, change: Callable[[str, str], str], count: int):
     lines, sources = read_lines(sound[0] / "test.hyp"), read_lines(sound[1] / "test.src")
     wrong = [change(h, s) if i < count else h for i, (h, s) in enumerate(zip(lines, sources, strict=True))]
     first = findings(*sound, written(tmp_path / "hyp", wrong))[0]
     assert (first.severity, first.what) == ("wrong" if count == 6 else "costly", f"{count} of 7 translations {says}")
 
 
-def test_short_output(sound: tuple[Path, Path], tmp_path: Path) -> None:
+def test_short_output(sound, tmp_path):
     lines = [line.rpartition(" ")[0] or line for line in read_lines(sound[0] / "test.hyp")]
     assert "times the words of their references" in only(findings(*sound, written(tmp_path / "hyp", lines)))
 
 
-def test_tokenised_and_lower_cased_output(sound: tuple[Path, Path], tmp_path: Path) -> None:
+def test_tokenised_and_lower_cased_output(sound, tmp_path):
     references = written(tmp_path / "refs", ['Das ist „gut“, sagt er: "Ja."'] * 40)
     for says, change in (("look tokenised", lambda line: moses_tokenize(line, "de")), ("are lower-cased", str.lower)):
         lines = [change(line) for line in read_lines(references)]
@@ -191,7 +189,7 @@ def test_tokenised_and_lower_cased_output(sound: tuple[Path, Path], tmp_path: Pa
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command(copy: tuple[Path, Path], tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_command(copy, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (copy[0] / "crash.json").write_text('{"step": 205}')
     monkeypatch.setattr("sys.argv", ["nmt", "doctor", "runs/small", "--data", "data", "--json"])
@@ -206,9 +204,7 @@ def test_the_command(copy: tuple[Path, Path], tmp_path: Path, monkeypatch, capsy
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_every_finding_is_said_within_the_width_most_serious_first(
-    copy: tuple[Path, Path], monkeypatch, capsys, width: int
-) -> None:
+def test_every_finding_is_said_within_the_width_most_serious_first(copy, monkeypatch, capsys, width):
     monkeypatch.setenv("COLUMNS", str(width))
     (copy[0] / "metrics.jsonl").unlink()
     written(copy[0] / "test.hyp", ["", "", *read_lines(copy[0] / "test.hyp")[2:]])
@@ -232,7 +228,7 @@ def test_every_finding_is_said_within_the_width_most_serious_first(
         ("test.hyp", b"\xff\n", 65),
     ],
 )
-def test_damaged_runs(copy: tuple[Path, Path], file: str, content: bytes | None, code: int) -> None:
+def test_damaged_runs(copy, file: str, content: bytes | None, code: int):
     (copy[0] / file).unlink()
     if content is not None:
         (copy[0] / file).write_bytes(content)
@@ -242,7 +238,7 @@ def test_damaged_runs(copy: tuple[Path, Path], file: str, content: bytes | None,
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_missing_or_damaged(copy: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_is_missing_or_damaged(copy, tmp_path):
     run, data, no = *copy, tmp_path / "no"
     for files in ((no, data), (run, no), (run, data, no), (run, data, run / "test.hyp", no)):
         with pytest.raises(MissingError):
@@ -252,7 +248,7 @@ def test_what_is_missing_or_damaged(copy: tuple[Path, Path], tmp_path: Path) -> 
         findings(run, data)
 
 
-def test_a_run_that_has_only_begun(copy: tuple[Path, Path], capsys) -> None:
+def test_a_run_that_has_only_begun(copy, capsys):
     for name in ("metrics.jsonl", "test.hyp", "model/manifest.json"):
         (copy[0] / name).unlink()
     doctor(*copy, None, None, False)
