@@ -1,6 +1,5 @@
 """The attend command: where every head of a model looks, as a page to explore and as a map in the terminal."""
 
-import base64
 import math
 import shutil
 import sys
@@ -25,7 +24,7 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translate import choose_models
 from nmt_cli.translation.translator import Translator
 
-MOST_WEIGHTS = 600_000  # on a page: at 16 bits, base64, they keep it under 2 MB
+MOST_WEIGHTS = 600_000  # on a page: as whole numbers of at most five digits, mostly fewer, they keep it near 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 POSITIONS = 64  # shown
 SHADES = " ░▒▓█"
@@ -54,13 +53,12 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
     settings, role = loaded.recipe.model, options.role
     layer = options.layer or settings.num_layers
     if layer > settings.num_layers or (options.head or 1) > settings.num_heads:
-        raise UsageError(
-            f"--layer or --head is too high: there are {settings.num_layers} layers of {settings.num_heads} heads"
-        )
-    sentences = _sentences(loaded, texts, options.translation)
-    head = options.head or 1 + int(sentences[0]["weights"][role][layer - 1].amax(-1).mean(-1).argmax())
+        sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
+        raise UsageError(f"--layer or --head is too high: there are {sizes}")
+    sentences, weights = _sentences(loaded, texts, options.translation)
+    head = options.head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {
-        "sentences": [{**s, "weights": {r: _packed(w, 65535) for r, w in s["weights"].items()}} for s in sentences],
+        "sentences": sentences,
         "positions": _positions(loaded.model),
         **{"layers": settings.num_layers, "heads": settings.num_heads, "d_k": settings.d_k},
         **{"role": role, "layer": layer, "head": head},
@@ -70,21 +68,22 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
     say(f"page: {options.output}")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout is not None and sys.stdout.isatty()
-    for sentence in sentences:
-        (rows, columns), weights_TS = sentence["names"][role], sentence["weights"][role][layer - 1, head - 1]
-        lines = terminal_map(rows, columns, weights_TS, colour=colour, width=width)
+    for sentence, heads in zip(sentences, weights, strict=True):
+        rows, columns = sentence["names"][role]
+        lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], colour=colour, width=width)
         text = "\n".join([f"{ROLES[role]}, layer {layer}, head {head}", *lines])
         print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal shows the numbers at least
     return 0
 
 
-def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[dict[str, Any]]:
-    """Return each text, its translation (the model's unless given), and by role the names of the tokens that are rows
-    and columns, and the weights, layers x heads x rows x columns."""
+def _sentences(
+    loaded: LoadedModel, texts: Sequence[str], translation: str | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
+    """Return what the page holds of each text, and its weights by role, layers x heads x rows x columns."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
-    sentences, total = [], 0
+    sentences, all_weights, total = [], [], 0
     for text, answer in zip(texts, answers, strict=True):
         src, tgt = ([*ids, EOS] for ids in tokenizer.encode([normalise(text), normalise(answer)]))
         if min(len(src), len(tgt)) < 2:
@@ -95,9 +94,11 @@ def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | Non
         rows, says = ([*map(_name, tokenizer.pieces(ids[:-1])), "‹end›"] for ids in (src, tgt))
         names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
         weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
+        whole = {role: (w * 10_000).round().int().tolist() for role, w in weights.items()}
         sides = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
-        sentences.append({**sides, "names": names, "weights": weights})
-    return sentences
+        sentences.append({**sides, "names": names, "weights": whole})
+        all_weights.append(weights)
+    return sentences, all_weights
 
 
 def _name(token: str) -> str:
@@ -106,20 +107,14 @@ def _name(token: str) -> str:
     return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
 
-def _packed(values: Tensor, most: int) -> str:
-    """Return values up to 1, times `most` and rounded, as base64 of little-endian integers of one or two bytes."""
-    integers = (values * most).round().to(torch.int8 if most < 256 else torch.uint16)
-    return base64.b64encode(integers.numpy().tobytes()).decode()
-
-
 def _positions(model: Transformer) -> list[dict[str, Any]]:
     """Return the first positional encodings of each side that has its own; `values` are 127ths of `largest`."""
     shown, kind = [], model.settings.positions
     for side in ("src", "tgt") if kind == "learned" else ("src",):
-        values = model.positions(side)[:POSITIONS].detach().float().cpu()
+        values = model.positions(side)[:POSITIONS].detach()
         largest = float(values.abs().max()) or 1.0
-        size = {"rows": len(values), "columns": values.shape[1], "largest": largest}
-        shown.append({"title": f"{kind} positions, {side}", **size, "values": _packed(values / largest, 127)})
+        title = f"{kind} positions, {side}"
+        shown.append({"title": title, "largest": largest, "values": (values / largest * 127).round().int().tolist()})
     return shown
 
 

@@ -34,6 +34,7 @@ def render(template: str, values: dict[str, Any], script: str | None = None) -> 
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
     pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}
+    pages.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     code = (TEMPLATES / script).read_text() if script else ""
     policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
     page = {"style": (TEMPLATES / "style.css").read_text(), "script": code, "script_policy": policy}
