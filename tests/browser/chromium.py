@@ -1,14 +1,10 @@
 """A headless Chromium driven over its DevTools protocol, with nothing but the standard library."""
 
-import base64
+import itertools
 import json
 import os
 import shutil
-import socket
-import struct
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,50 +13,37 @@ from typing import Any
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-port=0"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
 ]
-PATIENCE_SECONDS = 60
 
 
 class Tab:
     """One page. Every event that it sends is kept in `events`."""
 
-    def __init__(self, address: str) -> None:
-        host, _, path = address.removeprefix("ws://").partition("/")
-        name, _, port = host.partition(":")
-        self.socket = socket.create_connection((name, int(port)), PATIENCE_SECONDS)
-        self.file = self.socket.makefile("rb")
+    def __init__(self, commands: int, answers: int) -> None:
+        self.commands, self.answers, self.buffer = commands, answers, b""
         self.events: list[dict[str, Any]] = []
-        self.last = 0
-        headers = f"Host: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        key = base64.b64encode(os.urandom(16)).decode()
-        self.socket.sendall(f"GET /{path} HTTP/1.1\r\n{headers}Sec-WebSocket-Key: {key}\r\n\r\n".encode())
-        while self.file.readline() != b"\r\n":
-            pass
+        self.numbers, self.session = itertools.count(1), {}
+        page = self.call("Target.createTarget", url="about:blank")
+        self.session = self.call("Target.attachToTarget", flatten=True, **page)
 
     def _receive(self) -> dict[str, Any]:
-        parts = []
-        while True:
-            first, second = self.file.read(2)
-            length = second & 127
-            if length > 125:
-                length = int.from_bytes(self.file.read(2 if length == 126 else 8), "big")
-            parts.append(self.file.read(length))
-            if first & 0x80:
-                return json.loads(b"".join(parts))
+        while b"\0" not in self.buffer:
+            data = os.read(self.answers, 1 << 20)
+            assert data, "the browser ended"
+            self.buffer += data
+        message, _, self.buffer = self.buffer.partition(b"\0")
+        return json.loads(message)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Give a command and return its result."""
-        self.last += 1
-        text = json.dumps({"id": self.last, "method": method, "params": parameters}).encode()
-        # A masked text frame with its length in two bytes; the mask is zeros.
-        self.socket.sendall(b"\x81\xfe" + struct.pack(">H", len(text)) + bytes(4) + text)
-        while True:
-            message = self._receive()
-            if message.get("id") == self.last:
-                assert "error" not in message, message
-                return message["result"]
+        number = next(self.numbers)
+        command = {"id": number, "method": method, "params": parameters, **self.session}
+        os.write(self.commands, json.dumps(command).encode() + b"\0")
+        while (message := self._receive()).get("id") != number:
             self.events.append(message)
+        assert "error" not in message, message
+        return message["result"]
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
@@ -98,22 +81,21 @@ class Tab:
 @contextmanager
 def tab(profile: Path) -> Iterator[Tab]:
     """Start the browser with a fresh profile and yield its tab."""
+    (commands_read, commands), (answers, answers_write) = os.pipe(), os.pipe()
     process = subprocess.Popen(
-        [str(PROGRAM), *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
+        [str(PROGRAM), *OPTIONS, f"--user-data-dir={profile}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "HOME": str(profile)},
+        close_fds=False,
+        preexec_fn=lambda: [os.dup2(commands_read, 3), os.dup2(answers_write, 4)],  # where the browser expects them
     )
+    os.close(commands_read)
+    os.close(answers_write)
     try:
-        port, end, pages = profile / "DevToolsActivePort", time.monotonic() + PATIENCE_SECONDS, []
-        while not pages:  # the port may be open before there is a tab
-            assert process.poll() is None, "the browser ended at once"
-            assert time.monotonic() < end, "the browser does not answer"
-            time.sleep(0.05)
-            if port.exists() and "\n" in port.read_text():
-                with urllib.request.urlopen(f"http://127.0.0.1:{port.read_text().split()[0]}/json/list") as answer:
-                    pages = [page for page in json.load(answer) if page["type"] == "page"]
-        yield Tab(pages[0]["webSocketDebuggerUrl"])
+        yield Tab(commands, answers)
     finally:
         process.terminate()
-        process.wait(PATIENCE_SECONDS)
+        process.wait(60)
+        os.close(commands)
+        os.close(answers)
