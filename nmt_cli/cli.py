@@ -325,7 +325,6 @@ def attend(
     model: Annotated[Path | None, _model("The model")] = None,
     translation: Annotated[str | None, _option("Shown instead of the model's own", metavar="TEXT")] = None,
     output: Annotated[Path, _file("The page", "--output", "-o")] = Path("attention.html"),
-    png: Annotated[Path | None, _file("Also a picture; needs matplotlib")] = None,
     role: Annotated[Literal["encoder", "decoder", "cross"], _option("Shown first, and in the terminal")] = "encoder",
     layer: Annotated[int | None, _number("Layer shown first", default="the last", min=1)] = None,
     head: Annotated[int | None, _number("Head shown first", default="the sharpest", min=1)] = None,

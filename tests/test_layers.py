@@ -50,7 +50,6 @@ OWNERS = {
     "accelerate": {"training.distributed"},
     "datasets": {"corpus.sources"},
     "huggingface_hub": {"corpus.sources"},
-    "matplotlib": {"reporting.attend"},
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
     "numpy": {"corpus", "transformer", "translation", "scoring", "training", "interop", "reporting"},

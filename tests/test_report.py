@@ -21,11 +21,7 @@ from nmt_cli.reporting.report import report
 from nmt_cli.scoring.score import evaluate
 
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-TAGS = (
-    " html head meta link title style body main script h1 h2 h3 p small b i em mark code pre div nav a section details"
-    " summary table thead tbody tr th td figure figcaption svg rect line text polyline label select option input"
-    " noscript canvas span "
-)
+FETCHING = {"img", "iframe", "object", "embed", "base", "form", "audio", "video", "source", "use", "image"}
 VOID = {"meta", "link", "input", "br"}
 
 
@@ -61,7 +57,7 @@ def check_harmless(text: str, scripts: int = 0) -> Reader:
     reader = Reader(text)
     assert sum(tag == "script" for tag, _ in reader.tags) == scripts
     for tag, attributes in reader.tags:
-        assert f" {tag} " in TAGS
+        assert tag not in FETCHING
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href"):
             assert attributes.get(name, "#").startswith(("#", "data:"))
@@ -86,8 +82,7 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
     assert target.stat().st_size < 200_000
     page = read(target)
     for text in (
-        *("Scores", "Curves", "Development sentences", "Best and worst translations", "Data", "Model", "Checkpoints"),
-        "Repeat it",
+        *("Scores", "Curves", "Development sentences", "Best and worst translations", "Data", "Model", "Repeat it"),
         "<script>window.hacked = 1</script>",  # as text
         "\\u202eright to left",  # a line of the test set, which is kept as it was
         "<b onmouseover=alert(1)>eins</b>",  # a sample
@@ -109,10 +104,8 @@ def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
     expect = ["dev_steps=[50,200,9000]", "dev_perplexity=[7,3,2]", "dev_bleu=[10,20,30]", "pairs=[40,50]"]
     run, data = make_run(tmp_path, *(f"expect.{change}" for change in expect))
     text = read(report(run, data=data)).text
-    assert "expected 3 at step 200" in text
-    assert "expected 20 at step 200" in text
+    assert all(said in text for said in ("expected 3 at step 200", "expected 20 at step 200", "(expected: 40 to 50)"))
     assert "9,000" not in text
-    assert "(expected: 40 to 50)" in text
 
 
 def test_two_runs_side_by_side(small, tmp_path):
@@ -126,16 +119,6 @@ def test_two_runs_side_by_side(small, tmp_path):
     assert "other training" in shown  # in a legend
 
 
-def test_the_corpus_of_a_run_of_the_hub_is_looked_for_where_prepare_puts_it(tmp_path, monkeypatch):
-    run, data = make_run(tmp_path / "place", "corpus.name=own")
-    plain = (run / "recipe.yaml").read_text().replace("name: own", "name: hub:some/thing")
-    (run / "recipe.yaml").write_text(plain)
-    monkeypatch.chdir(tmp_path)
-    Path("data").mkdir()
-    data.rename("data/some-thing")
-    assert "Training sentences by their length" in read(report(run)).text
-
-
 def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shown = read(report(small[0], out=tmp_path / "r.html")).text
@@ -144,16 +127,9 @@ def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, caps
     assert "Loss" in shown
 
 
-def test_translations_of_another_model_are_not_scored(tmp_path):
-    run, data = make_run(tmp_path)
-    artefact.replace_file(run / "translations.json", artefact.json_bytes({"made_by": "another"}))
-    assert "No scored translations yet" in read(report(run, data=data)).text
-
-
-def test_trees_are_scored_by_the_function_for_trees_only(tmp_path):
+def test_scored_are_trees_by_the_function_for_trees_and_translations_of_this_model(tmp_path):
     run, data = make_run(tmp_path)
     plain = (run / "recipe.yaml").read_text()
-    assert "format: text" in plain
     (run / "recipe.yaml").write_text(plain.replace("format: text", "format: trees"))
     assert "No scored translations yet" in read(report(run, data=data)).text
 
@@ -163,6 +139,8 @@ def test_trees_are_scored_by_the_function_for_trees_only(tmp_path):
         return scores
 
     assert "F1 of brackets on test" in read(report(run, data=data, score_trees=score)).text
+    artefact.replace_file(run / "translations.json", artefact.json_bytes({"made_by": "another model"}))
+    assert "No scored translations yet" in read(report(run, data=data, score_trees=score)).text
 
 
 def test_a_run_that_has_only_begun(tmp_path):
@@ -211,18 +189,14 @@ def test_what_differs_from_the_reference_is_told_apart():
     assert compared("", "a") == []
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-def test_ticks_are_few_round_and_inside(low, span):
-    places = ticks(low, low + span)
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.floats(1e-6, 1e3), st.floats(1.01, 1e4))
+def test_ticks_are_few_and_inside(low, span, lowest, factor):
+    places, slack = ticks(low, low + span), 1e-9 * (abs(low) + span)
     assert len(places) <= 7
-    assert all(low - 1e-9 * (abs(low) + span) <= t <= low + span + 1e-9 * (abs(low) + span) for t in places)
-
-
-@given(st.floats(1e-6, 1e3), st.floats(1.01, 1e4))
-def test_ticks_of_logarithms_are_inside(low, factor):
-    places = log_ticks(low, low * factor)
+    assert all(low - slack <= t <= low + span + slack for t in places)
+    places = log_ticks(lowest, lowest * factor)
     assert places == sorted(places)
-    assert all(low * 0.99 <= t <= low * factor * 1.01 for t in places)
+    assert all(lowest * 0.99 <= t <= lowest * factor * 1.01 for t in places)
 
 
 def test_a_chart_places_its_points():

@@ -3,7 +3,6 @@
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
-from nmt_cli.interop.proof import CTranslate2, Transformers, compare
+from nmt_cli.interop.proof import CTranslate2, Peer, Transformers, compare
 from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 from nmt_cli.training.run import TRANSLATIONS, read_run
 from nmt_cli.transformer.weights import LoadedModel, load_model
@@ -25,14 +24,9 @@ NUM_LINES = 100
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, lines: Path | None) -> int:
-    """Write a model for another toolkit ("hf" or "ctranslate2"), prove it there, and return the exit code.
+    """Write a model or a run's model for "hf" or "ctranslate2" into `out`, and prove it there.
 
-    Args:
-        model: a model directory or a run.
-        target: the toolkit.
-        out: the new directory.
-        quantization: of CTranslate2's weights: float32 (also None), bfloat16 or int8.
-        lines: source sentences to compare on, all of them; None for the first of the corpus's dev.
+    It is compared on the sentences of the file `lines`, or on the first of the corpus's dev.
 
     Raises:
         UsageError: a wrong option, or a package is not installed.
@@ -54,25 +48,38 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         raise DataError(f"{lines or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
     manifest = {"target": target, "quantization": weights}
     with artefact.staged(out, "export", manifest) as stage:
-        peer = _write(loaded, target, weights, stage)
-        if isinstance(peer, Transformers):
+        peer: Peer
+        if target == "hf":
+            marian.write_marian(loaded, stage)
+            peer = Transformers(stage, marian.exported_ids(tokenizer.vocabulary_size))
             peer.check_ids(tokenizer, [*chosen.values()])
+        else:
+            from ctranslate2.converters import TransformersConverter
+
+            with tempfile.TemporaryDirectory() as directory:
+                marian.write_marian(loaded, Path(directory))
+                TransformersConverter(directory).convert(str(stage), quantization=weights, force=True)
+            artefact.write_file(stage / "tokenizer.model", loaded.tokenizer_file.read_bytes())
+            peer = CTranslate2(stage, tokenizer)
         say(f"comparing {len(chosen)} translations")
         translator = Translator.of(loaded.model, tokenizer, settings, torch.float32)
-        proof, ours, theirs = compare(translator, peer, chosen, exact=weights == "float32")
+        proof = compare(translator, peer, chosen, exact=weights == "float32")
+        manifest["proof"] = proof.text
         if weights != "float32":
-            sides = tokenizer.decode([ids[:-1] for ids in ours]), tokenizer.decode([ids[:-1] for ids in theirs])
-            proof += _bleu_difference(*sides, [references[i] for i in chosen if references])
-        manifest["proof"] = proof
-        length = round(statistics.median(map(len, ours)))
+            ours, theirs = (tokenizer.decode([ids[:-1] for ids in side]) for side in (proof.ours, proof.theirs))
+            standard = [references[i] for i in chosen] if references else ours
+            before, after = (corpus_bleu(side, standard)[0] for side in (ours, theirs))
+            name = "BLEU" if references else "BLEU against the float32 output"
+            manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
+        length = round(statistics.median(map(len, proof.ours)))
         penalty = round(settings.decoding.alpha * length / (5 + length), 2)
         if target == "hf":
             marian.write_generation_config(loaded, penalty, stage)
-        example = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'")}
-        card = _card(loaded, target, {**example, "proof": proof, "length": length, "penalty": penalty})
+        values = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'"), "length": length}
+        card = _card(loaded, target, {**values, "penalty": penalty, "proof": manifest["proof"]})
         artefact.write_file(stage / "README.md", card.encode())
         artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(settings))
-    say(f"{proof}\n{out} is ready; its README.md shows how to use it")
+    say(f"{manifest['proof']}\n{out} is ready; its README.md shows how to use it")
     return 0
 
 
@@ -89,29 +96,7 @@ def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[
     return [normalise(line) for line in src[:NUM_LINES]], tgt[:NUM_LINES]
 
 
-def _write(loaded: LoadedModel, target: str, quantization: str, out: Path) -> Transformers | CTranslate2:
-    """Write what the toolkit loads, and load it."""
-    tokenizer = Tokenizer(loaded.tokenizer_file)
-    if target == "hf":
-        marian.write_marian(loaded, out)
-        return Transformers(out, marian.exported_ids(tokenizer.vocabulary_size))
-    from ctranslate2.converters import TransformersConverter
-
-    with tempfile.TemporaryDirectory() as directory:
-        marian.write_marian(loaded, Path(directory))
-        TransformersConverter(directory).convert(str(out), quantization=quantization, force=True)
-    artefact.write_file(out / "tokenizer.model", loaded.tokenizer_file.read_bytes())
-    return CTranslate2(out, tokenizer)
-
-
-def _bleu_difference(ours: list[str], theirs: list[str], references: list[str]) -> str:
-    if not references:
-        return f" BLEU of its output against that of the float32 model is {corpus_bleu(theirs, ours)[0]:.2f}."
-    before, after = corpus_bleu(ours, references)[0], corpus_bleu(theirs, references)[0]
-    return f" BLEU changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
-
-
-def _card(loaded: LoadedModel, target: str, values: dict[str, Any]) -> str:
+def _card(loaded: LoadedModel, target: str, values: dict[str, object]) -> str:
     """Return the README of an export; `values` are what the model itself does not tell."""
     values |= {"settings": loaded.recipe, "version": __version__, "library": LIBRARIES[target]}
     values |= {"limit": min(marian.LONGEST, loaded.recipe.model.max_length), "scores": _scores(loaded)}
@@ -126,8 +111,8 @@ def _scores(loaded: LoadedModel) -> str:
     if (run / TRANSLATIONS).is_file() and artefact.present(data):
         files, corpus = read_run(run, data, any_corpus=True), open_corpus(data)
         hypotheses, references = files.translations("test"), corpus.lines("test")[1]
-        mine = files.model == loaded.manifest and corpus.identity == loaded.manifest.get("corpus")
-        if mine and hypotheses and references:
+        same = files.model == loaded.manifest and corpus.identity == loaded.manifest.get("corpus")
+        if same and hypotheses and references:
             scores = [("BLEU", *corpus_bleu(hypotheses, references)), ("chrF2", *corpus_chrf(hypotheses, references))]
             return "\n".join(f"- test {name} {score:.2f} (`{signature}`)" for name, score, signature in scores)
     return "Not measured at export. Measure them: `nmt score --model MODEL --corpus CORPUS`."

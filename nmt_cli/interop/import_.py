@@ -11,28 +11,27 @@ from nmt_cli import artefact, recipe
 from nmt_cli.console import say, warn
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError
-from nmt_cli.interop import marian, spm
+from nmt_cli.interop import marian
 from nmt_cli.interop.proof import LOCAL, TOLERANCE, Transformers, largest_difference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.search import score_targets
 
-WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS = "model.safetensors"
+NORMAL, UNKNOWN, CONTROL, UNUSED, UNIGRAM = 1, 2, 3, 5, 1  # types of SentencePiece's tokens, and of its models
+SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 
 
 def import_marian(source: Path, out: Path) -> Path:
     """Turn a Marian (or Pegasus-shaped) directory of transformers into the model directory `out`, and return it.
 
-    Raises:
-        UsageError: transformers is not installed.
-        MissingError: a file is missing.
-        DataError: our model cannot represent it; the message says why.
+    What our model cannot represent is a DataError that says why.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
     config = _config(source)
-    ids, model_file = _vocabulary(source, config)
+    ids, tokenizer = _vocabulary(source, config)
     try:
         peer = Transformers(source, ids)
     except Exception as error:  # whatever they raise
@@ -45,13 +44,17 @@ def import_marian(source: Path, out: Path) -> Path:
     with torch.device("meta"):
         model = Transformer(settings.model, len(ids))
     load_into(model, ours, source / WEIGHTS)
-    difference = _difference(model.eval(), peer)
+    generator = torch.Generator().manual_seed(1)
+    draw = torch.randint(3, len(ids), (2, 8, 12), generator=generator).tolist()
+    pairs = [([*src[: 4 + i], EOS], [*tgt[: 11 - i], EOS]) for i, (src, tgt) in enumerate(zip(*draw, strict=True))]
+    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
+    difference = largest_difference(score_targets([model.eval()], torch.float32, pairs), peer.score(pairs))
     if difference > TOLERANCE:
         raise DataError(f"{source} computes something else than our model with its weights ({difference:.1e} nats)")
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "tokenizer.model"
-        file.write_bytes(model_file)
-        Tokenizer(file)
+        file.write_bytes(tokenizer)
+        Tokenizer(file)  # refuses what it cannot read
         manifest = {"imported": source.name, "weights": artefact.sha256(source / WEIGHTS), "steps": []}
         save_model(out, ours, settings, file, manifest)
     say(f"{out} computes what {source} does (log-probabilities differ by {difference:.1e} at most)")
@@ -61,40 +64,33 @@ def import_marian(source: Path, out: Path) -> Path:
 def _config(source: Path) -> Any:
     """Return their configuration after checking that our model can compute theirs."""
     transformers = marian.library("transformers")
-    if not (source / WEIGHTS).is_file() and (source / PICKLE).is_file():
-        raise DataError(
-            f"{source} has its weights in a pickle ({PICKLE}), which can run code when read. Load it with "
-            "transformers where you trust it, and save_pretrained() it: that writes model.safetensors"
-        )
     for name in ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"):
         if not (source / name).is_file():
-            raise MissingError(f"{source / name} is missing: a Marian directory has it")
+            pickle = ". A pickle can run code: load it where you trust it, and save_pretrained()" * (name == WEIGHTS)
+            raise MissingError(f"{source / name} is missing: a Marian directory has it{pickle}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     except Exception as error:  # whatever they raise
         raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
     if config.model_type not in ("marian", "pegasus"):
         raise DataError(f"{source} is a {config.model_type} model; only Marian can be imported")
-    shared = getattr(config, "share_encoder_decoder_embeddings", True)
-    sizes = {config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)}
-    activation = config.activation_function
-    reasons = {
-        "its source and target vocabularies are separate, ours is one": not shared or len(sizes) > 1,
-        "its output matrix is not its embedding": not config.tie_word_embeddings,
-        "its embeddings are not scaled by sqrt(d_model)": not config.scale_embedding,
-        f"its activation {activation} is not one of ours": activation not in ACTIVATIONS,
-        "its decoder does not start from a zero embedding": config.decoder_start_token_id != config.pad_token_id,
+    size, activation = config.vocab_size, config.activation_function
+    shared = getattr(config, "share_encoder_decoder_embeddings", True) and config.tie_word_embeddings
+    ours = {
+        "one embedding for source, target and output": shared and getattr(config, "decoder_vocab_size", size) == size,
+        "embeddings scaled by sqrt(d_model)": config.scale_embedding,
+        f"no activation {activation}": activation in ACTIVATIONS,
+        "a decoder that starts from a zero embedding": config.decoder_start_token_id == config.pad_token_id,
+        **{f"one {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()},
     }
-    for name, theirs in marian.CONFIG.items():
-        reasons[f"its encoder and decoder differ in {name}"] = len({getattr(config, key) for key in theirs}) > 1
-    if true := [reason for reason, holds in reasons.items() if holds]:
-        raise DataError(f"{source} cannot be imported: {'; '.join(true)}")
+    if lacking := [feature for feature, there in ours.items() if not there]:
+        raise DataError(f"{source} cannot be imported. Other than it, our model has {' and '.join(lacking)}")
     return config
 
 
 def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     """Return their id of each of our tokens, and our SentencePiece model."""
-    file, size, first = source / "vocab.json", config.vocab_size, [*spm.SPECIAL]
+    file, size, first = source / "vocab.json", config.vocab_size, [*SPECIAL]
     ids: dict[str, int] = artefact.read_json(file)
     if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != [*range(size)]:
         raise DataError(f"{file} does not number {size} tokens from 0")
@@ -104,21 +100,29 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     if any(name.startswith(">>") and name.endswith("<<") for name in order):
         raise DataError(f"{source} chooses its target language by >>xx<< in the text, which ours cannot")
     src, tgt = ((source / f"{side}.spm").read_bytes() for side in ("source", "target"))
+    messages = marian.library("sentencepiece.sentencepiece_model_pb2")
     try:
-        model, tokens, unigram = spm.renumbered(src, order), spm.tokens(src), spm.is_unigram(src)
-    except (IndexError, KeyError, ValueError):
+        model = messages.ModelProto.FromString(src)
+    except Exception:  # protobuf's DecodeError
         raise DataError(f"{source / 'source.spm'} is not a SentencePiece model") from None
     if src != tgt:
-        if not unigram:
+        if model.trainer_spec.model_type != UNIGRAM:
             raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
         warn(f"{source} splits target text by another model than source text. Only fine-tuning is affected")
-    if lost := sum(kind == spm.NORMAL and name not in ids for name, (_, kind) in tokens.items()):
+    tokens = {token.piece: token for token in model.pieces}
+    if lost := sum(token.type == NORMAL and name not in ids for name, token in tokens.items()):
         warn(f"{lost} tokens of source.spm have no number in vocab.json; words that need them are split further")
-    return [ids[name] for name in order], model
+    if [*tokens] != order:  # tokens of the target only can be decoded, not found in a text
+        renumbered = [tokens.get(name) or model.SentencePiece(piece=name, type=UNUSED) for name in order]
+        for name, token in zip(order, renumbered, strict=True):
+            token.type = SPECIAL.get(name, UNUSED if token.type in SPECIAL.values() else token.type)
+        model.pieces.extend(renumbered)  # copies them
+        del model.pieces[: -len(order)]
+        src = model.SerializeToString()
+    return [ids[name] for name in order], src
 
 
 def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int]) -> recipe.Recipe:
-    """Return a recipe that names what is known of the model."""
     file, size = source / "tokenizer_config.json", config.d_model // config.encoder_attention_heads
     languages = artefact.read_json(file) if file.is_file() else {}
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
@@ -133,12 +137,3 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int
     }
     corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
     return recipe.from_plain({"name": source.resolve().name, "corpus": corpus, "model": model}, str(source))
-
-
-def _difference(model: Transformer, peer: Transformers) -> float:
-    """Return the largest difference of a log-probability, on sentences drawn at random."""
-    generator = torch.Generator().manual_seed(1)
-    draw = torch.randint(3, model.vocabulary_size, (2, 8, 12), generator=generator).tolist()
-    pairs = [([*s[: 4 + i], EOS], [*t[: 11 - i], EOS]) for i, (s, t) in enumerate(zip(*draw, strict=True))]
-    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
-    return largest_difference(score_targets([model], torch.float32, pairs), peer.score(pairs))

@@ -53,11 +53,11 @@ DECODER = {
 
 
 def library(name: str) -> Any:
-    """Import transformers or ctranslate2, else raise UsageError; silence what transformers prints while it works."""
+    """Import a module that the extra `export` installs; silence what transformers prints while it works."""
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise UsageError(f'this needs the package {name}. Install it: pip install "nmt-cli[export]"') from None
+    except ModuleNotFoundError as error:
+        raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[export]"') from None
     if name == "transformers":
         module.logging.set_verbosity_error()
         module.logging.disable_progress_bar()
@@ -66,7 +66,7 @@ def library(name: str) -> Any:
 
 
 def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each of our tensors and of theirs, but for the embedding and the output bias."""
+    """Yield the names of each of our tensors and of theirs, but for the embedding and the output bias."""
     for stack, layer in (("encoder", ENCODER), ("decoder", DECODER)):
         numbers = range(settings.num_layers)
         modules = {f"{stack}.{i}.{ours}": (f"layers.{i}.", theirs) for i in numbers for ours, theirs in layer.items()}
@@ -78,7 +78,7 @@ def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
 
 
 def _reordered(name: str, tensor: Tensor, places: Tensor) -> Tensor:
-    """Reorder d_model in our tensor `name`: columns where it reads the residual stream, else rows."""
+    """Reorder d_model in our tensor: columns where its module reads the residual stream, else rows."""
     reads = name.rpartition(".")[0].endswith(("query", "key_value", "inner"))
     return tensor if reads and tensor.dim() == 1 else tensor.index_select(int(reads), places)
 
@@ -91,11 +91,6 @@ def sines_first(d_model: int) -> Tensor:
 def exported_ids(size: int) -> list[int]:
     """Return the id that each of our tokens has in an exported vocabulary."""
     return [(i - 1) % size for i in range(size)]
-
-
-def _special_ids(size: int) -> dict[str, int]:
-    pad, eos = size - 1, EOS - 1
-    return {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": eos, "forced_eos_token_id": eos}
 
 
 def to_marian(tensors: dict[str, Tensor], settings: recipe.Model) -> dict[str, Tensor]:
@@ -132,12 +127,13 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
     if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
         raise DataError("this model cannot be exported: its heads x d_k or x d_v is not d_model, theirs always is")
-    transformers, pre = library("transformers"), settings.norm == "pre"
+    transformers, pre, ids = library("transformers"), settings.norm == "pre", exported_ids(size)
     config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
-        **_special_ids(size),
+        **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids[PAD]),
+        **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), ids[EOS]),
         vocab_size=size,
-        unk_token_id=UNK - 1,
+        unk_token_id=ids[UNK],
         scale_embedding=True,
         static_position_embeddings=True,
         normalize_before=pre,  # these two are read by CTranslate2
@@ -147,15 +143,13 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         theirs = transformers.AutoModelForSeq2SeqLM.from_config(config)
     theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
     tokens = Tokenizer(loaded.tokenizer_file).tokens(list(range(size)))
-    vocabulary = dict(zip(tokens, exported_ids(size), strict=True))
+    vocabulary = dict(zip(tokens, ids, strict=True))
     (out / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")
     for side in ("source", "target"):
         (out / f"{side}.spm").write_bytes(loaded.tokenizer_file.read_bytes())
     tokenizer_config = {
         "tokenizer_class": "MarianTokenizer",
-        "source_lang": corpus.src,
-        "target_lang": corpus.tgt,
-        "model_max_length": settings.max_length,
+        **{"source_lang": corpus.src, "target_lang": corpus.tgt, "model_max_length": settings.max_length},
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # "</s>" in a text is text
         **{"unk_token": tokens[UNK], "eos_token": tokens[EOS], "pad_token": tokens[PAD]},
@@ -165,7 +159,8 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
 
 def write_generation_config(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
     """Write how transformers searches by default: the recipe's beam, and a length penalty close to ours."""
-    size, longest = loaded.model.vocabulary_size, min(LONGEST, loaded.recipe.model.max_length)
-    options = {"num_beams": loaded.recipe.decoding.beam, "length_penalty": length_penalty, "max_length": longest}
-    config = library("transformers").GenerationConfig(**options, **_special_ids(size), bad_words_ids=[[size - 1]])
+    config = library("transformers").GenerationConfig.from_pretrained(out, local_files_only=True)
+    longest, decoding = min(LONGEST, loaded.recipe.model.max_length), loaded.recipe.decoding
+    config.update(num_beams=decoding.beam, length_penalty=length_penalty, max_length=longest)
+    config.update(bad_words_ids=[[config.pad_token_id]])
     config.save_pretrained(out)

@@ -1,11 +1,10 @@
 """The attend command: where every head of a model looks, as a page to explore and as a map in the terminal."""
 
-import base64
 import math
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from nmt_cli import artefact
 from nmt_cli.console import say
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
-from nmt_cli.errors import MissingError, UsageError, printable
+from nmt_cli.errors import UsageError, printable
 from nmt_cli.reporting.page import render
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
@@ -24,7 +23,7 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translate import choose_models
 from nmt_cli.translation.translator import Translator
 
-MOST_WEIGHTS = 600_000  # on a page: at 16 bits, base64, they keep it under 2 MB
+MOST_WEIGHTS = 600_000  # on a page: as whole numbers of at most five digits, mostly fewer, they keep it near 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 POSITIONS = 64  # shown
 SHADES = " ░▒▓█"
@@ -36,7 +35,6 @@ class AttendOptions:
 
     model: Path | None = None
     output: Path = Path("attention.html")
-    png: Path | None = None  # all heads of one layer
     role: str = "encoder"
     layer: int | None = None  # default: the last
     head: int | None = None  # default: the one whose weights are most concentrated
@@ -44,113 +42,89 @@ class AttendOptions:
 
 
 def attend(texts: Sequence[str], options: AttendOptions) -> int:
-    """Write the page for one or more sentences, print a map of one head, and return the exit code.
+    """Write the page for one or more sentences, print a map of one head for each, and return the exit code.
 
-    Raises:
-        UsageError: there is no such layer or head, or a text is empty or too long.
-        MissingError: there is no model, or no matplotlib for a PNG.
+    A layer or head that is not there and a text that is empty or too long are UsageErrors.
     """
     if options.translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
     loaded = load_model(choose_models((options.model,) if options.model else ())[0])
-    settings = loaded.recipe.model
+    settings, role = loaded.recipe.model, options.role
     layer = options.layer or settings.num_layers
-    for name, value, most in (("--layer", layer, settings.num_layers), ("--head", options.head, settings.num_heads)):
-        if value and value > most:
-            sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
-            raise UsageError(f"{name} {value} is not there: this model has {sizes}. Give 1 to {most}")
-    sentences, role = _sentences(loaded, texts, options.translation), options.role
-    heads_HTS, (rows, columns) = sentences[0]["weights"][role][layer - 1], sentences[0]["names"][role]
-    head = options.head or 1 + int(heads_HTS.amax(-1).mean(-1).argmax())
-    artefact.replace_file(options.output, _page(loaded, sentences, {"role": role, "layer": layer, "head": head}))
+    if layer > settings.num_layers or (options.head or 1) > settings.num_heads:
+        sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
+        raise UsageError(f"--layer or --head is too high: there are {sizes}")
+    sentences, weights = _sentences(loaded, texts, options.translation)
+    head = options.head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
+    data = {
+        "sentences": sentences,
+        "positions": _positions(loaded.model),
+        **{"layers": settings.num_layers, "heads": settings.num_heads, "d_k": settings.d_k},
+        **{"role": role, "layer": layer, "head": head},
+    }
+    values = {"title": f"Attention: {texts[0][:60]}", "model": loaded.directory, "roles": ROLES, "data": data}
+    artefact.replace_file(options.output, render("attend.html", values, "attend.js"))
     say(f"page: {options.output}")
-    if options.png:
-        _png(options.png, f"{ROLES[role]}, layer {layer}", rows, columns, heads_HTS)
-        say(f"picture: {options.png}")
-    width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout.isatty()
-    for sentence in sentences:
-        (rows, columns), weights_TS = sentence["names"][role], sentence["weights"][role][layer - 1, head - 1]
-        print(f"{ROLES[role]}, layer {layer}, head {head}")
-        print("\n".join(terminal_map(rows, columns, weights_TS, colour=colour, width=width)))
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout is not None and sys.stdout.isatty()
+    for sentence, heads in zip(sentences, weights, strict=True):
+        rows, columns = sentence["names"][role]
+        lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], colour=colour, width=width)
+        text = "\n".join([f"{ROLES[role]}, layer {layer}, head {head}", *lines])
+        print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal shows the numbers at least
     return 0
 
 
-def _sentences(loaded: LoadedModel, texts: Sequence[str], translation: str | None) -> list[dict[str, Any]]:
-    """Return each text, its translation (the model's unless given), and by role the names of the tokens that are rows
-    and columns, and the weights, layers x heads x rows x columns."""
+def _sentences(
+    loaded: LoadedModel, texts: Sequence[str], translation: str | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
+    """Return what the page holds of each text, and its weights by role, layers x heads x rows x columns."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
-    answers = [translation or ""]
-    if translation is None:
-        translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
-        answers = [answer.text for answer in translator.translate(texts, split=False)]
-    sentences, total = [], 0
+    translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
+    answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
+    sentences, all_weights, total = [], [], 0
     for text, answer in zip(texts, answers, strict=True):
         src, tgt = ([*ids, EOS] for ids in tokenizer.encode([normalise(text), normalise(answer)]))
         if min(len(src), len(tgt)) < 2:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
-            sizes = f"{len(src)} and {len(tgt)} tokens"
-            raise UsageError(f"{sizes} are too many for one page. Give fewer or shorter sentences")
+            raise UsageError(f"{text[:60]!r} makes too many tokens for one page. Give fewer or shorter sentences")
         rows, says = ([*map(_name, tokenizer.tokens(ids[:-1])), "‹end›"] for ids in (src, tgt))
         names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
         weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
-        shown = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
-        sentences.append({**shown, "names": names, "weights": weights})
-    return sentences
+        whole = {role: (w * 10_000).round().int().tolist() for role, w in weights.items()}
+        sides = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
+        sentences.append({**sides, "names": names, "weights": whole})
+        all_weights.append(weights)
+    return sentences, all_weights
 
 
 def _name(token: str) -> str:
     """Return how a token is shown: a dot where it continues a word."""
-    if token.startswith("▁"):
-        return printable(token[1:] or "▁")
-    return printable(f"·{token}" if token[0].isalnum() else token)
+    name = token.removeprefix("▁") or "▁"
+    return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
 
-def _page(loaded: LoadedModel, sentences: list[dict[str, Any]], shown: dict[str, Any]) -> bytes:
-    data = {
-        "sentences": [
-            {**sentence, "weights": {r: _packed(w * 65535, torch.uint16) for r, w in sentence["weights"].items()}}
-            for sentence in sentences
-        ],
-        "positions": list(_positions(loaded.model)),
-        "layers": loaded.recipe.model.num_layers,
-        "heads": loaded.recipe.model.num_heads,
-        "d_k": loaded.recipe.model.d_k,
-        **shown,
-    }
-    values = {
-        "title": f"Attention: {sentences[0]['text'][:60]}",
-        "model": loaded.directory,
-        "roles": ROLES,
-        "data": data,
-    }
-    return render("attend.html", values, "attend.js")
-
-
-def _packed(values: Tensor, dtype: torch.dtype) -> str:
-    """Return rounded values as base64 of little-endian integers."""
-    return base64.b64encode(values.round().to(dtype).numpy().tobytes()).decode()
-
-
-def _positions(model: Transformer) -> Iterator[dict[str, Any]]:
-    """Return the first positional encodings, as whole numbers from -127 to 127 and what 127 stands for."""
-    kind = model.settings.positions
+def _positions(model: Transformer) -> list[dict[str, Any]]:
+    """Return the first positional encodings of each side that has its own; `values` are 127ths of `largest`."""
+    shown, kind = [], model.settings.positions
     for side in ("src", "tgt") if kind == "learned" else ("src",):
-        values = model.positions(side)[:POSITIONS].detach().float().cpu()
+        values = model.positions(side)[:POSITIONS].detach()
         largest = float(values.abs().max()) or 1.0
-        size = {"title": f"{kind} positions, {side}", "rows": len(values), "columns": values.shape[1]}
-        yield {**size, "largest": largest, "values": _packed(values / largest * 127, torch.int8)}
+        title = f"{kind} positions, {side}"
+        shown.append({"title": title, "largest": largest, "values": (values / largest * 127).round().int().tolist()})
+    return shown
 
 
-def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+def _width(text: str) -> int:  # in columns of a terminal
     return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
 
 
 def _fit(text: str, width: int) -> str:
-    fitting = next(text[:end] for end in range(len(text), -1, -1) if _width(text[:end]) <= width)
-    return fitting + " " * (width - _width(fitting))
+    while _width(text) > width:
+        text = text[:-1]
+    return text + " " * (width - _width(text))
 
 
 def terminal_map(
@@ -158,7 +132,7 @@ def terminal_map(
 ) -> list[str]:
     """Return the lines of a map of one head, the strongest of each row named.
 
-    A token is two columns wide, or one where that does not fit; where that does not fit either, only names are shown.
+    A token takes two columns of the terminal, one, or none, whichever fits.
     """
     left = min(14, max(map(_width, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(_width, columns))
@@ -173,23 +147,3 @@ def terminal_map(
             cells[best] = f"\x1b[1;36m{cells[best]}\x1b[0m"
         lines.append(f"{_fit(name, left)}{''.join(cells)} → {columns[best]} {row[best]:.2f}")
     return lines
-
-
-def _png(path: Path, title: str, rows: list[str], columns: list[str], weights_HTS: Tensor) -> None:
-    """Draw all heads of a layer with matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        advice = "pip install 'nmt-cli[plot]'. The page is written without it"
-        raise MissingError(f"a PNG needs matplotlib: {advice}") from None
-    across = min(4, len(weights_HTS))
-    down = -(-len(weights_HTS) // across)
-    figure = Figure(figsize=(1 + 0.22 * len(columns) * across, 1 + 0.25 * len(rows) * down), layout="constrained")
-    figure.suptitle(title)
-    for head, weights_TS in enumerate(weights_HTS.numpy(), 1):
-        axes = figure.add_subplot(down, across, head, title=f"head {head}")
-        axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1)
-        for axis, names, turned in ((axes.xaxis, columns, 90), (axes.yaxis, rows, 0)):
-            shown = [name.replace("$", r"\$") for name in names]
-            axis.set_ticks(range(len(names)), shown, fontsize=7, rotation=turned)
-    figure.savefig(path, format="png", dpi=120)

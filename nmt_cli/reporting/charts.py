@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+Band = tuple[float, float, str]
 SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # of the image; its edges
 MOST_POINTS = 400  # of a line: more cannot be told apart at this width
-COLOURS = 6
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,12 @@ def log_ticks(low: float, high: float) -> list[float]:
     return steps if len(steps) > 2 else ticks(low, high)
 
 
-def _label(value: float) -> str:
-    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:.3g}"
-
-
 def line_chart(
-    title: str,
-    lines: Sequence[Line],
-    band: tuple[float, float, str] | None = None,
-    marks: Sequence[float] = (),
-    *,
-    log: bool = False,
+    title: str, lines: Sequence[Line], band: Band | None = None, marks: Sequence[float] = (), log: bool = False
 ) -> dict[str, Any] | None:
-    """Lay out a chart; None where no line has a point.
+    """Lay out a chart, with `log` on a logarithmic axis; None where no line has a point.
 
-    Args:
-        band: a range of values to shade: lowest, highest and what it is.
-        marks: x of lines from top to bottom.
-        log: makes the values' axis logarithmic; values that are not positive are drawn at its lower end.
+    `band` is a range of values to shade (lowest, highest, what it is), `marks` are the x of lines from top to bottom.
     """
     lines = [line for line in lines if line.points]
     if not lines:
@@ -74,18 +62,21 @@ def line_chart(
     def y(value: float) -> float:
         return round(SIZE["top"] + (high - scaled(value)) / (high - low) * (SIZE["bottom"] - SIZE["top"]), 1)
 
+    def label(value: float) -> str:
+        return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:.3g}"
+
     curves = []
     for line in lines:
         points = [*line.points[: -1 : math.ceil(len(line.points) / MOST_POINTS)], line.points[-1], line.points[-1]]
         path = " ".join(f"{x(step)},{y(value)}" for step, value in points)  # the last one twice: one alone is a dot
-        style = f"s{line.colour % COLOURS}{' dashed' * line.dashed}"
+        style = f"s{line.colour % 6}{' dashed' * line.dashed}"  # the six colours of style.css
         curves.append({"name": line.name, "last": line.points[-1], "style": style, "path": path})
     ys = log_ticks(10**low, 10**high) if log else ticks(low, high)
     return {
         **SIZE,
         "title": title,
-        "rows": [(y(value), _label(value)) for value in ys],
-        "columns": [(x(step), _label(step)) for step in ticks(0, end)],
+        "rows": [(y(value), label(value)) for value in ys],
+        "columns": [(x(step), label(step)) for step in ticks(0, end)],
         "curves": curves,
         "marks": [x(mark) for mark in marks],
         "band": (y(band[1]), max(2.0, round(y(band[0]) - y(band[1]), 1)), band[2]) if band else None,

@@ -3,6 +3,7 @@
 What each cause usually costs in BLEU, and according to whom, is told in recipes/README.md.
 """
 
+import itertools
 import json
 import shutil
 import statistics
@@ -19,7 +20,7 @@ from nmt_cli.scoring.metrics import TOKENISED, corpus_bleu
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.translation.segments import looping
 
-SEVERITIES = ("wrong", "costly")  # the score means nothing, or it is lower than need be
+WRONG, COSTLY = "wrong", "costly"  # the score means nothing, or it is lower than need be
 FEW_TOKENS = 1000  # per step, whatever the corpus
 LOOK = "look at them (nmt score --details): mostly too little training or unclean data"
 AS_WRITTEN = "score what nmt translate writes, as it is"
@@ -35,7 +36,7 @@ class Finding:
 
     severity: str
     what: str
-    where: str
+    where: Path
     do: str
 
 
@@ -51,16 +52,8 @@ class Record:
     bleu: float | None
 
 
-Findings = Iterator[tuple[str, str, Path, str]]
-
-
 def gather(directory: Path, data: Path | None, hypothesis: Path | None, reference: Path | None) -> Record:
-    """Read a run, its corpus and its translations of the test set.
-
-    Raises:
-        MissingError: there is no such run, or no file of this name.
-        DataError: the run or its corpus is damaged.
-    """
+    """Read a run, its corpus and its translations of the test set."""
     for file in (hypothesis, reference):
         if file and not file.is_file():
             raise MissingError(f"there is no file {file}. Check the path")
@@ -72,7 +65,7 @@ def gather(directory: Path, data: Path | None, hypothesis: Path | None, referenc
     return Record(run, step, path, hypotheses, references, corpus_bleu(hypotheses, references)[0] if paired else None)
 
 
-def _files(r: Record) -> Findings:
+def _files(r: Record) -> Iterator[Finding]:
     """Files that do not belong together."""
     directory, corpus = r.run.directory, r.run.corpus
     places = [directory, directory / "model", *([corpus.directory] if corpus else [])]
@@ -80,109 +73,108 @@ def _files(r: Record) -> Findings:
     for file in files[1:]:
         if artefact.sha256(file) != artefact.sha256(files[0]):
             do = "prepare the corpus with the run's tokenizer (nmt prepare --tokenizer FILE), or train a new run on it"
-            yield "wrong", f"this is another tokenizer than {files[0]}: the same ids are other tokens", file, do
+            yield Finding(WRONG, f"this is another tokenizer than {files[0]}: the same ids are other tokens", file, do)
     if corpus and artefact.read_json(directory / "corpus.json").get("corpus") != corpus.identity:
-        yield "wrong", "the run was trained on another corpus", corpus.directory, "name the run's own: --data DIR"
+        do = "name the run's own: --data DIR"
+        yield Finding(WRONG, "the run was trained on another corpus", corpus.directory, do)
     stamped = r.hypothesis == directory / "test.hyp" and (directory / "translations.json").is_file()
     if r.hypotheses and stamped and r.run.translations("test") is None:
-        yield "wrong", "another model or other decoding settings made these", r.hypothesis, "nmt reproduce again"
+        what = "another model or other decoding settings made these"
+        yield Finding(WRONG, what, r.hypothesis, "nmt reproduce again")
 
 
-def _test_set(r: Record) -> Findings:
-    dev, test = (r.run.corpus.lines(split)[1] if r.run.corpus else [] for split in ("dev", "test"))
-    counts, what = (len(r.hypotheses), len(r.references)), ""
-    if all(counts) and counts[0] != counts[1]:
-        wmt14 = " (2,737 are the filtered newstest2014, the paper's has 3,003)" * (2737 in counts)
-        what = f"{counts[0]:,} translations and {counts[1]:,} references{wmt14}"
-    elif r.bleu is not None and test and [line.lower() for line in r.references] != [line.lower() for line in test]:
-        what = "the references are not the test set of the run's corpus"
-    elif r.bleu is not None and len(dev) == counts[0] and corpus_bleu(r.hypotheses, dev)[0] > 2 * r.bleu + 5:
-        what = "these are translations of the dev set"
-    if what:
-        yield "wrong", what, r.hypothesis, OWN_TEST_SET
-
-
-def _data(r: Record) -> Findings:
+def _data(r: Record) -> Iterator[Finding]:
     settings, corpus = r.run.settings, r.run.corpus
     if not corpus:
         return
     report, usual = corpus.directory / "cleaning.json", settings.expect.pairs[:1]
     cleaning = artefact.read_json(report)
     if usual and len(corpus.src) < 0.9 * usual[0]:
-        yield "costly", f"{len(corpus.src):,} training pairs, not {usual[0]:,}", report, PREPARED
-    if cleaning["kept"] < 0.7 * cleaning["read"]:
-        yield "costly", f"{1 - cleaning['kept'] / cleaning['read']:.0%} of the pairs were dropped", report, PREPARED
+        yield Finding(COSTLY, f"{len(corpus.src):,} training pairs, not {usual[0]:,}", report, PREPARED)
+    dropped = 1 - cleaning["kept"] / max(1, cleaning["read"])
+    if dropped > 0.3:
+        yield Finding(COSTLY, f"{dropped:.0%} of the pairs were dropped", report, PREPARED)
     for warning in cleaning.get("warnings", []):
-        yield "costly", f"nmt prepare warned: {warning}", report, PREPARED
+        yield Finding(COSTLY, f"nmt prepare warned: {warning}", report, PREPARED)
 
 
-def _training(r: Record) -> Findings:
+def _training(r: Record) -> Iterator[Finding]:
     training, directory, averaged = r.run.settings.training, r.run.directory, (r.run.model or {}).get("steps", [])
     log, last = directory / "metrics.jsonl", r.run.settings.averaging.last
     row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # the paper did not average there either
     if averaged and not row_of_table_3 and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
-        what = f"it is the mean of {len(averaged)} checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
-        what = what if len(averaged) > 1 else f"no averaging: it is the checkpoint of step {averaged[0]:,}"
-        yield "costly", what, directory / "model", f"nmt average-checkpoints {directory}, then translate and score"
+        what = f"averaged over {len(averaged)} of the checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
+        do = f"nmt average-checkpoints {directory}, then translate and score"
+        yield Finding(COSTLY, what, directory / "model", do)
     if 0 < r.step < 0.9 * training.steps:
-        yield "costly", f"{r.step:,} of {training.steps:,} steps", log, "the same command again continues the run"
+        what = f"{r.step:,} of {training.steps:,} steps"
+        yield Finding(COSTLY, what, log, "the same command again continues the run")
     counted = [record["tgt_tokens_per_step"] for record in r.run.steps if record.get("tgt_tokens_per_step")]
     tokens = statistics.fmean(counted) if counted else training.tokens_per_step
     if tokens < max(FEW_TOKENS, 0.7 * training.tokens_per_step):
         what = f"a step has {tokens:,.0f} target tokens, and the recipe {training.tokens_per_step:,}"
-        yield "costly", what, log, f"a new run with more training.tokens_per_step, {FEW_TOKENS:,} or far more"
+        yield Finding(COSTLY, what, log, f"a new run with more training.tokens_per_step, {FEW_TOKENS:,} or far more")
+
+
+def _loss(r: Record) -> Iterator[Finding]:
+    log, crash = r.run.directory / "metrics.jsonl", r.run.directory / "crash.json"
     losses = [record["nll"] for record in r.run.steps if record.get("nll") is not None]
     skipped = max((record.get("skipped") or 0 for record in r.run.steps), default=0)
-    crash = directory / "crash.json"
     if crash.is_file() and artefact.read_json(crash).get("step") not in range(r.step):  # and was not resumed
-        yield "wrong", "training gave up: numbers were not finite", crash, CALMER
+        yield Finding(WRONG, "training gave up: numbers were not finite", crash, CALMER)
     elif len(losses) < len(r.run.steps) or skipped > max(3, r.step // 1000):
-        yield "costly", f"{skipped:,} steps were skipped: numbers were not finite", log, CALMER
-    if len(losses) > 5:
-        end = statistics.fmean(losses[-3:])
-        if end > min(losses) + 1:
-            yield "wrong", f"training diverged: its loss was {min(losses):.2f}, and is {end:.2f}", log, CALMER
-        elif end > max(2, losses[len(losses) // 2] - 0.1) and r.step > training.warmup_steps:
-            yield "wrong", f"training never took off: the loss stays at {end:.2f}", log, CALMER
-
-
-def _output(r: Record) -> Findings:
-    if r.bleu is None or any(_test_set(r)):
+        yield Finding(COSTLY, f"{skipped:,} steps were skipped: numbers were not finite", log, CALMER)
+    if len(losses) < 6:
         return
-    count, sources = len(r.hypotheses), r.run.corpus.lines("test")[0] if r.run.corpus else [""] * len(r.hypotheses)
-    triples = list(zip(r.hypotheses, r.references, sources, strict=True))
-    split, bad, lower = TOKENISED.findall, set[str](), not any(line != line.lower() for line in r.hypotheses)
+    end = statistics.fmean(losses[-3:])
+    if end > min(losses) + 1:
+        yield Finding(WRONG, f"training diverged: its loss was {min(losses):.2f}, and is {end:.2f}", log, CALMER)
+    elif end > max(2, losses[len(losses) // 2] - 0.1) and r.step > r.run.settings.training.warmup_steps:
+        yield Finding(WRONG, f"training never took off: the loss stays at {end:.2f}", log, CALMER)
+
+
+def _output(r: Record) -> Iterator[Finding]:
+    count, bad = len(r.hypotheses), set[str]()
+    if r.hypotheses and r.references and count != len(r.references):
+        wmt14 = " (2,737 are the filtered newstest2014, the paper's has 3,003)" * (2737 in (count, len(r.references)))
+        what = f"{count:,} translations and {len(r.references):,} references{wmt14}"
+        yield Finding(WRONG, what, r.hypothesis, OWN_TEST_SET)
+    if r.bleu is None:
+        return
+    sources = r.run.corpus.lines("test")[0] if r.run.corpus else [""] * count
+    triples = list(itertools.zip_longest(r.hypotheses, r.references, sources[:count], fillvalue=""))
+    split, lower = TOKENISED.findall, not any(line != line.lower() for line in r.hypotheses)
+
+    def loops(line: str) -> bool:
+        words = line.split()
+        return looping([words.index(word) for word in words])
+
     for what, least, do, lines in (
         ("are empty", 0.005, LOOK, [bool(ref.strip()) and not hyp.strip() for hyp, ref, _ in triples]),
         ("are copies of their source", 0.005, LOOK, [hyp == src != ref and " " in src for hyp, ref, src in triples]),
-        ("repeat themselves", 0.005, LOOK, [_loops(hyp) and not _loops(ref) for hyp, ref, _ in triples]),
+        ("repeat themselves", 0.005, LOOK, [loops(hyp) and not loops(ref) for hyp, ref, _ in triples]),
         ("look tokenised", 0.1, AS_WRITTEN, [len(split(hyp)) > len(split(ref)) for hyp, ref, _ in triples]),
         ("are lower-cased", 0.5, AS_WRITTEN, [lower and hyp != "" and ref != ref.lower() for hyp, ref, _ in triples]),
     ):
         if sum(lines) > max(1, least * count):
-            severity = "wrong" if sum(lines) > count / 2 else "costly"
+            severity = WRONG if sum(lines) > count / 2 else COSTLY
             bad.add(severity)
-            yield severity, f"{sum(lines):,} of {count:,} translations {what}", r.hypothesis, do
+            yield Finding(severity, f"{sum(lines):,} of {count:,} translations {what}", r.hypothesis, do)
     best = max((v.get("dev_bleu") or 0 for v in r.run.validations), default=0)
-    if best > 4 * r.bleu + 5 and "wrong" not in bad:
+    if best > 4 * r.bleu + 5 and WRONG not in bad:
         what = f"{r.bleu:.1f} BLEU here, {best:.1f} on dev: line by line, these are not translations of the test set"
-        yield "wrong", what, r.hypothesis, OWN_TEST_SET
+        yield Finding(WRONG, what, r.hypothesis, OWN_TEST_SET)
     words, usual = (sum(len(line.split()) for line in lines) for lines in (r.hypotheses, r.references))
     if not 0.95 <= words / max(1, usual) <= 1.05:
         what = f"the translations have {words / max(1, usual):.2f} times the words of their references"
-        yield "costly", what, r.hypothesis, "see the other findings first; decoding.alpha moves the length"
-
-
-def _loops(line: str) -> bool:
-    words = line.split()
-    return looping([words.index(word) for word in words])
+        do = "see the other findings first; decoding.alpha moves the length"
+        yield Finding(COSTLY, what, r.hypothesis, do)
 
 
 def examine(record: Record) -> list[Finding]:
     """Return all findings, the most serious first."""
-    checks = (_files, _test_set, _data, _training, _output)
-    findings = [Finding(how, what, str(at), do) for check in checks for how, what, at, do in check(record)]
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = [*_files(record), *_data(record), *_training(record), *_loss(record), *_output(record)]
+    return sorted(findings, key=lambda finding: finding.severity != WRONG)
 
 
 def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Path | None, as_json: bool) -> None:
@@ -192,24 +184,20 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
     checked = {"data": files.corpus, "loss": files.steps, "averaging": files.model, "output": record.bleu is not None}
     unchecked = [what for what, there in checked.items() if not there]
     if as_json:
-        head = {"run": str(run), "steps": record.step, "bleu": record.bleu}
-        values = {**head, "findings": [asdict(finding) for finding in findings], "unchecked": unchecked}
-        lines = [json.dumps(values, indent=1, ensure_ascii=False)]
+        head = {"run": str(run), "steps": record.step, "bleu": record.bleu, "findings": [*map(asdict, findings)]}
+        text = json.dumps({**head, "unchecked": unchecked}, indent=1, ensure_ascii=False, default=str)
     else:
         score = "" if record.bleu is None else f"; {record.bleu:.2f} BLEU on test by sacreBLEU"
-        lines = [f"{run}: {record.step:,} of {files.settings.training.steps:,} steps{score}", *_rows(findings)]
+        lines = [f"{run}: {record.step:,} of {files.settings.training.steps:,} steps{score}"]
+        width = max(40, min(shutil.get_terminal_size((100, 24)).columns, 110))
+        for number, finding in enumerate(findings, 1):
+            rows = {f"{number:>2}. {finding.severity}": finding.what, "    in": finding.where, "    do": finding.do}
+            texts = [f"{label:<12}{printable(words, 1000)}" for label, words in rows.items()]
+            lines += ["", *(textwrap.fill(text, width, subsequent_indent=" " * 12) for text in texts)]
         lines += ["", USUAL_COSTS if findings else "Nothing was found that is known to cost BLEU."]
         lines += [f"Not checked, for there is nothing yet: {', '.join(unchecked)}."] if unchecked else []
+        text = "\n".join(lines)
     if sys.stdout is None:
         raise OutputError("standard output is closed: there is nowhere to print the findings")
-    sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+    sys.stdout.buffer.write(f"{text}\n".encode(errors="backslashreplace"))
     sys.stdout.flush()
-
-
-def _rows(findings: list[Finding]) -> Iterator[str]:
-    width = max(40, min(shutil.get_terminal_size((100, 24)).columns, 110))
-    for number, finding in enumerate(findings, 1):
-        yield ""
-        rows = {f"{number:>2}. {finding.severity}": finding.what, "    in": finding.where, "    do": finding.do}
-        for label, words in rows.items():
-            yield textwrap.fill(f"{label:<12}{printable(words, 1000)}", width, subsequent_indent=" " * 12)

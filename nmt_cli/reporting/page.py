@@ -12,12 +12,11 @@ from nmt_cli.console import duration
 from nmt_cli.errors import printable
 
 TEMPLATES = Path(__file__).with_name("templates")
-LONGEST_TEXT = 2000  # characters
 
 
 def _visible(value: object) -> object:
     """Spell out control characters and bidirectional marks, which escaping for HTML leaves alone."""
-    return value if hasattr(value, "__html__") else printable(value, LONGEST_TEXT)
+    return value if hasattr(value, "__html__") else printable(value, 2000)
 
 
 def compared(text: str, reference: str) -> list[tuple[str, bool]]:
@@ -28,16 +27,14 @@ def compared(text: str, reference: str) -> list[tuple[str, bool]]:
 
 
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
-    """Return a page whose content security policy lets the browser load nothing and run nothing but `script`.
+    """Return a page that shows `values`, all text escaped.
 
-    Args:
-        template: a file of the templates, which extends page.html.
-        values: what the template shows; all text is escaped.
-        script: the JavaScript file of the templates that the page runs.
+    Its content security policy lets the browser load nothing and run nothing but the template `script`.
     """
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
     pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}
+    pages.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     code = (TEMPLATES / script).read_text() if script else ""
     policy = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
     page = {"style": (TEMPLATES / "style.css").read_text(), "script": code, "script_policy": policy}

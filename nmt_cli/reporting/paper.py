@@ -1,5 +1,6 @@
 """The models of the paper's Table 3 and what it says of them on newstest2013; where a recipe departs from them."""
 
+import re
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -11,10 +12,7 @@ from nmt_cli.recipe import Recipe
 # A line: row, perplexity, BLEU, millions of parameters (for a vocabulary of about 41,000), what differs from base.
 TABLE_3 = Path(__file__).with_name("table_3.txt")
 # Settings of which the paper does not speak: how a run is computed and shown, not what is learnt.
-SILENT = (
-    "max_", "log_", "validate_", "checkpoint_every", "keep_", "patience", "memory_", "micro_", "seed", "precision",
-    "split",
-)  # fmt: skip
+SILENT = re.compile("max_|log_|validate_|checkpoint_every|keep_|patience|memory_|micro_|seed|precision|split")
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,9 @@ class Row:
 
 
 def matters(change: str) -> bool:
-    """Return whether a line of `recipe.differences` is one of a setting of which the paper speaks."""
+    """Return whether the paper speaks of the setting in this line of `recipe.differences`."""
     key = change.partition(":")[0]
-    return not key.startswith(("name", "expect.")) and not key.rpartition(".")[2].startswith(SILENT)
+    return not key.startswith(("name", "expect.")) and not SILENT.match(key.rpartition(".")[2])
 
 
 def rows() -> list[Row]:
@@ -55,5 +53,5 @@ def table_3(settings: Recipe) -> Row | None:
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
     """Return which of base and big a recipe is nearest to, and every setting that differs from it."""
-    models = {"base": rows()[0], "big": rows()[-1]}
-    return min(((name, row.differences(settings)) for name, row in models.items()), key=lambda pair: len(pair[1]))
+    differences = {row.name.split()[0]: row.differences(settings) for row in (rows()[0], rows()[-1])}
+    return min(differences.items(), key=lambda pair: len(pair[1]))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nmt_cli import __version__, artefact, recipe
+from nmt_cli.corpus.store import Corpus
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart
 from nmt_cli.reporting.page import render
@@ -19,6 +20,7 @@ from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.transformer.model import parameter_count
 
 SHOWN_VALIDATIONS = 6
+HASHED = ("recipe.yaml", "dev.hyp", "test.hyp")
 Scorer = Callable[[ScoreOptions, list[str]], Report]
 
 
@@ -27,18 +29,12 @@ class _Run:
     """A run with its scores on the test set and its number of parameters, where they can be known."""
 
     files: RunFiles
+    name: str
+    averaged: list[int]  # steps
     scores: Report | None
     parameters: int | None
     changes: list[str]  # from the first run of the page
     table_3: paper.Row | None
-
-    @property
-    def name(self) -> str:
-        return self.files.directory.name
-
-    @property
-    def averaged(self) -> list[int]:
-        return list(self.files.model.get("steps", [])) if self.files.model else []
 
 
 def report(
@@ -51,15 +47,11 @@ def report(
     """Write a run's report, with the runs in `compare` beside it, as one HTML file, and return where it is.
 
     By default in the run, with the corpus in data/<corpus>. Trees are scored by `score_trees`, or not.
-
-    Raises:
-        MissingError: there is no such run.
-        DataError: a run or the corpus is damaged, or one does not belong to the other.
     """
     opened = [read_run(directory, data) for directory in (run, *compare)]
-    runs = [_open(files, opened[0].settings, score_trees) for files in opened]
-    first, hashed = opened[0], ["recipe.yaml", "dev.hyp", "test.hyp"]
-    near, departures = paper.departures(first.settings)
+    first, settings = opened[0], opened[0].settings
+    runs = [_open(files, settings, score_trees) for files in opened]
+    near, departures = paper.departures(settings)
     values = {
         "title": f"{run.name}: report",
         "run": runs[0],
@@ -68,12 +60,12 @@ def report(
         "charts": list(_charts(runs)),
         "dev": first.corpus.lines("dev") if first.corpus else ([], []),
         "samples": _samples(first),
-        "data": _data(first),
+        "data": _data(first.corpus) if first.corpus else None,
         "near": near,
         "departures": [change.replace(": ", " -> ", 1).split(" -> ") for change in departures],
-        "recipe": recipe.to_yaml(first.settings).decode().split("\n"),
+        "recipe": recipe.to_yaml(settings).decode().split("\n"),
         "checkpoints": list(_checkpoints(runs[0])),
-        "hashes": {name: artefact.sha256(run / name) for name in hashed if (run / name).exists()},
+        "hashes": {file.name: artefact.sha256(file) for name in HASHED if (file := run / name).exists()},
     }
     target = out or run / "report.html"
     artefact.replace_file(target, render("report.html", values))
@@ -81,17 +73,19 @@ def report(
 
 
 def _open(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None) -> _Run:
-    settings, corpus, scores = files.settings, files.corpus, None
+    settings, corpus, scores, parameters = files.settings, files.corpus, None, None
     hypotheses = files.translations("test")
     score = score_trees if settings.corpus.format == "trees" else evaluate
     if corpus and score and hypotheses and corpus.lines("test")[1]:
         metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
         scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
-    parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"])) if corpus else None
+    if corpus:
+        parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
     changes = recipe.differences(recipe.to_plain(first), recipe.to_plain(settings))
     changes = [change for change in changes if paper.matters(change) or ".seed:" in change]
-    known = str(settings.corpus.name).startswith("wmt14-en-de")
-    return _Run(files, scores, parameters, changes, paper.table_3(settings) if known else None)
+    row = paper.table_3(settings) if str(settings.corpus.name).startswith("wmt14-en-de") else None
+    averaged = list((files.model or {}).get("steps", []))
+    return _Run(files, files.directory.name, averaged, scores, parameters, changes, row)
 
 
 def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
@@ -116,17 +110,18 @@ def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
     band = (expect.bleu[0], expect.bleu[1], "expected of the model on test") if expect.bleu else None
     if expect.paper_bleu and not band:
         band = (expect.paper_bleu, expect.paper_bleu, "the paper's figure on test, another metric")
-    for title, curves, shaded, log in (
-        ("Loss, nats per target token", [*lines("nll", "training", 0, True), *lines("dev_nll", "dev", 1)], None, True),
-        ("Dev perplexity per token", [*lines("dev_perplexity"), expected(expect.dev_perplexity)], None, True),
-        ("Dev BLEU", [*lines("dev_bleu"), expected(expect.dev_bleu)], band, False),
-        ("Learning rate", [*lines("rate", "used", 1), Line("the recipe's", rates, 5, True)], None, False),
-        ("Gradient norm", [*lines("gradient_norm")], None, True),
-        ("Target tokens per second", [*lines("tgt_tokens_per_second")], None, False),
-    ):
-        chart = line_chart(title, curves, shaded, runs[0].averaged if single else (), log=log)
-        if chart:
-            yield chart
+    marks = runs[0].averaged if single else ()
+    losses = [*lines("nll", "training", 0, True), *lines("dev_nll", "dev", 1)]
+    perplexities = [*lines("dev_perplexity"), expected(expect.dev_perplexity)]
+    charts = (
+        line_chart("Loss, nats per target token", losses, None, marks, True),
+        line_chart("Dev perplexity per token", perplexities, None, marks, True),
+        line_chart("Dev BLEU", [*lines("dev_bleu"), expected(expect.dev_bleu)], band, marks),
+        line_chart("Learning rate", [*lines("rate", "used", 1), Line("the recipe's", rates, 5, True)], None, marks),
+        line_chart("Gradient norm", [*lines("gradient_norm")], None, marks, True),
+        line_chart("Target tokens per second", [*lines("tgt_tokens_per_second")], None, marks),
+    )
+    yield from filter(None, charts)
 
 
 def _samples(files: RunFiles) -> list[tuple[int, list[str]]]:
@@ -136,12 +131,9 @@ def _samples(files: RunFiles) -> list[tuple[int, list[str]]]:
     return sampled[:-1:stride] + sampled[-1:]
 
 
-def _data(files: RunFiles) -> dict[str, Any] | None:
-    corpus, lines = files.corpus, []
-    if not corpus:
-        return None
+def _data(corpus: Corpus) -> dict[str, Any]:
     lengths = {"source": corpus.src.lengths(), "target": corpus.tgt.lengths()}
-    longest = max(int(np.quantile(side, 0.995)) for side in lengths.values())
+    longest, lines = max(int(np.quantile(side, 0.995)) for side in lengths.values()), []
     for i, (name, side) in enumerate(lengths.items()):
         counts = np.bincount(side, minlength=longest + 1)[: longest + 1].tolist()
         lines.append(Line(f"{name}, {side.mean():.1f} on average", list(enumerate(counts)), i))

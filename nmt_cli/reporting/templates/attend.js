@@ -11,7 +11,6 @@ function make(parent, name, attributes, text) {
   return node;
 }
 
-const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
 const sum = row => row.reduce((a, b) => a + b, 0);
 const mean = maps => maps[0].map((row, i) => row.map((_, j) => sum(maps.map(map => map[i][j])) / maps.length));
 const names = (role = now.role) => D.sentences[now.sentence].names[role];  // of rows and columns
@@ -22,12 +21,8 @@ function sharper(row) {  // the softmax without the division by the square root 
 }
 
 function weights(role, raw = $("raw").checked) {  // layers x heads x rows x columns
-  const [rows, columns] = names(role), all = new DataView(bytes(D.sentences[now.sentence].weights[role]).buffer);
-  let place = -2;
-  return Array.from({ length: D.layers }, () => Array.from({ length: D.heads }, () => rows.map(() => {
-    const row = columns.map(() => all.getUint16(place += 2, true) / 65535);
-    return raw ? sharper(row) : row;
-  })));
+  const shown = row => (raw ? sharper(row) : row.map(w => w / 10000));
+  return D.sentences[now.sentence].weights[role].map(layer => layer.map(head => head.map(shown)));
 }
 
 function draw(svg, map, { cell, left = 1, top = 1, causal = false }) {
@@ -138,12 +133,13 @@ function scale() {
   }
 }
 
-function positions({ title, rows, columns, largest, values }) {  // red is positive, blue negative
+function positions({ title, largest, values }) {  // red is positive, blue negative
+  const rows = values.length, columns = values[0].length;
   const figure = make($("positions"), "figure", {}), range = `red +${largest.toPrecision(2)}, blue −${largest.toPrecision(2)}`;
   make(figure, "figcaption", {}, `${title}; down: positions 0 to ${rows - 1}; across: dimensions 0 to ${columns - 1}; ${range}`);
   const canvas = make(figure, "canvas", { class: "pixels", width: columns, height: rows, role: "img", "aria-label": title });
   const image = new ImageData(columns, rows);
-  new Int8Array(bytes(values).buffer).forEach((value, i) => {
+  values.flat().forEach((value, i) => {
     image.data.set([...(value > 0 ? [178, 24, 43] : [33, 102, 172]).map(c => 255 - Math.abs(value) / 127 * (255 - c)), 255], 4 * i);
   });
   canvas.getContext("2d").putImageData(image, 0, 0);
