@@ -12,7 +12,10 @@ PINNED = {"train": "28017b83a97c013a", "dev": "98d36645a82d3eb2", "test": "269e7
 
 @pytest.fixture(scope="module")
 def corpus() -> dict[str, list[tuple[str, str]]]:
-    return read_splits()
+    return {
+        split: [(str(en, "utf-8"), str(de, "utf-8")) for en, de in zip(*sides, strict=True)]
+        for split, sides in read_splits().items()
+    }
 
 
 def test_the_text_is_the_pinned_one_and_no_sentence_occurs_twice(corpus: dict[str, list[tuple[str, str]]]) -> None:

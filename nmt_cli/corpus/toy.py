@@ -11,17 +11,19 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from nmt_cli.corpus.readers import Chunk
+
 FILE = Path(__file__).with_name("toy.tsv.xz")
 SIZES = {"train": 20_000, "dev": 500, "test": 500}  # in the order of the file
 
 
-def read_splits() -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs (English, German) of every split; no sentence occurs twice on either side."""
-    pairs = iter(lzma.decompress(FILE.read_bytes()).decode().splitlines())
-    splits: dict[str, list[tuple[str, str]]] = {}
+def read_splits() -> dict[str, Chunk]:
+    """Return the English and the German lines of every split; no sentence occurs twice on either side."""
+    pairs = iter(lzma.decompress(FILE.read_bytes()).splitlines())
+    splits: dict[str, Chunk] = {}
     for split, size in SIZES.items():
-        lines = (next(pairs).split("\t") for _ in range(size))
-        splits[split] = [(en, de) for en, de in lines]
+        lines = [next(pairs).split(b"\t") for _ in range(size)]
+        splits[split] = [en for en, _ in lines], [de for _, de in lines]
     return splits
 
 
