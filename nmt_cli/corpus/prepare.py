@@ -1,7 +1,6 @@
 """The command `nmt prepare`: text in, a corpus of training ids out.
 
-The cleaned text, the tokenizer and the ids are written to a work directory beside the target, and one rename makes the
-result the corpus. A run that was killed is simply done again.
+Everything is written to a work directory beside the target, which one rename makes the corpus.
 """
 
 import os
@@ -13,7 +12,6 @@ from typing import Any
 
 from nmt_cli import artefact, console, recipe
 from nmt_cli.corpus import cleaning, sources, stages, store
-from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
@@ -35,7 +33,7 @@ class PrepareOptions:
     workers: int | None = None  # processes; None: one for each core this process may use
     overwrite: bool = False
     dry_run: bool = False
-    strict: bool = False  # refuse what else is a warning: lines that are not UTF-8, sides that look shifted or swapped
+    strict: bool = False  # refuse what else is a warning: lines that are not UTF-8, sides that look shifted
 
     @property
     def processes(self) -> int:
@@ -72,7 +70,7 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
 
 
 def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool:
-    """Return whether `out` holds this very corpus; False if it may be replaced; OutputError if it is another."""
+    """Return whether `out` holds this very corpus; False if it may be replaced, else an error."""
     if not (out / artefact.MANIFEST).is_file() or artefact.read_json(out / artefact.MANIFEST).get("kind") != store.KIND:
         raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
     if options.overwrite:
@@ -83,9 +81,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
     differs = recipe.differences(manifest.get("recipe"), recipe.to_plain(corpus))
     hashes = {source["sha256"] for source in manifest["sources"]}
-    for file in sources.local_files(corpus, options.mirror):
-        if (digest := artefact.sha256(file)) not in hashes:
-            differs.append(f"{file.name} is another file (hash {digest[:12]})")
+    files = sources.local_files(corpus, options.mirror)
+    differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
     if differs:
         what = "; ".join(differs)[:150]
         raise OutputError(f"{out} exists with other inputs ({what}). Pass --overwrite or another --out")
@@ -102,21 +99,26 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     if free < needed:
         raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
-    if corpus.tokenizer.file is not None:
-        text.files.append(Path(corpus.tokenizer.file))
-        Tokenizer(text.files[-1])
+    reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
+    if reused:
+        Tokenizer(reused)
+        text.files.append(reused)
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
 
     with stages.Pool(options.processes) as pool:
         train = _chunks(text, "train", corpus.limit)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = _warnings(corpus, text.splits["train"].name, stats, options.strict)
+        warnings = stats.warnings()
+        if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
+            name = text.splits["train"].name[:150]
+            raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
+        if options.strict and warnings:
+            raise DataError(f"{warnings[0]}. Without --strict this is a warning")
+        for warning in warnings:
+            console.warn(warning)
         if len(repeated):
-            if corpus.tokenizer.file is not None:
-                data = text.files[-1].read_bytes()
-            else:
-                data = stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
+            data = reused.read_bytes() if reused else stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
             artefact.write_file(model, data)
             tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
@@ -128,7 +130,8 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     for split, sentences in held_out.items():
         for side, lines in zip(("src", "tgt"), zip(*sentences, strict=True), strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
-    report = _report(stats, pairs, warnings, Tokenizer(model), held_out)
+    tokenizer = Tokenizer(model)
+    report = {"read": stats.read, "kept": pairs, "warnings": warnings, **_report(stats, tokenizer, held_out)}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = {
         "name": corpus.name,
@@ -142,7 +145,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             for f in text.files
         ],
         "pairs": pairs,
-        "vocabulary_size": Tokenizer(model).vocabulary_size,
+        "vocabulary_size": tokenizer.vocabulary_size,
         "tokens": tokens,
     }
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
@@ -171,35 +174,22 @@ def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterato
 def _held_out(text: sources.Text, split: str) -> Sentences:
     """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
     pairs: Sentences = []
-    for chunk in _chunks(text, split):
-        for raw in zip(*chunk, strict=True):
-            try:
-                lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
-                src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
-            except ValueError:
-                where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
-                raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
-            pairs.append((src, tgt))
+    for raw in (raw for chunk in _chunks(text, split) for raw in zip(*chunk, strict=True)):
+        try:
+            lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
+            src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
+        except ValueError:
+            where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
+            raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
+        pairs.append((src, tgt))
     return pairs
 
 
-def _warnings(corpus: recipe.Corpus, name: str, stats: CleaningStats, strict: bool) -> list[str]:
-    """Print and return what looks wrong with the training text; DataError if much is not UTF-8, or if `strict`."""
-    warnings = stats.warnings(corpus.src, corpus.tgt)
-    if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
-        raise DataError(f"{name[:150]}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
-    if strict and warnings:
-        raise DataError(f"{warnings[0]}. Without --strict this is a warning")
-    for warning in warnings:
-        console.warn(warning)
-    return warnings
-
-
 def _report(
-    stats: CleaningStats, pairs: int, warnings: list[str], tokenizer: Tokenizer, held_out: dict[str, Sentences]
-) -> dict[str, Any]:
-    """Return the cleaning report and print it as a table: what was done, and what the tokenizer cannot reproduce."""
-    reasons, rows = {}, []
+    stats: cleaning.CleaningStats, tokenizer: Tokenizer, held_out: dict[str, Sentences]
+) -> dict[str, dict[str, Any]]:
+    """Print as a table and return what cleaning did, and what of the references the tokenizer cannot reproduce."""
+    reasons, rows, references = {}, [], {}
     for reason in (*cleaning.DROPPED, cleaning.SOURCE_HELD_OUT):
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
         percent = round(count * (100 / stats.read), 3)
@@ -208,7 +198,6 @@ def _report(
             rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
     repaired = dict(sorted(stats.repaired.items()))
     rows += [(f"repaired: {kind}", f"{count:,} lines", "", "") for kind, count in repaired.items()]
-    references = {}
     for split, sentences in held_out.items():
         lines = [tgt for _, tgt in sentences]
         again = tokenizer.decode(tokenizer.encode([normalise(line) for line in lines]))
@@ -216,16 +205,8 @@ def _report(
         references[split] = {"lines": len(lines), "not_reproduced": len(wrong), "examples": wrong[: cleaning.EXAMPLES]}
         rows.append((f"{split} lines not reproduced", f"{len(wrong):,} lines", f"of {len(lines):,}", ""))
     console.table(f"cleaning: {stats.read:,} pairs read", ("what", "count", "share", "example"), rows)
-    return {
-        "read": stats.read,
-        "kept": pairs,
-        "noted": {cleaning.SOURCE_HELD_OUT: reasons.pop(cleaning.SOURCE_HELD_OUT)},
-        "dropped": reasons,
-        "repaired_lines": repaired,
-        "warnings": warnings,
-        "unicode": "NFC",
-        "references": references,
-    }
+    noted = {cleaning.SOURCE_HELD_OUT: reasons.pop(cleaning.SOURCE_HELD_OUT)}
+    return {"noted": noted, "dropped": reasons, "repaired_lines": repaired, "references": references}
 
 
 def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
