@@ -81,10 +81,7 @@ class CleaningStats:
         if first := self.first_line.get(NOT_UTF8):
             lines.append(f"{self.dropped[NOT_UTF8]:,} lines are not UTF-8, the first is line {first:,}")
         if first := self.first_line.get(SHIFTED):
-            lines.append(
-                f"from about line {first:,} the lines of one side look shifted: their lengths fit their neighbours' "
-                "translations better than their own"
-            )
+            lines.append(f"from about line {first:,} the lines of one side look shifted against those of the other")
         return lines
 
 
@@ -128,10 +125,7 @@ def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: recipe.Cleaning)
 def clean_chunk(
     corpus: recipe.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
-    """Return the source and target lines of the pairs that remain, the pairs' hashes, and what happened to the others.
-
-    A line that is None was too long to be read.
-    """
+    """Return the lines of both sides and the hashes of the pairs that remain, and what happened to the others."""
     stats, hashes = CleaningStats(len(chunk[0])), list[bytes]()
     sides: tuple[list[str], list[str]] = ([], [])
     for number, raw in enumerate(zip(*chunk, strict=True), 1):
@@ -167,13 +161,11 @@ def clean_chunk(
 
 
 def shifted(src: list[str], tgt: list[str]) -> bool:
-    """Return whether the lengths of the lines agree better with those of other lines than with their own.
-
-    Lengths of translations correlate at 0.6 to 0.95; lengths of unrelated sentences do not (under 0.2).
-    """
+    """Return whether the lengths of the lines agree better with those of other lines than with their own."""
     if len(src) < 500:
         return False
     x, y = (np.fromiter(map(len, side), np.float64) for side in (src, tgt))
     x, y = x - x.mean(), y - y.mean()
     others = [x[lag:] @ y[:-lag] for lag in (1, 2, 3)] + [x[:-lag] @ y[lag:] for lag in (1, 2, 3)]
+    # Lengths of translations correlate at 0.6 to 0.95; lengths of unrelated sentences do not (under 0.2).
     return bool(max(others) > x @ y + 0.2 * np.sqrt((x @ x) * (y @ y)))

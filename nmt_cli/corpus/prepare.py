@@ -1,7 +1,4 @@
-"""The command `nmt prepare`: text in, a corpus of training ids out.
-
-Everything is written to a work directory beside the target, which one rename makes the corpus.
-"""
+"""The command `nmt prepare`: text in, a corpus of training ids out; one rename of a work directory commits it."""
 
 import os
 import shutil
@@ -16,10 +13,6 @@ from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 
-# For --dry-run, measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text.
-PAIRS_PER_SECOND_PER_CORE = 6_000
-SECONDS_FOR_TOKENIZER = 60
-TRAINING_MEGABYTES, BASE_MEGABYTES, WORKER_MEGABYTES = 1300, 150, 100
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
 BYTES_PER_PAIR = 250  # of news text, both sides
 Sentences = list[tuple[str, str]]
@@ -41,11 +34,7 @@ class PrepareOptions:
 
 
 def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare `corpus` in the directory `out` and return it; a finished one is verified and returned at once.
-
-    Raises:
-        NmtError: with the exit code that fits; nothing half-written is left under the name `out`.
-    """
+    """Prepare `corpus` in `out` and return it; a finished one is verified. An error leaves nothing half-written there."""
     sources.family(corpus)
     if options.dry_run:
         _dry_run(corpus, out, options)
@@ -219,9 +208,9 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     download, size, pairs = sources.estimate(corpus, options.mirror)
     pairs = pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
-    seconds = (pairs or 0) / (PAIRS_PER_SECOND_PER_CORE * options.processes)
-    seconds += min(1.0, (pairs or 0) / 1e6) * SECONDS_FOR_TOKENIZER
-    memory = max(TRAINING_MEGABYTES, BASE_MEGABYTES + options.processes * WORKER_MEGABYTES)
+    # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text.
+    seconds = pairs and pairs / (6000 * options.processes) + 60 * min(1.0, pairs / 1e6)  # the last for the tokenizer
+    memory = max(1300, 150 + 100 * options.processes)  # training the tokenizer; the workers
 
     def show(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"
@@ -233,7 +222,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
         (f"disk while preparing, in {out.parent}", show(_disk_megabytes(corpus, options.mirror))),
         ("free there", show(artefact.free_megabytes(out))),
         (f"memory, {options.processes} workers", show(memory)),
-        ("time beside the download, about", console.duration(seconds) if pairs else "unknown"),
+        ("time beside the download, about", console.duration(seconds) if seconds else "unknown"),
     ]
     if sources.family(corpus) == "hub" and not (options.mirror or corpus.limit):
         rows.insert(2, ("Arrow files beside it in the hub's cache", show(size and size / 1e6)))

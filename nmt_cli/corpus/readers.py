@@ -14,7 +14,6 @@ from nmt_cli.errors import DataError, MissingError
 Chunk = tuple[list[bytes | None], list[bytes | None]]  # source and target lines; None: over MAX_LINE_BYTES
 CHUNK, MAX_LINE_BYTES = 4000, 1 << 20
 _OTHER_FORMATS = {
-    ".zst": "Unpack it with zstd -d",
     ".tsv": "Cut it into two text files with cut -f1 and cut -f2",
     ".jsonl": "Write each side into a text file with jq -r",
     ".parquet": "Write each side into a text file, or name the data set: hub:OWNER/NAME, with --mirror DIR",

@@ -62,14 +62,11 @@ class Text:
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
-    """Return the corpus section for what was typed after `nmt prepare`.
-
-    `typed` are options by their names in the section; src and tgt list files, or one language of a hub data set.
-    """
+    """Return the corpus section for what was typed after `nmt prepare`, options by their names in the section."""
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
-    src, tgt = values.pop("src", None), values.pop("tgt", None)
+    src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or one language each
     if bool(src) != bool(tgt):
         raise UsageError("give both sides: --src FILE --tgt FILE")
     if name and name.startswith("hub:"):
@@ -126,8 +123,7 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     if kind == "toy":
         from nmt_cli.corpus.toy import read_splits
 
-        turned = corpus.src == "de"
-        sides = {split: pairs[::-1] if turned else pairs for split, pairs in read_splits().items()}
+        sides = {split: pairs[::-1] if corpus.src == "de" else pairs for split, pairs in read_splits().items()}
         return Text(origin(corpus, mirror), {split: Split(split, [pairs]) for split, pairs in sides.items()})
     if kind == "own":
         advice: str | None = "Correct the files or corpus.rows"
@@ -152,7 +148,7 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:
     """Return where the text comes from, in words."""
-    remote = str(mirror or (MULTI30K_URL if family(corpus) == "multi30k" else _address(corpus)))
+    remote = str(mirror or (MULTI30K_URL if family(corpus) == "multi30k" else _data_set(corpus)[2]))
     return {"own": "local files", "toy": "generated"}.get(family(corpus), remote)
 
 
@@ -169,7 +165,7 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, in
     if files := local_files(corpus, mirror):
         sizes = [f.stat().st_size * (3 if f.suffix in (".gz", ".parquet") else 1) for f in files if f.is_file()]
         return 0, sum(sizes) if len(sizes) == len(files) else None, corpus.rows
-    named = corpus.config if _hub_name(corpus)[0] == WMT14 else family(corpus)
+    named = corpus.config if _data_set(corpus)[0] == WMT14 else family(corpus)
     return SIZES.get(str(named), (None, None, corpus.rows))
 
 
@@ -194,16 +190,12 @@ def fetch(file: Path, mirror: Path | None) -> None:
         raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
 
 
-def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
-    """Return the repository on the hub and its revision; None: the newest commit."""
-    if str(corpus.name).startswith("wmt14-"):
-        return WMT14, WMT14_REVISION
+def _data_set(corpus: recipe.Corpus) -> tuple[str, str | None, str]:
+    """Return the repository on the hub, its revision (None: the newest commit) and its address."""
     repo, _, revision = str(corpus.name).removeprefix("hub:").partition("@")
-    return repo, revision or None
-
-
-def _address(corpus: recipe.Corpus) -> str:
-    return f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/datasets/{_hub_name(corpus)[0]}"
+    if str(corpus.name).startswith("wmt14-"):
+        repo, revision = WMT14, WMT14_REVISION
+    return repo, revision or None, f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/datasets/{repo}"
 
 
 @contextlib.contextmanager
@@ -222,7 +214,7 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
         for cause in (error, error.__cause__):
             if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
                 raise cause from None  # a full disk and the like
-        (repo, revision), address, place = _hub_name(corpus), _address(corpus), corpus.config or "data"
+        (repo, revision, address), place = _data_set(corpus), corpus.config or "data"
         what = " ".join(str(error.__cause__ or error).split())[:150]
         if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
             raise DataError(f"{repo} cannot be used: {what}. See {address} for its configurations") from None
@@ -233,15 +225,16 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
 def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
     """Return the parquet files of each split in a mirror: `CONFIG/train-*` or another name with the split as a word."""
     folder, files = mirror / (corpus.config or ""), dict[str, list[str]]()
+    repo, _, address = _data_set(corpus)
     for path in sorted(folder.rglob("*.parquet")):
         words = re.split("[^a-z]+", str(path.relative_to(folder)))
         for split, names in SPLITS.items():
             if not names.isdisjoint(words):
                 files.setdefault(split, []).append(str(path))
-    for split in SPLITS if _hub_name(corpus)[0] == WMT14 else ["train"]:
+    for split in SPLITS if repo == WMT14 else ["train"]:
         if split not in files:
             where = f"{corpus.config or 'data'}/{split if split != 'dev' else 'validation'}-*.parquet"
-            raise MissingError(f"{mirror} has no {where}. Fetch it from {_address(corpus)} into that place")
+            raise MissingError(f"{mirror} has no {where}. Fetch it from {address} into that place")
     for split, paths in files.items():
         shards = re.findall(r"-\d{5}-of-(\d{5})\b", " ".join(paths))
         if shards and len(shards) < int(shards[0]) and not (split == "train" and corpus.limit):
@@ -251,14 +244,14 @@ def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
 
 def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
     """Return the text of a data set at one commit: the pinned one, or else the newest; or of a mirror's files."""
-    advice, files, (repo, revision) = None, dict[str, list[str]](), _hub_name(corpus)
+    advice, files, (repo, revision, address) = None, dict[str, list[str]](), _data_set(corpus)
     with _hub_errors(corpus) as datasets:
         if mirror:
             place, files = str(mirror), _mirror_files(corpus, mirror)
             data = datasets.load_dataset("parquet", data_files=files, cache_dir=str(work), streaming=True)
         else:
             builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
-            place, advice = f"{_address(corpus)} at {builder.hash}", f"Remove {builder.cache_dir} and run again"
+            place, advice = f"{address} at {builder.hash}", f"Remove {builder.cache_dir} and run again"
             if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline
                 raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
             if corpus.limit and not Path(builder.cache_dir).exists():

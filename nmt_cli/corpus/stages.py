@@ -1,7 +1,6 @@
 """The three long stages of `prepare`: clean, train the tokenizer, encode.
 
-Chunks are worked on in several processes and taken in order: the same bytes come out whatever the number of workers.
-Memory does not grow with the corpus, but for one byte per pair.
+The same bytes come out whatever the number of workers. Memory grows with the corpus by one byte per pair.
 """
 
 import contextlib
@@ -70,8 +69,7 @@ class Pool:
                 process.kill()  # shutting down would wait for what they are doing
         self._executor.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            message = "a worker process was killed, perhaps for want of memory. Run again with fewer --workers"
-            raise StorageError(message) from None
+            raise StorageError("a worker process was killed, perhaps for want of memory. Lower --workers") from None
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         """Have a worker call `function`. Signals wait meanwhile: a start cut short prints Python's own traceback."""
@@ -103,9 +101,9 @@ def clean(
 ) -> tuple[Repeated, CleaningStats]:
     """Write the cleaned pairs as the files src and tgt of `directory`; return which are repeated and what was done."""
     stats = CleaningStats()
-    with contextlib.ExitStack() as stack:
+    total = corpus.limit or corpus.rows
+    with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
         files = [stack.enter_context((directory / name).open("wb")) for name in ("src", "tgt", "hashes")]
-        progress = stack.enter_context(console.Progress("cleaning", corpus.limit or corpus.rows, "pairs"))
         for *data, counts in pool.map(functools.partial(clean_chunk, corpus, held_out), chunks):
             for file, part in zip(files, data, strict=True):
                 file.write(part)
@@ -151,11 +149,8 @@ def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus) -> bytes:
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, pool: Pool) -> bytes:
-    """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`.
-
-    In this process signals may find no Python code: SentencePiece would turn them into errors of its own. So a long
-    training is a worker's, and a short one gets a list.
-    """
+    """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`."""
+    # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
     if len(repeated) > LONG_TRAINING:
         return pool.submit(_train, directory, repeated, corpus).result()
     return tokenizer.train(list(_sample(directory, repeated, corpus.seed)), corpus.tokenizer.vocabulary_size)
@@ -190,9 +185,8 @@ def encode(
     """Write the training ids of the cleaned text beside the tokenizer; return the tokens of each side and the drops."""
     _load.cache_clear()  # another model may have had this name
     stats, size = CleaningStats(), _load(model).vocabulary_size
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
         writers = {name: stack.enter_context(store.SideWriter(model.parent, name, size)) for name in ("src", "tgt")}
-        progress = stack.enter_context(console.Progress("encoding", len(repeated), "pairs"))
         for ids, lengths, drops in pool.map(functools.partial(_encode_chunk, model, settings), _chunks(text, repeated)):
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)

@@ -12,8 +12,7 @@ from nmt_cli.errors import DataError, MissingError
 PAD, UNK, EOS = 0, 1, 2
 # Every character that some reader takes for the end of a line, and the other controls.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-# Controls, every Unicode space and line separator, zero-width space, BOM, and lone surrogates (JSON can hold them;
-# SentencePiece cannot). ZWJ, ZWNJ and soft hyphens stay: scripts and words need them.
+# Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
 
 
@@ -53,8 +52,6 @@ def train(lines: Iterable[str], vocabulary_size: int) -> bytes:
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
         elif "required_chars" in fix:
             fix = "it has more different characters and bytes than that. Raise corpus.tokenizer.vocabulary_size"
-        elif "sentences_.empty" in fix:
-            fix = "there is no text"
         raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:120]}") from None
     return model.getvalue()
 

@@ -1,9 +1,7 @@
-"""The embedded default corpus, `toy-en-de`: generated English and correct German, stored beside this file.
+"""The embedded default corpus, `toy-en-de`: generated English and correct German, by a grammar in this file's history.
 
-It asks for what the Transformer is about: words that move far (verb second, verb final, separable prefixes), endings
-that depend on words elsewhere, and the pronoun "it", whose German gender hangs on which of two nouns the last word of
-the sentence fits. Dev and test pair nouns in such sentences that train never pairs. The grammar that generated it (with
-seed 1) is in this file's history.
+It asks for what the Transformer is about: words that move far, endings that depend on words elsewhere, and the pronoun
+"it", whose German gender hangs on which of two nouns the last word of the sentence fits.
 """
 
 import lzma
