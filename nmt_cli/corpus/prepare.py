@@ -34,7 +34,7 @@ class PrepareOptions:
 
 
 def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare `corpus` in `out` and return it; a finished one is verified. An error leaves nothing half-written there."""
+    """Prepare `corpus` in `out` and return it; one that is finished is verified. An error leaves nothing half-done."""
     sources.family(corpus)
     if options.dry_run:
         _dry_run(corpus, out, options)
