@@ -66,7 +66,7 @@ class Corpus(Section):
     test_tgt: str | None = Field(None, description="test file, target side")
     rows: int | None = Field(None, ge=1, description="training pairs the source must hold, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
-    seed: int = Field(1, ge=0, lt=2**63, description="of the generated corpus and of the tokenizer's sample")
+    seed: int = Field(1, ge=0, lt=2**63, description="of the tokenizer's sample")
     tokenizer: Tokenizer = Tokenizer()
     cleaning: Cleaning = Cleaning()
 

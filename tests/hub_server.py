@@ -13,21 +13,15 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves `folder` as the data set `repo`, which has one commit; any other path is a file of that name in `folder`.
-
-    Attributes:
-        cut: cut the connection half-way in this many downloads of data files.
-        busy: answer 503 to this many requests for data files.
-        requests: "METHOD path" of everything asked.
-    """
+    """Serves `folder` as the data set `repo`, which has one commit; another path is a file of that name in `folder`."""
 
     daemon_threads = True
 
     def __init__(self, repo: str, folder: Path, commit: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repo, self.folder, self.commit = repo, folder, commit
-        self.cut = self.busy = 0
-        self.requests: list[str] = []
+        self.cut = self.busy = 0  # how many downloads of data files are cut half-way, how many are answered 503
+        self.requests: list[str] = []  # "METHOD path"
 
     @property
     def url(self) -> str:

@@ -19,7 +19,7 @@ from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError
         ({"name": "nothing-like-it"}, "Named corpora"),
         ({"name": "hub:../../etc"}, "hub:OWNER/NAME"),
         ({"name": "toy-en-de", "train_src": ["a"], "train_tgt": ["b"]}, "another corpus.name"),
-        ({"name": "own", "train_src": ["a"], "train_tgt": ["b"], "dev_src": "c"}, "both or neither"),
+        ({"name": "own", "train_src": ["a"], "train_tgt": ["b"], "dev_src": "c"}, "c has no other side"),
     ],
 )
 def test_contradictions_are_usage_errors(plain: dict[str, object], message: str) -> None:
@@ -51,7 +51,6 @@ def test_what_is_typed_chooses_the_corpus(
     [
         ("hub:a/b", {}, "needs its languages"),
         (None, {"src": ["a"]}, "both sides"),
-        ("toy-en-de", {"src": ["a"], "tgt": ["b"]}, "brings its own text"),
         ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "brings its own text"),
     ],
 )
@@ -101,12 +100,6 @@ def test_a_download_with_other_counts_is_refused_and_kept(tmp_path: Path, monkey
         assert len(hub.requests) == asked == 6  # what was downloaded is not downloaded again
 
 
-def test_pinned_files_with_other_bytes_are_refused(tmp_path: Path) -> None:
-    mirror = multi30k(tmp_path / "mirror", ("en", "de"))
-    with pytest.raises(DataError, match=r"train\.en\.gz is not the file at .*SHA-256"):
-        texts.run(texts.corpus({"name": "multi30k-en-de"}), tmp_path / "out", mirror=mirror)
-
-
 @pytest.mark.usefixtures("_unpinned")
 def test_a_mirror_without_a_file_says_which_and_where_from(tmp_path: Path) -> None:
     mirror = multi30k(tmp_path / "mirror")
@@ -143,17 +136,13 @@ def test_a_download_is_tried_three_times(
 
 
 def test_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PAUSES", (0, 0))
     (tmp_path / "val.en.gz").write_bytes(b"another")
     with hub_server.serving("x", tmp_path) as hub:
         monkeypatch.setattr(sources, "MULTI30K_URL", hub.url)
-        with pytest.raises(DataError, match="SHA-256"):
-            sources.fetch(tmp_path / "out" / "val.en.gz", None)
-        with pytest.raises(DownloadError, match="404"):
-            sources.fetch(tmp_path / "out" / "none.gz", None)
+        for name, error, message in (("val.en", DataError, "SHA-256"), ("none", DownloadError, "404")):
+            with pytest.raises(error, match=message):
+                sources.fetch(tmp_path / "out" / f"{name}.gz", None)
         assert len(hub.requests) == 2
-    with pytest.raises(DownloadError, match="refused"):
-        sources.fetch(tmp_path / "out" / "train.en.gz", None)
 
 
 def test_real_multi30k_from_a_mirror(corpora: Path, tmp_path: Path) -> None:
@@ -168,20 +157,20 @@ def test_real_multi30k_from_a_mirror(corpora: Path, tmp_path: Path) -> None:
 # Data sets of the hub: a mirror of one, and the real client against a small hub.
 
 
-def data_set(folder: Path, config: str = "de-en", shards: int = 2, columns: bool = False) -> Path:
+def data_set(folder: Path, shards: int = 2, columns: bool = False) -> Path:
     """Write a small data set in the hub's layout, with a column `translation` or with a column for each language."""
-    (folder / config).mkdir(parents=True)
+    (folder / "de-en").mkdir(parents=True)
     pairs = [{"de": tgt, "en": src} for src, tgt in texts.pairs(1200)]
     cuts = {"train": [pairs[i:1000:shards] for i in range(shards)], "validation": [pairs[1000:1100]]}
     cuts["test"] = [pairs[1100:]]
-    card = f"configs:\n- config_name: {config}\n  data_files:\n"
-    info = f"dataset_info:\n- config_name: {config}\n  download_size: 123000000\n  dataset_size: 456000000\n  splits:\n"
+    card = "configs:\n- config_name: de-en\n  data_files:\n"
+    info = "dataset_info:\n- config_name: de-en\n  download_size: 123000000\n  dataset_size: 456000000\n  splits:\n"
     for split, parts in cuts.items():
-        card += f"  - split: {split}\n    path: {config}/{split}-*\n"
+        card += f"  - split: {split}\n    path: de-en/{split}-*\n"
         info += f"  - name: {split}\n    num_bytes: 1\n    num_examples: {sum(map(len, parts))}\n"
         for i, rows in enumerate(parts):
             table = pyarrow.Table.from_pylist(rows) if columns else pyarrow.table({"translation": rows})
-            parquet.write_table(table, folder / config / f"{split}-{i:05}-of-{len(parts):05}.parquet")
+            parquet.write_table(table, folder / "de-en" / f"{split}-{i:05}-of-{len(parts):05}.parquet")
     (folder / "README.md").write_text(f"---\n{card}{info}---\n")
     return folder
 
@@ -195,7 +184,7 @@ def test_a_mirror_of_a_data_set(tmp_path: Path, columns: bool) -> None:
     out = texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
     corpus = store.open_corpus(out)
     assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (1000, 100, 100)
-    texts.run(texts.corpus(SECTION), out, mirror=mirror)  # finished, and its files are the same
+    texts.run(texts.corpus(SECTION), out, mirror=mirror)  # finished
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out"]
 
 
@@ -243,8 +232,6 @@ def test_wmt14_from_the_hub_at_its_pinned_commit_and_again_offline(corpora: Path
     done = hub_prepare(hub, tmp_path, "wmt14-en-de", HF_HUB_OFFLINE="1")
     assert done.returncode == 65
     assert "13,071 pairs, 4,508,785 are expected" in done.stderr
-    done = hub_prepare(hub, tmp_path, "wmt14-en-fr", HF_HUB_OFFLINE="1")
-    assert done.returncode in (65, 69), done.stderr
 
 
 def test_a_data_set_of_columns_streamed_to_its_limit(tmp_path: Path) -> None:

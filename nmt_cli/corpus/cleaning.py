@@ -1,8 +1,4 @@
-"""What `prepare` repairs in a line and why it drops a pair, each with a name to count it by.
-
-A pair is dropped for the first reason that holds, in the order of `DROPPED`. The last three need the whole corpus
-or subword tokens, and are noticed by later stages.
-"""
+"""What `prepare` repairs in a line and why it drops a pair, for the first reason in the order of `DROPPED`."""
 
 import functools
 import hashlib
@@ -14,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from nmt_cli import recipe
 from nmt_cli.corpus.readers import Chunk
@@ -23,6 +18,7 @@ from nmt_cli.corpus.tokenizer import normalise
 LONG_LINE, NOT_UTF8, EMPTY, COPY = "line over the byte limit", "not UTF-8", "empty side", "source equals target"
 SCRIPT, HELD_OUT, DUPLICATE = "wrong script", "in dev or test", "duplicate pair"
 TOO_LONG, RATIO = "too many tokens", "length ratio"
+# The last three need the whole corpus or tokens, and are noticed by later stages.
 DROPPED = (LONG_LINE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT, DUPLICATE, TOO_LONG, RATIO)
 SOURCE_HELD_OUT = "source alone in dev or test (kept)"
 SHIFTED = "sides shifted"
@@ -46,14 +42,6 @@ _SCRIPTS = {
     **{"MALAYALAM": "ml", "SINHALA": "si", "HANGUL": "ko", "CJK|HIRAGANA|KATAKANA": "zh ja"},
 }
 _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for language in languages.split()}
-# Words that are frequent in one of these languages and rare in the others: enough to notice swapped files.
-_WORDS = {
-    "en": "the of and is are with that this was for not",
-    "de": "der die das und ist nicht ein eine mit auf von den",
-    "fr": "le la les et est des une dans pour que pas du",
-    "cs": "je se na že jsou v s který není pro jako ve",
-}
-_FREQUENT = {language: frozenset(words.split()) for language, words in _WORDS.items()}
 
 
 def pair_hash(src: str, tgt: str) -> bytes:
@@ -63,20 +51,15 @@ def pair_hash(src: str, tgt: str) -> bytes:
 
 @dataclass
 class CleaningStats:
-    """How often each repair and each reason occurred, with the first examples of each, and signs of a wrong file.
-
-    `first_line` counts from 1. `votes` are words typical of the side's own language and of the other's, for both sides.
-    """
+    """How often each repair and each reason occurred, with the first examples of each."""
 
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    first_line: dict[str, int] = field(default_factory=dict)
-    votes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, 2), np.int64))
+    first_line: dict[str, int] = field(default_factory=dict)  # of signs of a wrong file, from 1
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
-        """Count one dropped (or noted) pair."""
         self.dropped[reason] += 1
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
@@ -89,23 +72,16 @@ class CleaningStats:
         self.read += other.read
         self.dropped += other.dropped
         self.repaired += other.repaired
-        self.votes = self.votes + other.votes
         for reason, new in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *new][:EXAMPLES]
 
-    def warnings(self, src: str, tgt: str) -> list[str]:
-        """Return what looks wrong with files of these languages, one line each."""
+    def warnings(self) -> list[str]:
+        """Return what looks wrong with the files, one line each."""
         lines = []
-        if NOT_UTF8 in self.first_line:
-            count, first = self.dropped[NOT_UTF8], self.first_line[NOT_UTF8]
-            lines.append(f"{count:,} lines are not UTF-8, the first is line {first:,}")
-        if SHIFTED in self.first_line:
-            lines.append(
-                f"from about line {self.first_line[SHIFTED]:,} the lines of one side look shifted: their lengths fit "
-                "their neighbours' translations better than their own"
-            )
-        if (self.votes[:, 1] > 2 * self.votes[:, 0]).all() and self.votes.sum() >= 50:
-            lines.append(f"the sides look swapped: {src} text reads like {tgt} and vice versa")
+        if first := self.first_line.get(NOT_UTF8):
+            lines.append(f"{self.dropped[NOT_UTF8]:,} lines are not UTF-8, the first is line {first:,}")
+        if first := self.first_line.get(SHIFTED):
+            lines.append(f"from about line {first:,} the lines of one side look shifted against those of the other")
         return lines
 
 
@@ -149,10 +125,7 @@ def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: recipe.Cleaning)
 def clean_chunk(
     corpus: recipe.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
-    """Return the source and target lines of the pairs that remain, the pairs' hashes, and what happened to the others.
-
-    A line that is None was too long to be read.
-    """
+    """Return the lines of both sides and the hashes of the pairs that remain, and what happened to the others."""
     stats, hashes = CleaningStats(len(chunk[0])), list[bytes]()
     sides: tuple[list[str], list[str]] = ([], [])
     for number, raw in enumerate(zip(*chunk, strict=True), 1):
@@ -181,7 +154,6 @@ def clean_chunk(
             sides[0].append(src)
             sides[1].append(tgt)
             hashes.append(pair)
-    stats.votes = np.array([_votes(sides[0], corpus.src, corpus.tgt), _votes(sides[1], corpus.tgt, corpus.src)])
     if shifted(*sides):
         stats.first_line[SHIFTED] = 1
     src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)
@@ -189,19 +161,11 @@ def clean_chunk(
 
 
 def shifted(src: list[str], tgt: list[str]) -> bool:
-    """Return whether the lengths of the lines agree better with those of other lines than with their own.
-
-    Lengths of translations correlate at 0.6 to 0.95; lengths of unrelated sentences do not (under 0.2).
-    """
+    """Return whether the lengths of the lines agree better with those of other lines than with their own."""
     if len(src) < 500:
         return False
     x, y = (np.fromiter(map(len, side), np.float64) for side in (src, tgt))
     x, y = x - x.mean(), y - y.mean()
     others = [x[lag:] @ y[:-lag] for lag in (1, 2, 3)] + [x[:-lag] @ y[lag:] for lag in (1, 2, 3)]
+    # Lengths of translations correlate at 0.6 to 0.95; lengths of unrelated sentences do not (under 0.2).
     return bool(max(others) > x @ y + 0.2 * np.sqrt((x @ x) * (y @ y)))
-
-
-def _votes(lines: list[str], *languages: str) -> list[int]:
-    """Count words typical of a side's own language and of the other's in the first lines of a chunk."""
-    words = [word for line in lines[:200] for word in line.lower().split()]
-    return [sum(word in _FREQUENT.get(language, ()) for word in words) for language in languages]

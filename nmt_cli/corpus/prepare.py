@@ -1,8 +1,4 @@
-"""The command `nmt prepare`: text in, a corpus of training ids out.
-
-The cleaned text, the tokenizer and the ids are written to a work directory beside the target, and one rename makes the
-result the corpus. A run that was killed is simply done again.
-"""
+"""The command `nmt prepare`: text in, a corpus of training ids out; one rename of a work directory commits it."""
 
 import os
 import shutil
@@ -13,15 +9,10 @@ from typing import Any
 
 from nmt_cli import artefact, console, recipe
 from nmt_cli.corpus import cleaning, sources, stages, store
-from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 
-# For --dry-run, measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text.
-PAIRS_PER_SECOND_PER_CORE = 6_000
-SECONDS_FOR_TOKENIZER = 60
-TRAINING_MEGABYTES, BASE_MEGABYTES, WORKER_MEGABYTES = 1300, 150, 100
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
 BYTES_PER_PAIR = 250  # of news text, both sides
 Sentences = list[tuple[str, str]]
@@ -35,7 +26,7 @@ class PrepareOptions:
     workers: int | None = None  # processes; None: one for each core this process may use
     overwrite: bool = False
     dry_run: bool = False
-    strict: bool = False  # refuse what else is a warning: lines that are not UTF-8, sides that look shifted or swapped
+    strict: bool = False  # refuse what else is a warning: lines that are not UTF-8, sides that look shifted
 
     @property
     def processes(self) -> int:
@@ -43,11 +34,7 @@ class PrepareOptions:
 
 
 def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare `corpus` in the directory `out` and return it; a finished one is verified and returned at once.
-
-    Raises:
-        NmtError: with the exit code that fits; nothing half-written is left under the name `out`.
-    """
+    """Prepare `corpus` in `out` and return it; one that is finished is verified. An error leaves nothing half-done."""
     sources.family(corpus)
     if options.dry_run:
         _dry_run(corpus, out, options)
@@ -72,7 +59,7 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
 
 
 def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool:
-    """Return whether `out` holds this very corpus; False if it may be replaced; OutputError if it is another."""
+    """Return whether `out` holds this very corpus; False if it may be replaced, else an error."""
     if not (out / artefact.MANIFEST).is_file() or artefact.read_json(out / artefact.MANIFEST).get("kind") != store.KIND:
         raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
     if options.overwrite:
@@ -83,9 +70,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
     differs = recipe.differences(manifest.get("recipe"), recipe.to_plain(corpus))
     hashes = {source["sha256"] for source in manifest["sources"]}
-    for file in sources.local_files(corpus, options.mirror):
-        if (digest := artefact.sha256(file)) not in hashes:
-            differs.append(f"{file.name} is another file (hash {digest[:12]})")
+    files = sources.local_files(corpus, options.mirror)
+    differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
     if differs:
         what = "; ".join(differs)[:150]
         raise OutputError(f"{out} exists with other inputs ({what}). Pass --overwrite or another --out")
@@ -102,21 +88,26 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     if free < needed:
         raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
-    if corpus.tokenizer.file is not None:
-        text.files.append(Path(corpus.tokenizer.file))
-        Tokenizer(text.files[-1])
+    reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
+    if reused:
+        Tokenizer(reused)
+        text.files.append(reused)
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
 
     with stages.Pool(options.processes) as pool:
         train = _chunks(text, "train", corpus.limit)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = _warnings(corpus, text.splits["train"].name, stats, options.strict)
+        warnings = stats.warnings()
+        if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
+            name = text.splits["train"].name[:150]
+            raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
+        if options.strict and warnings:
+            raise DataError(f"{warnings[0]}. Without --strict this is a warning")
+        for warning in warnings:
+            console.warn(warning)
         if len(repeated):
-            if corpus.tokenizer.file is not None:
-                data = text.files[-1].read_bytes()
-            else:
-                data = stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
+            data = reused.read_bytes() if reused else stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
             artefact.write_file(model, data)
             tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
@@ -128,7 +119,8 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     for split, sentences in held_out.items():
         for side, lines in zip(("src", "tgt"), zip(*sentences, strict=True), strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
-    report = _report(stats, pairs, warnings, Tokenizer(model), held_out)
+    tokenizer = Tokenizer(model)
+    report = {"read": stats.read, "kept": pairs, "warnings": warnings, **_report(stats, tokenizer, held_out)}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = {
         "name": corpus.name,
@@ -142,7 +134,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             for f in text.files
         ],
         "pairs": pairs,
-        "vocabulary_size": Tokenizer(model).vocabulary_size,
+        "vocabulary_size": tokenizer.vocabulary_size,
         "tokens": tokens,
     }
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
@@ -171,35 +163,22 @@ def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterato
 def _held_out(text: sources.Text, split: str) -> Sentences:
     """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
     pairs: Sentences = []
-    for chunk in _chunks(text, split):
-        for raw in zip(*chunk, strict=True):
-            try:
-                lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
-                src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
-            except ValueError:
-                where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
-                raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
-            pairs.append((src, tgt))
+    for raw in (raw for chunk in _chunks(text, split) for raw in zip(*chunk, strict=True)):
+        try:
+            lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
+            src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
+        except ValueError:
+            where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
+            raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
+        pairs.append((src, tgt))
     return pairs
 
 
-def _warnings(corpus: recipe.Corpus, name: str, stats: CleaningStats, strict: bool) -> list[str]:
-    """Print and return what looks wrong with the training text; DataError if much is not UTF-8, or if `strict`."""
-    warnings = stats.warnings(corpus.src, corpus.tgt)
-    if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
-        raise DataError(f"{name[:150]}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
-    if strict and warnings:
-        raise DataError(f"{warnings[0]}. Without --strict this is a warning")
-    for warning in warnings:
-        console.warn(warning)
-    return warnings
-
-
 def _report(
-    stats: CleaningStats, pairs: int, warnings: list[str], tokenizer: Tokenizer, held_out: dict[str, Sentences]
-) -> dict[str, Any]:
-    """Return the cleaning report and print it as a table: what was done, and what the tokenizer cannot reproduce."""
-    reasons, rows = {}, []
+    stats: cleaning.CleaningStats, tokenizer: Tokenizer, held_out: dict[str, Sentences]
+) -> dict[str, dict[str, Any]]:
+    """Print as a table and return what cleaning did, and what of the references the tokenizer cannot reproduce."""
+    reasons, rows, references = {}, [], {}
     for reason in (*cleaning.DROPPED, cleaning.SOURCE_HELD_OUT):
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
         percent = round(count * (100 / stats.read), 3)
@@ -208,7 +187,6 @@ def _report(
             rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
     repaired = dict(sorted(stats.repaired.items()))
     rows += [(f"repaired: {kind}", f"{count:,} lines", "", "") for kind, count in repaired.items()]
-    references = {}
     for split, sentences in held_out.items():
         lines = [tgt for _, tgt in sentences]
         again = tokenizer.decode(tokenizer.encode([normalise(line) for line in lines]))
@@ -216,16 +194,8 @@ def _report(
         references[split] = {"lines": len(lines), "not_reproduced": len(wrong), "examples": wrong[: cleaning.EXAMPLES]}
         rows.append((f"{split} lines not reproduced", f"{len(wrong):,} lines", f"of {len(lines):,}", ""))
     console.table(f"cleaning: {stats.read:,} pairs read", ("what", "count", "share", "example"), rows)
-    return {
-        "read": stats.read,
-        "kept": pairs,
-        "noted": {cleaning.SOURCE_HELD_OUT: reasons.pop(cleaning.SOURCE_HELD_OUT)},
-        "dropped": reasons,
-        "repaired_lines": repaired,
-        "warnings": warnings,
-        "unicode": "NFC",
-        "references": references,
-    }
+    noted = {cleaning.SOURCE_HELD_OUT: reasons.pop(cleaning.SOURCE_HELD_OUT)}
+    return {"noted": noted, "dropped": reasons, "repaired_lines": repaired, "references": references}
 
 
 def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
@@ -238,9 +208,9 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     download, size, pairs = sources.estimate(corpus, options.mirror)
     pairs = pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
-    seconds = (pairs or 0) / (PAIRS_PER_SECOND_PER_CORE * options.processes)
-    seconds += min(1.0, (pairs or 0) / 1e6) * SECONDS_FOR_TOKENIZER
-    memory = max(TRAINING_MEGABYTES, BASE_MEGABYTES + options.processes * WORKER_MEGABYTES)
+    # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text.
+    seconds = pairs and pairs / (6000 * options.processes) + 60 * min(1.0, pairs / 1e6)  # the last for the tokenizer
+    memory = max(1300, 150 + 100 * options.processes)  # training the tokenizer; the workers
 
     def show(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"
@@ -252,7 +222,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
         (f"disk while preparing, in {out.parent}", show(_disk_megabytes(corpus, options.mirror))),
         ("free there", show(artefact.free_megabytes(out))),
         (f"memory, {options.processes} workers", show(memory)),
-        ("time beside the download, about", console.duration(seconds) if pairs else "unknown"),
+        ("time beside the download, about", console.duration(seconds) if seconds else "unknown"),
     ]
     if sources.family(corpus) == "hub" and not (options.mirror or corpus.limit):
         rows.insert(2, ("Arrow files beside it in the hub's cache", show(size and size / 1e6)))

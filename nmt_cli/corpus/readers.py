@@ -14,7 +14,6 @@ from nmt_cli.errors import DataError, MissingError
 Chunk = tuple[list[bytes | None], list[bytes | None]]  # source and target lines; None: over MAX_LINE_BYTES
 CHUNK, MAX_LINE_BYTES = 4000, 1 << 20
 _OTHER_FORMATS = {
-    ".zst": "Unpack it with zstd -d",
     ".tsv": "Cut it into two text files with cut -f1 and cut -f2",
     ".jsonl": "Write each side into a text file with jq -r",
     ".parquet": "Write each side into a text file, or name the data set: hub:OWNER/NAME, with --mirror DIR",
@@ -25,11 +24,7 @@ _MAGIC |= {b"PAR1": "parquet", b"\xff\xfe": "UTF-16 or UTF-32", b"\xfe\xff": "UT
 
 
 def split_lines(data: bytes, name: str) -> list[str]:
-    """Return the lines of UTF-8 text, split at line feeds only.
-
-    Raises:
-        DataError: a line is not UTF-8; the message says which of `name`.
-    """
+    """Return the lines of UTF-8 text, split at line feeds only; DataError names the line that is not UTF-8."""
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -82,14 +77,10 @@ def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 
 
 def read_pairs(src: str, tgt: str, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of two parallel files, some thousands at a time; then store the SHA-256 of both in `hashes`.
-
-    Raises:
-        MissingError: a file is not there.
-        DataError: a file is empty, packed or damaged, or the two have different numbers of lines.
-    """
+    """Yield the pairs of two parallel files, some thousands at a time; then store the SHA-256 of both in `hashes`."""
     sides, rows = (_lines(Path(src), hashes), _lines(Path(tgt), hashes)), [0, 0]
-    while chunk := [list(islice(side, CHUNK)) for side in sides]:
+    while True:
+        chunk = [list(islice(side, CHUNK)) for side in sides]
         rows = [count + len(lines) for count, lines in zip(rows, chunk, strict=True)]
         if not chunk[0] or len(chunk[0]) != len(chunk[1]):
             break
@@ -98,6 +89,5 @@ def read_pairs(src: str, tgt: str, hashes: dict[Path, str]) -> Iterator[Chunk]:
     if 0 in rows:
         raise DataError(f"{(src, tgt)[rows.index(0)]} is empty")
     if rows[0] != rows[1]:
-        raise DataError(
-            f"{src} has {rows[0]:,} lines, {tgt} has {rows[1]:,}: they are not parallel. Compare them at their origin"
-        )
+        counts = f"{src} has {rows[0]:,} lines, {tgt} has {rows[1]:,}"
+        raise DataError(f"{counts}: they are not parallel. Compare them at their origin")

@@ -45,50 +45,38 @@ PAUSES = (1, 4)  # seconds between the three tries of a download
 
 @dataclass(frozen=True)
 class Split:
-    """The text of one split: its name in messages, the pairs, and how many there must be (None: any number)."""
-
-    name: str
+    name: str  # in messages
     chunks: Iterable[Chunk]
-    rows: int | None = None
+    rows: int | None = None  # how many pairs there must be; None: any number
 
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a corpus.
-
-    Attributes:
-        files: those on this machine that hold it.
-        hashes: SHA-256 of those that were read to the end.
-        advice: what to do where a split has another number of rows; None: that is only worth a warning.
-    """
+    """The text of a corpus, to be read once."""
 
     origin: str
     splits: dict[str, Split]
-    files: list[Path]
-    advice: str | None = None
-    hashes: dict[Path, str] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)  # those on this machine that hold it
+    advice: str | None = None  # what to do where a split has another number of rows; None: that is worth a warning
+    hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of the files that were read to the end
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
-    """Return the corpus section for what was typed after `nmt prepare`; UsageError where it does not fit together.
-
-    `typed` are options by their names in the section; src and tgt list files, or one language of a hub data set.
-    """
+    """Return the corpus section for what was typed after `nmt prepare`, options by their names in the section."""
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
-    src, tgt = values.pop("src", None), values.pop("tgt", None)
+    src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or one language each
     if bool(src) != bool(tgt):
         raise UsageError("give both sides: --src FILE --tgt FILE")
-    is_hub = name is not None and name.startswith("hub:")
-    if name is not None and src and not is_hub:
-        raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
-    if name is not None and (name.endswith((".yaml", ".yml")) or Path(name).is_file()):
-        base, overrides = recipe.to_plain(recipe.load(Path(name), overrides).corpus), ()
-    elif is_hub:
+    if name and name.startswith("hub:"):
         if not src:
             raise UsageError("a hub data set needs its languages: --src en --tgt de")
         base = {"name": name, "src": src[0], "tgt": tgt[0]}
+    elif name and src:
+        raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
+    elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file()):
+        base, overrides = recipe.to_plain(recipe.load(Path(name), overrides).corpus), ()
     elif not src:
         base = {"name": name or "toy-en-de"}
     else:
@@ -106,54 +94,52 @@ def family(corpus: recipe.Corpus) -> str:
     """Return "own", "toy", "multi30k" or "hub"; UsageError where the corpus is unknown or says two things at once."""
     name = corpus.name or ""
     named = name in recipe.NAMED_CORPORA or name.startswith("hub:")
-    for split in ("dev", "test"):
-        if (getattr(corpus, f"{split}_src") is None) != (getattr(corpus, f"{split}_tgt") is None):
-            raise UsageError(f"corpus.{split}_src and corpus.{split}_tgt go together: give both or neither")
+    for src, tgt in ((corpus.dev_src, corpus.dev_tgt), (corpus.test_src, corpus.test_tgt)):
+        if (src is None) != (tgt is None):
+            raise UsageError(f"{src or tgt} has no other side: give both or neither")
     if corpus.train_src:
         if named:
             raise UsageError(f"corpus {name} brings its own text: give your files another corpus.name")
         return "own"
-    if name.startswith("hub:"):
-        if not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
-            raise UsageError(f"corpus {name[:60]}: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
-        return "hub"
+    if name.startswith("hub:") and not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
+        raise UsageError(f"corpus {name[:60]}: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
     if not named:
         near = difflib.get_close_matches(name, recipe.NAMED_CORPORA, 1, 0.5)
         advice = f"Did you mean {near[0]}?" if near else f"Named corpora: {', '.join(recipe.NAMED_CORPORA)}."
         raise UsageError(f"unknown corpus {name[:60]!r}. {advice} There is also hub:OWNER/NAME, or give your own files")
-    return "hub" if name.startswith("wmt14-") else name.split("-")[0]
+    return "hub" if name.startswith(("hub:", "wmt14-")) else name.split("-")[0]
 
 
 def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
-    """Return the text of a corpus, to be read once, after downloading it.
+    """Return the text of a corpus after downloading it to `downloads` (of the hub: to its client's own cache).
 
-    `mirror` holds the files of a named corpus or hub data set in their original layout. Others go to `downloads`, but
-    those of the hub to its client's own cache. `work` is for temporary files.
+    `mirror` holds the files of a named corpus or hub data set in their original layout; `work` is for temporary files.
     """
-    kind, advice = family(corpus), None
+    kind = family(corpus)
     if mirror is not None and not mirror.is_dir():
         raise MissingError(f"no directory {mirror} (--mirror)")
     if kind == "hub":
         return _hub(corpus, mirror, work)
     if kind == "toy":
-        return Text(origin(corpus, mirror), _toy(corpus), [])
+        from nmt_cli.corpus.toy import read_splits
+
+        sides = {split: pairs[::-1] if corpus.src == "de" else pairs for split, pairs in read_splits().items()}
+        return Text(origin(corpus, mirror), {split: Split(split, [pairs]) for split, pairs in sides.items()})
     if kind == "own":
-        advice = "Correct the files or corpus.rows"
+        advice: str | None = "Correct the files or corpus.rows"
         pairs = {"train": list(zip(corpus.train_src, corpus.train_tgt, strict=True))}
         for split, src, tgt in (("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)):
-            pairs |= {split: [(src, tgt)]} if src and tgt else {}
+            if src and tgt:
+                pairs[split] = [(src, tgt)]
     else:
         folder = mirror or downloads / "multi30k"
         advice = None if mirror else f"Remove {folder} and run again"
-        pairs = {
-            split: [(f"{folder}/{stem}.{corpus.src}.gz", f"{folder}/{stem}.{corpus.tgt}.gz")]
-            for split, stem in MULTI30K_STEMS.items()
-        }
-    files = [Path(name) for names in pairs.values() for name in chain(*names)]
-    for file in files if kind == "multi30k" else ():
+        stems = {split: f"{folder}/{stem}" for split, stem in MULTI30K_STEMS.items()}
+        pairs = {split: [(f"{stem}.{corpus.src}.gz", f"{stem}.{corpus.tgt}.gz")] for split, stem in stems.items()}
+    text = Text(origin(corpus, mirror), {}, [Path(name) for names in pairs.values() for name in chain(*names)], advice)
+    for file in text.files if kind == "multi30k" else ():
         fetch(file, mirror)
     rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
-    text = Text(origin(corpus, mirror), {}, files, advice)
     for split, names in pairs.items():
         chunks = chain.from_iterable([read_pairs(*sides, text.hashes) for sides in names])
         text.splits[split] = Split(", ".join(chain(*names)), chunks, rows.get(split))
@@ -162,7 +148,7 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:
     """Return where the text comes from, in words."""
-    remote = str(mirror or (MULTI30K_URL if family(corpus) == "multi30k" else _address(corpus)))
+    remote = str(mirror or (MULTI30K_URL if family(corpus) == "multi30k" else _data_set(corpus)[2]))
     return {"own": "local files", "toy": "generated"}.get(family(corpus), remote)
 
 
@@ -179,18 +165,8 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, in
     if files := local_files(corpus, mirror):
         sizes = [f.stat().st_size * (3 if f.suffix in (".gz", ".parquet") else 1) for f in files if f.is_file()]
         return 0, sum(sizes) if len(sizes) == len(files) else None, corpus.rows
-    named = corpus.config if _hub_name(corpus)[0] == WMT14 else family(corpus)
+    named = corpus.config if _data_set(corpus)[0] == WMT14 else family(corpus)
     return SIZES.get(str(named), (None, None, corpus.rows))
-
-
-def _toy(corpus: recipe.Corpus) -> dict[str, Split]:
-    from nmt_cli.corpus import toy
-
-    en, de = (-1, 0) if corpus.src == "de" else (0, -1)
-    return {
-        split: Split(split, [([pair[en].encode() for pair in pairs], [pair[de].encode() for pair in pairs])])
-        for split, pairs in toy.generate(corpus.seed).items()
-    }
 
 
 def fetch(file: Path, mirror: Path | None) -> None:
@@ -214,16 +190,12 @@ def fetch(file: Path, mirror: Path | None) -> None:
         raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
 
 
-def _hub_name(corpus: recipe.Corpus) -> tuple[str, str | None]:
-    """Return the repository on the hub and its revision; None: the newest commit."""
-    if str(corpus.name).startswith("wmt14-"):
-        return WMT14, WMT14_REVISION
+def _data_set(corpus: recipe.Corpus) -> tuple[str, str | None, str]:
+    """Return the repository on the hub, its revision (None: the newest commit) and its address."""
     repo, _, revision = str(corpus.name).removeprefix("hub:").partition("@")
-    return repo, revision or None
-
-
-def _address(corpus: recipe.Corpus) -> str:
-    return f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/datasets/{_hub_name(corpus)[0]}"
+    if str(corpus.name).startswith("wmt14-"):
+        repo, revision = WMT14, WMT14_REVISION
+    return repo, revision or None, f"{os.environ.get('HF_ENDPOINT', 'https://huggingface.co')}/datasets/{repo}"
 
 
 @contextlib.contextmanager
@@ -242,27 +214,27 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
         for cause in (error, error.__cause__):
             if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
                 raise cause from None  # a full disk and the like
-        (repo, revision), address, place = _hub_name(corpus), _address(corpus), corpus.config or "data"
+        (repo, revision, address), place = _data_set(corpus), corpus.config or "data"
         what = " ".join(str(error.__cause__ or error).split())[:150]
         if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
             raise DataError(f"{repo} cannot be used: {what}. See {address} for its configurations") from None
-        files = f"{address}/tree/{revision or 'main'}/{place}"
-        advice = f"Try later, or fetch {files} into DIR/{place} and pass --mirror DIR"
-        raise DownloadError(f"cannot download {repo}: {what}. {advice}") from None
+        advice = f"Try later, or fetch {address}/tree/{revision or 'main'}/{place} into DIR/{place}"
+        raise DownloadError(f"cannot download {repo}: {what}. {advice} and pass --mirror DIR") from None
 
 
 def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
     """Return the parquet files of each split in a mirror: `CONFIG/train-*` or another name with the split as a word."""
     folder, files = mirror / (corpus.config or ""), dict[str, list[str]]()
+    repo, _, address = _data_set(corpus)
     for path in sorted(folder.rglob("*.parquet")):
         words = re.split("[^a-z]+", str(path.relative_to(folder)))
         for split, names in SPLITS.items():
             if not names.isdisjoint(words):
                 files.setdefault(split, []).append(str(path))
-    for split in SPLITS if _hub_name(corpus)[0] == WMT14 else ["train"]:
+    for split in SPLITS if repo == WMT14 else ["train"]:
         if split not in files:
             where = f"{corpus.config or 'data'}/{split if split != 'dev' else 'validation'}-*.parquet"
-            raise MissingError(f"{mirror} has no {where}. Fetch it from {_address(corpus)} into that place")
+            raise MissingError(f"{mirror} has no {where}. Fetch it from {address} into that place")
     for split, paths in files.items():
         shards = re.findall(r"-\d{5}-of-(\d{5})\b", " ".join(paths))
         if shards and len(shards) < int(shards[0]) and not (split == "train" and corpus.limit):
@@ -272,14 +244,14 @@ def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
 
 def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
     """Return the text of a data set at one commit: the pinned one, or else the newest; or of a mirror's files."""
-    place, advice, files, (repo, revision) = str(mirror), None, dict[str, list[str]](), _hub_name(corpus)
+    advice, files, (repo, revision, address) = None, dict[str, list[str]](), _data_set(corpus)
     with _hub_errors(corpus) as datasets:
         if mirror:
-            files = _mirror_files(corpus, mirror)
+            place, files = str(mirror), _mirror_files(corpus, mirror)
             data = datasets.load_dataset("parquet", data_files=files, cache_dir=str(work), streaming=True)
         else:
             builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
-            place, advice = f"{_address(corpus)} at {builder.hash}", f"Remove {builder.cache_dir} and run again"
+            place, advice = f"{address} at {builder.hash}", f"Remove {builder.cache_dir} and run again"
             if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline
                 raise ConnectionError(f"the cache holds commit {builder.hash}, not {revision}")
             if corpus.limit and not Path(builder.cache_dir).exists():
@@ -287,23 +259,22 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
             else:
                 builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
                 data = builder.as_dataset()
-    rows, splits = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}, {}
+    text = Text(place, {}, [Path(file) for names in files.values() for file in names], advice)
+    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}
     for split, names in SPLITS.items():
         if name := next((str(name) for name in data if str(name) in names), None):
             count = rows.get(split) or getattr((data[name].info.splits or {}).get(name), "num_examples", None)
-            splits[split] = Split(f"{corpus.config or corpus.name}/{name}", _hub_chunks(corpus, data[name]), count)
-    if "train" not in splits:
+            text.splits[split] = Split(f"{corpus.config or corpus.name}/{name}", _hub_chunks(corpus, data[name]), count)
+    if "train" not in text.splits:
         raise DataError(f"{place} has no split train, only {', '.join(map(str, data))}")
-    return Text(place, splits, [Path(file) for names in files.values() for file in names], advice)
+    return text
 
 
 def _hub_chunks(corpus: recipe.Corpus, data: Any) -> Iterator[Chunk]:
     """Yield the pairs of one split: a column `translation` that holds both languages, or two columns of text."""
-    with (
-        _hub_errors(corpus),
-        contextlib.closing(data.with_format("arrow").iter(min(CHUNK, corpus.limit or CHUNK))) as it,
-    ):
-        for table in it:
+    tables = data.with_format("arrow").iter(min(CHUNK, corpus.limit or CHUNK))
+    with _hub_errors(corpus), contextlib.closing(tables):
+        for table in tables:
             flat, sides = table.flatten(), list[list[bytes | None]]()
             for language in (corpus.src, corpus.tgt):
                 column = next((c for c in (f"translation.{language}", language) if c in flat.column_names), None)

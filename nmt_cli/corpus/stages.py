@@ -1,7 +1,6 @@
 """The three long stages of `prepare`: clean, train the tokenizer, encode.
 
-Chunks are worked on in several processes and taken in order: the same bytes come out whatever the number of workers.
-Memory does not grow with the corpus, but for one byte per pair.
+The same bytes come out whatever the number of workers. Memory grows with the corpus by one byte per pair.
 """
 
 import contextlib
@@ -18,7 +17,6 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from multiprocessing import resource_tracker
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +33,6 @@ Result = TypeVar("Result")
 Repeated = npt.NDArray[np.bool_]  # for every pair whether an earlier one equals it
 TextChunk = tuple[list[str], list[str], Repeated]
 SERIAL_JOBS = 8  # fewer are done before processes have started
-KILLED = "a worker process was killed, perhaps for want of memory. Run the same command again, with fewer --workers"
 STOPPING = {signal.SIGINT, signal.SIGTERM}
 SAMPLE_PAIRS = 1_000_000  # that the tokenizer is trained on, drawn at random
 LONG_TRAINING = 100_000  # pairs; fewer take SentencePiece seconds
@@ -66,13 +63,13 @@ class Pool:
     def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error:
             for process in set(multiprocessing.active_children()) - self._others:
                 process.kill()  # shutting down would wait for what they are doing
         self._executor.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
-            raise StorageError(KILLED) from None
+            raise StorageError("a worker process was killed, perhaps for want of memory. Lower --workers") from None
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         """Have a worker call `function`. Signals wait meanwhile: a start cut short prints Python's own traceback."""
@@ -90,7 +87,7 @@ class Pool:
         if self.workers == 1 or len(first) < SERIAL_JOBS:
             yield from map(function, chain(first, stream))
             return
-        waiting: deque[Future[Result]] = deque()
+        waiting = deque[Future[Result]]()
         for job in chain(first, stream):
             waiting.append(self.submit(function, job))
             if len(waiting) > 2 * self.workers:
@@ -104,26 +101,23 @@ def clean(
 ) -> tuple[Repeated, CleaningStats]:
     """Write the cleaned pairs as the files src and tgt of `directory`; return which are repeated and what was done."""
     stats = CleaningStats()
-    with contextlib.ExitStack() as stack:
+    total = corpus.limit or corpus.rows
+    with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
         files = [stack.enter_context((directory / name).open("wb")) for name in ("src", "tgt", "hashes")]
-        progress = stack.enter_context(console.Progress("cleaning", corpus.limit or corpus.rows, "pairs"))
         for *data, counts in pool.map(functools.partial(clean_chunk, corpus, held_out), chunks):
             for file, part in zip(files, data, strict=True):
                 file.write(part)
             stats.add(counts)
             progress.advance(counts.read)
-    if not corpus.cleaning.drop_duplicates:
-        return np.zeros((directory / "hashes").stat().st_size // 16, bool), stats
-    return _find_repeated(directory / "hashes"), stats
+    return _find_repeated(directory / "hashes", corpus.cleaning.drop_duplicates), stats
 
 
-def _find_repeated(file: Path) -> Repeated:
+def _find_repeated(file: Path, wanted: bool) -> Repeated:
     """Compare the hashes of all pairs, exactly, in passes over parts of them."""
     size = file.stat().st_size // 16
-    repeated = np.zeros(size, bool)
-    hashes = np.memmap(file, "<u8", mode="r").reshape(-1, 2) if size else np.zeros((0, 2), "<u8")
-    passes = -(-size // HASHES_AT_ONCE)
+    repeated, passes = np.zeros(size, bool), -(-size // HASHES_AT_ONCE) if wanted else 0
     for number in range(passes):
+        hashes = np.memmap(file, "<u8", mode="r").reshape(-1, 2)
         parts = (hashes[i : i + CHUNK, 0] % np.uint64(passes) == number for i in range(0, size, CHUNK))
         places = np.flatnonzero(np.concatenate(list(parts)))
         some = np.asarray(hashes[places])
@@ -155,11 +149,8 @@ def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus) -> bytes:
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, pool: Pool) -> bytes:
-    """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`.
-
-    A long training is a worker's, so that signals get through. In a short one they find no Python code to interrupt:
-    SentencePiece would turn them into errors of its own.
-    """
+    """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`."""
+    # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
     if len(repeated) > LONG_TRAINING:
         return pool.submit(_train, directory, repeated, corpus).result()
     return tokenizer.train(list(_sample(directory, repeated, corpus.seed)), corpus.tokenizer.vocabulary_size)
@@ -171,17 +162,15 @@ _load = functools.lru_cache(1)(tokenizer.Tokenizer)
 def _encode_chunk(
     model: Path, settings: recipe.Cleaning, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats]:
-    """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and why the others are dropped."""
+    """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and the drops."""
     src, tgt, repeats = chunk
     tokens, stats = [_load(model).encode_arrays(side) for side in (src, tgt)], CleaningStats()
     lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
     longer, shorter = lengths.max(0), np.maximum(1, lengths.min(0))
     keep = np.ones(len(repeats), bool)
-    for reason, wrong in (
-        (DUPLICATE, repeats),
-        (TOO_LONG, longer > (settings.max_tokens or np.inf)),
-        (RATIO, longer / shorter > (settings.max_ratio or np.inf)),
-    ):
+    too_long = longer > (settings.max_tokens or np.inf)
+    uneven = longer / shorter > (settings.max_ratio or np.inf)
+    for reason, wrong in ((DUPLICATE, repeats), (TOO_LONG, too_long), (RATIO, uneven)):
         for i in np.flatnonzero(keep & wrong):
             stats.drop(reason, src[i], tgt[i])
         keep &= ~wrong
@@ -196,11 +185,8 @@ def encode(
     """Write the training ids of the cleaned text beside the tokenizer; return the tokens of each side and the drops."""
     _load.cache_clear()  # another model may have had this name
     stats, size = CleaningStats(), _load(model).vocabulary_size
-    with contextlib.ExitStack() as stack:
-        writers = {name: store.SideWriter(model.parent, name, size) for name in ("src", "tgt")}
-        for writer in writers.values():
-            stack.callback(writer.close)
-        progress = stack.enter_context(console.Progress("encoding", len(repeated), "pairs"))
+    with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
+        writers = {name: stack.enter_context(store.SideWriter(model.parent, name, size)) for name in ("src", "tgt")}
         for ids, lengths, drops in pool.map(functools.partial(_encode_chunk, model, settings), _chunks(text, repeated)):
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)

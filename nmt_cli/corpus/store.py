@@ -1,14 +1,13 @@
-"""The prepared corpus on disk: flat token ids and offsets, memory-mapped; raw development and test text.
+"""The prepared corpus on disk: a directory that holds, beside its manifest:
 
-A corpus directory holds, beside its manifest:
-
-    train.src.ids  train.tgt.ids          all sentences end to end, each closed by EOS; little-endian uint16 or uint32
-    train.src.offsets  train.tgt.offsets  int64, one more than there are sentences
-    tokenizer.model                       the joint SentencePiece model
-    dev.src dev.tgt test.src test.tgt     raw UTF-8 text, one sentence a line
-    cleaning.json                         what was repaired and dropped, and why
+train.src.ids  train.tgt.ids          all sentences end to end, each closed by EOS; little-endian uint16 or uint32
+train.src.offsets  train.tgt.offsets  int64, one more than there are sentences
+tokenizer.model                       the joint SentencePiece model
+dev.src dev.tgt test.src test.tgt     raw UTF-8 text, one sentence a line
+cleaning.json                         what was repaired and dropped, and why
 """
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ class Side:
         return len(self.offsets) - 1
 
     def lengths(self) -> Lengths:
-        """Return the tokens of every sentence, EOS counted."""
         return np.diff(self.offsets)
 
     def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
@@ -54,8 +52,6 @@ class Side:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus, opened."""
-
     directory: Path
     manifest: dict[str, Any]
     src: Side
@@ -72,18 +68,19 @@ class Corpus:
         return artefact.digest({name: files[name]["sha256"] for name in sorted(files) if name != "cleaning.json"})
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
-        """Return the raw source and target lines of "dev" or "test"; empty lists where there is no such split."""
+        """Return the raw source and target lines of "dev" or "test"; empty lists without such a split."""
         return read_lines(self.directory / f"{split}.src"), read_lines(self.directory / f"{split}.tgt")
 
 
-class SideWriter:
+class SideWriter(contextlib.ExitStack):
     """Writes one side ("src" or "tgt") of the training ids, some sentences at a time."""
 
     def __init__(self, directory: Path, name: str, vocabulary_size: int) -> None:
+        super().__init__()
         self.tokens, self._kind = 0, id_type(vocabulary_size)
-        self._ids = (directory / f"train.{name}.ids").open("xb")
-        self._offsets = (directory / f"train.{name}.offsets").open("xb")
-        self._offsets.write(np.zeros(1, "<i8").tobytes())
+        self._ids = self.enter_context((directory / f"train.{name}.ids").open("xb"))
+        self._offsets = self.enter_context((directory / f"train.{name}.offsets").open("xb"))
+        self._offsets.write(bytes(8))
 
     def append(self, ids: npt.NDArray[Any], lengths: Lengths) -> None:
         """Add sentences: their ids end to end, each closed by EOS, and their lengths with it."""
@@ -91,18 +88,9 @@ class SideWriter:
         self._offsets.write((self.tokens + np.cumsum(lengths)).astype("<i8").tobytes())
         self.tokens += len(ids)
 
-    def close(self) -> None:
-        self._ids.close()
-        self._offsets.close()
-
 
 def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
-    """Open a prepared corpus after checking its files' sizes (with `content`, also hashes) against its manifest.
-
-    Raises:
-        MissingError: it is not prepared yet.
-        DataError: it is damaged.
-    """
+    """Open a prepared corpus after checking its files' sizes (with `content`, also hashes) against its manifest."""
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
     manifest = artefact.verify(directory, KIND, content=content)

@@ -1,8 +1,4 @@
-"""SentencePiece: one joint byte-pair model for both languages, trained, loaded, encoded and decoded here.
-
-Text is normalised by `normalise` before it comes here, so the model itself changes nothing. Bytes stand in for
-characters the model has not seen: there are no unknown tokens.
-"""
+"""SentencePiece: one joint byte-pair model for both languages; bytes stand in for characters it has not seen."""
 
 import io
 import re
@@ -16,16 +12,12 @@ from nmt_cli.errors import DataError, MissingError
 PAD, UNK, EOS = 0, 1, 2
 # Every character that some reader takes for the end of a line, and the other controls.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-# Controls, every Unicode space and line separator, zero-width space, BOM, and lone surrogates (JSON can hold them;
-# SentencePiece cannot). ZWJ, ZWNJ and soft hyphens stay: scripts and words need them.
+# Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
 
 
 def normalise(line: str) -> str:
-    """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped.
-
-    Training text and the input of `translate` both pass here. Doing it twice changes nothing.
-    """
+    """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped; idempotent."""
     if not line.isascii() and not unicodedata.is_normalized("NFC", line):
         line = unicodedata.normalize("NFC", line)
     if not line.isprintable():  # false for all that _NOT_TEXT holds; true for most lines, and faster
@@ -34,11 +26,7 @@ def normalise(line: str) -> str:
 
 
 def train(lines: Iterable[str], vocabulary_size: int) -> bytes:
-    """Train a joint BPE model and return its file; the same lines give the same bytes on any number of cores.
-
-    Raises:
-        DataError: there is too little text for so many tokens.
-    """
+    """Train a joint BPE model and return its file; the same lines give the same bytes on any number of cores."""
     import sentencepiece
 
     model = io.BytesIO()
@@ -64,19 +52,12 @@ def train(lines: Iterable[str], vocabulary_size: int) -> bytes:
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
         elif "required_chars" in fix:
             fix = "it has more different characters and bytes than that. Raise corpus.tokenizer.vocabulary_size"
-        elif "sentences_.empty" in fix:
-            fix = "there is no text"
         raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:120]}") from None
     return model.getvalue()
 
 
 class Tokenizer:
-    """A trained model, loaded.
-
-    Raises:
-        MissingError: there is no such file.
-        DataError: it is not a model of this package (PAD 0, UNK 1, EOS 2, no BOS).
-    """
+    """A trained model, loaded; DataError if it is not one of this package (PAD 0, UNK 1, EOS 2, no BOS)."""
 
     def __init__(self, file: Path) -> None:
         import sentencepiece
@@ -97,7 +78,6 @@ class Tokenizer:
         return [self._model.encode(line) for line in lines]  # a list's call starts threads: 2 ms beside our allocator
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
-        """Return what `encode` does, as int32 arrays."""
         return self._model.encode(lines, out_type="numpy", num_threads=1)  # type: ignore[no-any-return]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
@@ -105,5 +85,4 @@ class Tokenizer:
         return [_BREAKS.sub(" ", self._model.decode(line)) for line in ids]
 
     def tokens(self, ids: list[int]) -> list[str]:
-        """Return the subwords that `ids` stand for."""
         return [self._model.id_to_piece(i) for i in ids]
