@@ -184,7 +184,7 @@ def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
     for name in (f".tmp-x-{host}-{dead}-ab12", f".tmp-a-b-{host}-{dead}-ab12"):
         (tmp_path / name / "inner").mkdir(parents=True)
     (tmp_path / f".tmp-f-{host}-{dead}-cd34").write_text("x")
-    others = [f".tmp-x-{host}-{os.getpid()}-ab12", f".tmp-x-{host}-1-ab12", f".tmp-x-{host}-notapid-ab12"]
+    others = [f".tmp-x-{host}-{os.getpid()}-ab12", f".tmp-x-{host}-1-ab12"]
     others += [f".tmp-x-elsewhere-{dead}-ab12", "model", "tmp-x-1-2", f"x.tmp-{dead}-ab"]
     for name in others:
         (tmp_path / name).mkdir()
