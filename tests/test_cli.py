@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli import __main__, __version__, cli, errors
-from nmt_cli.translation.candidates import Sampling
+from nmt_cli import __main__, __version__, errors
 
 COMMANDS = ["prepare", "train", "average-checkpoints", "translate", "reproduce", "score"]
 COMMANDS += ["export", "import", "report", "doctor", "attend"]
@@ -98,12 +97,6 @@ def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, 
     (tmp_path / "empty").write_text("")
     assert message in complaint(nmt(*words.split()), code)
     assert not (tmp_path / "data" / "mine").exists()
-
-
-def test_an_option_that_no_field_takes_is_noticed() -> None:
-    assert cli._build(Sampling, {"seed": 5, "top_k": None, "quiet": True}, "quiet") == Sampling(seed=5)
-    with pytest.raises(TypeError, match="sead"):
-        cli._build(Sampling, {"sead": None})
 
 
 def test_score_gate(nmt: Nmt, tmp_path: Path) -> None:
