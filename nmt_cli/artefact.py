@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -23,11 +22,10 @@ from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-HOST = re.sub(r"\W", "_", socket.gethostname())  # a directory may be shared by several hosts
+HOST = socket.gethostname()  # a directory may be shared by several hosts
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -48,7 +46,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as readable UTF-8 JSON with a final newline."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -91,7 +88,6 @@ def open_to_others(path: Path) -> None:
 
 
 def beside(path: Path, before: str, after: str = "") -> Path:
-    """Return a name made from that of `path`, in the same directory."""
     path = path if path.name else path.absolute()  # "." has no name to pathlib
     return path.with_name(f"{before}{path.name}{after}")
 
@@ -101,7 +97,7 @@ def _temporary(path: Path) -> Path:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Give `path` new content in one step: a reader sees the old bytes or the new ones."""
+    """Replace a file in one step: a reader sees the old bytes or the new ones."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory. Name a file in it")
     temporary = _temporary(path)
@@ -188,9 +184,9 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
     """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
-    stored, wanted = f"{manifest.get('kind')} of format {manifest.get('format')}", f"{kind} of format {FORMAT_VERSION}"
-    if stored != wanted:
-        raise DataError(f"{directory} holds a {stored}, not a {wanted}")
+    stored = f"{manifest.get('kind')} of format {manifest.get('format')}"
+    if stored != f"{kind} of format {FORMAT_VERSION}":
+        raise DataError(f"{directory} holds a {stored}, not a {kind} of format {FORMAT_VERSION}")
     for name, expected in manifest["files"].items():
         path = directory / name
         same = path.is_file() and path.stat().st_size == expected["bytes"]
@@ -210,6 +206,6 @@ def locked(directory: Path, what: str) -> Iterator[None]:
             file.seek(0)
             raise BusyError(f"{what} {directory} is in use by {file.read()}. Wait or choose another place") from None
         file.truncate(0)
-        file.write(f"host {socket.gethostname()}, process {os.getpid()}, since {time.strftime('%F %T')}")
+        file.write(f"host {HOST}, process {os.getpid()}, since {time.strftime('%F %T')}")
         file.flush()
         yield

@@ -182,7 +182,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _find(path: Path, beside: Path = Path()) -> Path:
-    """Return the recipe file: in `beside`, of this path, else the package's own."""
     package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
     for candidate in (beside / path, path, package / path, package.parent / path):
         if candidate.is_file():
@@ -206,7 +205,6 @@ def _keys(values: dict[str, Any], section: str = "") -> Iterator[str]:
 
 
 def _complaint(error: Any) -> str:
-    """Return one of pydantic's errors in the words of a recipe."""
     path = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         keys, name = list(_keys(to_plain(Recipe()))), path.rpartition(".")[2]
@@ -217,24 +215,20 @@ def _complaint(error: Any) -> str:
     return f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
 
 
-def _contradictions(recipe: Recipe) -> list[str]:
-    """Return complaints about settings that are valid alone and wrong together."""
-    corpus, model, expect = recipe.corpus, recipe.model, recipe.expect
-    last, kept = recipe.averaging.last, recipe.training.keep_checkpoints
-    spans, curves = (expect.pairs, expect.bleu), (expect.dev_perplexity, expect.dev_bleu)
-    wrong = {
-        "averaging.last is larger than training.keep_checkpoints": last > kept,
-        "model.d_model must be even for sinusoidal positions": model.positions == "sinusoidal" and model.d_model % 2,
-        "corpus.train_src and train_tgt must name as many files": len(corpus.train_src) != len(corpus.train_tgt),
-        "expect.dev_steps must rise": expect.dev_steps != sorted(set(expect.dev_steps)),
-        "expect.pairs and expect.bleu must be two numbers, lowest and highest": any(
-            len(span) not in (0, 2) or span != sorted(span) for span in spans
-        ),
-        "expect.dev_perplexity and dev_bleu must have as many numbers as dev_steps": any(
-            len(curve) not in (0, len(expect.dev_steps)) for curve in curves
-        ),
-    }
-    return [complaint for complaint, is_so in wrong.items() if is_so]
+def _contradictions(recipe: Recipe) -> Iterator[str]:
+    """Yield complaints about settings that are valid alone and wrong together."""
+    corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
+    if recipe.averaging.last > recipe.training.keep_checkpoints:
+        yield "averaging.last is larger than training.keep_checkpoints"
+    if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
+        yield "model.d_model must be even for sinusoidal positions"
+    if len(corpus.train_src) != len(corpus.train_tgt):
+        yield "corpus.train_src and corpus.train_tgt must name as many files"
+    if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
+        yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
+    curves = expect.dev_perplexity, expect.dev_bleu
+    if steps != sorted(set(steps)) or any(len(curve) not in (0, len(steps)) for curve in curves):
+        yield "expect.dev_steps must rise, and dev_perplexity and dev_bleu have as many numbers"
 
 
 def _corpus_name(values: dict[str, Any]) -> Any:
@@ -247,7 +241,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
     values = merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
     try:
         recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
-        errors = _contradictions(recipe)
+        errors = list(_contradictions(recipe))
     except ValidationError as invalid:
         errors = [_complaint(error) for error in invalid.errors()]
     if errors:

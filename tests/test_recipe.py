@@ -107,7 +107,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("expect: {bleu: 30}", "two numbers"),
         ("expect: {pairs: [30, 20]}", "expect.pairs and expect.bleu must be two numbers"),
         ("expect: {dev_steps: [600, 300]}", "dev_steps must rise"),
-        ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu must have as many"),
+        ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
         # YAML that is no recipe
         ("training:\n  steps: 5\ntraining:\n  seed: 6", "line 3 is not valid YAML: key 'training' occurs twice"),
         ("name: !!python/object/apply:os.system ['touch pwned']", "name must be a valid string, not \"['touch pwned"),
