@@ -171,11 +171,6 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Monk
     assert names(tmp_path) == ["best.json"]
 
 
-def test_free_space_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
-    free = artefact.free_megabytes(tmp_path)
-    assert artefact.free_megabytes(tmp_path / "not" / "yet") == pytest.approx(free, rel=0.1)
-
-
 def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
     child = FORK.Process(target=str)
     child.start()

@@ -53,11 +53,6 @@ def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
         section.model_validate(section().model_dump())
 
 
-def test_a_corpus_knows_its_directory() -> None:
-    for name, directory in (("toy-en-de", "toy-en-de"), ("hub:owner/name", "owner-name"), ("mine", "mine")):
-        assert recipe.Corpus(name=name).directory == Path("data") / directory
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -190,6 +185,7 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     assert (toy.name, toy.src, toy.tgt, toy.tokenizer.vocabulary_size) == ("toy-en-de", "en", "de", 1000)
     own = read("corpus: {name: mine, src: fi, tgt: sv}").corpus
     assert (own.tokenizer.vocabulary_size, own.cleaning.max_ratio, own.rows) == (8000, 9.0, None)
+    assert recipe.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
 
 
 def test_every_named_corpus_goes_both_ways() -> None:
