@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nmt_cli"
 
@@ -56,8 +54,6 @@ OWNERS = {
     "numpy": {"corpus", "transformer", "translation", "scoring", "training", "interop", "reporting"},
     "torch": {"transformer", "translation", "training", "interop", "reporting"},
 }
-# Loaded before a command has said no to a wrong option: nothing heavy in them, not even inside a function.
-LIGHT = ["__main__", "cli", "errors", "recipe", "console", "artefact"]
 HEAVY = set(OWNERS) - {"yaml", "pydantic", "rich", "typer"}
 
 FORBIDDEN_MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "tarfile"}
@@ -151,10 +147,6 @@ def test_each_dependency_has_its_owner() -> None:
     assert not [i for i in libraries if not {i.module, room(i.module)} & OWNERS.get(i.library, set())]
 
 
-def test_what_every_command_loads_imports_nothing_heavy() -> None:
-    assert not [i for i in IMPORTS if i.module in LIGHT and i.library in HEAVY]
-
-
 def test_help_loads_none_of_the_heavy_dependencies() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "nmt_cli", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
@@ -186,22 +178,3 @@ def violations(source: str) -> Iterator[str]:
 
 def test_no_file_runs_data_as_code() -> None:
     assert [(name, list(violations(path.read_text()))) for name, path in FILES.items()] == [(n, []) for n in FILES]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        *("import pickle", "from pickle import loads", "def f():\n    import dill", "eval('1')", "exec(x)"),
-        *("x = torch.load(p, weights_only=True)", "from torch import load", "yaml.load(x, Loader=yaml.SafeLoader)"),
-        *("subprocess.run(c, shell=True)", "subprocess.run(c, shell=flag)", "archive.extractall(d)", "import tarfile"),
-        *("os.system('ls')", "np.load(p, allow_pickle=True)", "load_dataset(n, trust_remote_code=True)"),
-        "text.splitlines()",
-    ],
-)
-def test_the_gate_catches(source: str) -> None:
-    assert list(violations(source))
-
-
-def test_the_gate_lets_harmless_code_pass() -> None:
-    harmless = "import re, json\nmodel.eval()\nre.compile('x')\nsubprocess.run([a])\nyaml.safe_load(x)"
-    assert not list(violations(harmless))
