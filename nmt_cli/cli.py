@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.exceptions import TyperException
 
-from nmt_cli import __version__, console
+import nmt_cli
+from nmt_cli import console
 from nmt_cli.errors import MissingError, UsageError
 
 app = typer.Typer(
@@ -61,7 +62,6 @@ Precision = Literal["auto", "fp32", "bf16", "int8"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, _option("No progress and no log lines", "--quiet", "-q")]
 
-
 METRICS = (
     "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first one gates. Default: bleu, chrf, "
     "and paper-bleu for German and French"
@@ -75,7 +75,7 @@ CORPORA = (
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, _option("Print the version", "--version")] = False) -> None:
     if version:
-        typer.echo(f"nmt {__version__}")
+        typer.echo(f"nmt {nmt_cli.__version__}")
         raise typer.Exit
 
 
@@ -254,12 +254,9 @@ def score(
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as command
 
-    options = _build(command.ScoreOptions, locals(), "model", "command", "parsing")
-    lines = None
+    options, lines = _build(command.ScoreOptions, locals(), "model", "command", "parsing"), None
     if model is not None:
-        from nmt_cli.translation.translator import Translator
-
-        with Translator(model) as translator:
+        with nmt_cli.Translator(model) as translator:
             lines = [translation.text for translation in translator.translate(command.source_lines(options))]
     evaluate = parsing.evaluate if parsing.wanted(options) else command.evaluate
     return command.print_report(evaluate(options, lines), options.format)
@@ -291,9 +288,9 @@ def doctor(
 
     Lists what went wrong, the most serious first, and what to do. The exit code is 0 whatever is listed.
     """
-    from nmt_cli.reporting.doctor import doctor as go
+    from nmt_cli.reporting import doctor as command
 
-    go(run, data, hypothesis, reference, as_json)
+    command.doctor(run, data, hypothesis, reference, as_json)
 
 
 @app.command()

@@ -68,11 +68,9 @@ FORBIDDEN_METHODS = {"extractall", "load_checkpoint_in_model", "load_state", "sp
 
 
 class Import(NamedTuple):
-    """`module` imports `target`; top: as soon as it is imported itself; ours: the module of this package, or ""."""
+    """`module` imports from `library`; ours: the module of this package, or ""."""
 
     module: str
-    target: str
-    top: bool
     library: str
     ours: str
 
@@ -81,22 +79,13 @@ def room(module: str) -> str:
     return module.split(".")[0]
 
 
-def nodes(tree: ast.AST, top: bool = True) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield every node and whether it runs when the module is imported."""
-    for child in ast.iter_child_nodes(tree):
-        yield child, top
-        inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        inner |= isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
-        yield from nodes(child, top and not inner)
-
-
 # Every module by its dotted name inside the package: "corpus.store"; a room's own file is "corpus".
 FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path for path in PACKAGE.rglob("*.py")}
 FILES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 
 
 def imports_of(name: str) -> Iterator[Import]:
-    for node, top in nodes(ast.parse(FILES[name].read_text())):
+    for node in ast.walk(ast.parse(FILES[name].read_text())):
         if isinstance(node, ast.Import):
             targets = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -108,7 +97,7 @@ def imports_of(name: str) -> Iterator[Import]:
             continue
         for target in targets:
             library, _, inner = target.partition(".")
-            yield Import(name, target, top, library, (inner or "__init__") if library == "nmt_cli" else "")
+            yield Import(name, library, (inner or "__init__") if library == "nmt_cli" else "")
 
 
 IMPORTS = [item for name in FILES for item in imports_of(name)]
@@ -159,7 +148,7 @@ def test_help_loads_none_of_the_heavy_dependencies() -> None:
 
 def violations(source: str) -> Iterator[str]:
     """Yield what a source file does that no file of this package may do."""
-    for node, _ in nodes(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (f"imports {a.name}" for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES)
         elif isinstance(node, ast.ImportFrom):
