@@ -50,7 +50,6 @@ def json_bytes(value: Any) -> bytes:
 
 
 def sync(path: Path) -> None:
-    """Force a file's or directory's content to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -17,7 +17,6 @@ def set_quiet(quiet: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Print one log line."""
     if not _quiet and sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
 

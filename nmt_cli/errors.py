@@ -7,9 +7,7 @@ BROKEN_PIPE = 141  # SIGPIPE
 TERMINATED = 143  # SIGTERM, after saving
 
 
-class NmtError(Exception):
-    """An error the user can act on: one line saying what, where, why and what to do."""
-
+class NmtError(Exception):  # what a user can act on: one line saying what, where, why and what to do
     exit_code = 1
 
 

@@ -173,9 +173,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = _Loader(path.read_bytes()).get_single_data() or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{line} is not valid YAML: {str(problem)[:120]}") from None
+        raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(values, dict):
         raise UsageError(f"{path} must be a mapping of keys to values")
     return values
@@ -282,8 +280,9 @@ def load_stored(path: Path) -> Recipe:
         if unknown := set(values.get("model") or ()) - set(Model.model_fields):
             raise UsageError(f"{path}: unknown settings of the model: {', '.join(sorted(unknown))}")
     except UsageError as error:
-        advice = f"A newer nmt than this one ({__version__}) wrote it, so update nmt; or it was edited"
-        raise DataError(f"{error}. {advice}") from None
+        raise DataError(
+            f"{error}. A newer nmt than this one ({__version__}) wrote it: update; or it was edited"
+        ) from None
     return recipe
 
 

@@ -35,6 +35,8 @@ class ReproduceOptions:
 
 def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | None = None) -> int:
     """Play a recipe from raw text to its scores; under `accelerate launch` all train, the first does the rest."""
+    from nmt_cli.training import checkpoints
+    from nmt_cli.training.average import average
     from nmt_cli.training.train import TrainOptions, train
 
     start = time.monotonic()
@@ -54,22 +56,14 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
     code = train(settings, TrainOptions(options.data, options.run))
     if code or not main:
         return code
-    _average(settings, options.run)
+    saved = checkpoints.regular(checkpoints.steps_in(options.run), settings.training.checkpoint_every)
+    if last := min(settings.averaging.last, len(saved)):
+        model, steps = average(options.run, last, None)
+        say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
     run = read_run(options.run, options.data)
     _score(run, _translate(run), rows or _bleu_rows)
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
-
-
-def _average(settings: recipe.Recipe, run: Path) -> None:
-    from nmt_cli.training import checkpoints
-    from nmt_cli.training.average import average
-
-    saved = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
-    last = min(settings.averaging.last, len(saved))
-    if last:
-        model, steps = average(run, last, None)
-        say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
 
 
 def _translate(run: RunFiles) -> dict[str, list[str]]:

@@ -99,15 +99,6 @@ def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, 
     assert not (tmp_path / "data" / "mine").exists()
 
 
-def test_score_gate(nmt: Nmt, tmp_path: Path) -> None:
-    (tmp_path / "hyp").write_text("the cat sat on the mat\n")
-    (tmp_path / "ref").write_text("a dog lay under a tree\n")
-    assert nmt("score", "hyp", "--reference", "hyp", "--fail-under", "99")[0] == 0
-    code, _, err = nmt("score", "hyp", "--reference", "ref", "--fail-under", "99")
-    assert code == 1
-    assert "gate failed" in err
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [

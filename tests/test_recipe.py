@@ -104,10 +104,13 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("expect: {dev_steps: [600, 300]}", "dev_steps must rise"),
         ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
         # YAML that is no recipe
-        ("training:\n  steps: 5\ntraining:\n  seed: 6", "line 3 is not valid YAML: key 'training' occurs twice"),
+        (
+            "training:\n  steps: 5\ntraining:\n  seed: 6",
+            "not valid YAML: key 'training' occurs twice in \"<byte string>\", line 3",
+        ),
         ("name: !!python/object/apply:os.system ['touch pwned']", "name must be a valid string, not \"['touch pwned"),
-        ("name: &a [*a]", "line 1 is not valid YAML"),
-        ("name: a\nmodel: {norm", "line 2 is not valid YAML"),
+        ("name: &a [*a]", "not valid YAML: found unconstructable"),
+        ("name: a\nmodel: {norm", "line 2"),
         ("--- {}\n--- {}", "not valid YAML"),
         ("? [a, b]\n: c", "not valid YAML"),
         ("name: " + "[" * 5000, "not valid YAML"),
