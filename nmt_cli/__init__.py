@@ -1,11 +1,4 @@
-"""nmt: the Transformer of *Attention Is All You Need* as a command-line translation suite.
-
-from nmt_cli import Translator
-
-with Translator("runs/toy/model") as translator:
-    for translation in translator.translate(["A dog runs."]):
-        print(translation.text)
-"""
+"""The Transformer of *Attention Is All You Need*: a command line, and `from nmt_cli import Translator`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +10,8 @@ __all__ = ["Translator", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import Translator, and torch with it, when it is first asked for."""
     if name != "Translator":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nmt_cli.translation.translator import Translator
+    from nmt_cli.translation import translator  # and torch with it
 
-    return Translator
+    return translator.Translator

@@ -5,7 +5,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from types import FrameType
+from typing import Any
 
 from nmt_cli.errors import BROKEN_PIPE, INTERRUPTED, TERMINATED, NmtError, from_os_error, printable
 
@@ -14,18 +14,17 @@ class _Terminated(BaseException):
     """SIGTERM, raised so that temporary files are removed on the way out."""
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
+def _terminate(_number: int, _frame: Any) -> None:
     raise _Terminated
 
 
 def _command() -> int:
-    from nmt_cli.cli import run
+    from nmt_cli import cli
 
-    return run()
+    return cli.run()
 
 
 def _exit_code(work: Callable[[], int | None]) -> int:
-    """Do `work`, print what failed on one line, and return the exit code."""
     try:
         return work() or 0
     except SystemExit as leaving:

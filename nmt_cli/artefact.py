@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -23,11 +22,10 @@ from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-HOST = re.sub(r"\W", "_", socket.gethostname())  # a directory may be shared by several hosts
+HOST = socket.gethostname()  # a directory may be shared by several hosts
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -38,25 +36,20 @@ def digest(value: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a missing file is a MissingError, anything else that is no object a DataError."""
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise MissingError(f"{path} is missing") from None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} is damaged: it is not a JSON object")
-    return value
+    """Read a JSON object, or raise a MissingError or a DataError."""
+    if not path.exists():
+        raise MissingError(f"{path} is missing")
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(value := json.loads(path.read_bytes()), dict):
+            return value
+    raise DataError(f"{path} is damaged: it is not a JSON object")
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as readable UTF-8 JSON with a final newline."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def sync(path: Path) -> None:
-    """Force a file's or directory's content to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -94,28 +87,16 @@ def open_to_others(path: Path) -> None:
 
 
 def beside(path: Path, before: str, after: str = "") -> Path:
-    """Return a name made from that of `path`, in the same directory; also of ".", which has no name to pathlib."""
-    named = path if path.name else path.absolute()
-    return named.with_name(f"{before}{named.name}{after}")
+    path = path if path.name else path.absolute()  # "." has no name to pathlib
+    return path.with_name(f"{before}{path.name}{after}")
 
 
 def _temporary(path: Path) -> Path:
     return beside(path, ".tmp-", f"-{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def _clear_temporaries(parent: Path) -> None:
-    """Remove what processes of this host that are gone left half-written in `parent`."""
-    for entry in parent.glob(f".tmp-*-{HOST}-*-*"):
-        try:
-            os.kill(int(entry.name.split("-")[-2]), 0)
-        except ProcessLookupError:
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
-        except (ValueError, PermissionError):
-            continue  # not a name of ours, or a live process of another user
-
-
 def replace_file(path: Path, data: bytes) -> None:
-    """Give `path` new content in one step: a reader sees the old bytes or the new ones."""
+    """Replace a file in one step: a reader sees the old bytes or the new ones."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory. Name a file in it")
     temporary = _temporary(path)
@@ -144,13 +125,12 @@ def restore(target: Path) -> None:
 
 
 def _commit(stage: Path, target: Path, overwrite: bool) -> None:
-    """Give `stage` the name `target`; an old artefact of this name steps aside until the new one is there."""
     aside = beside(target, ".old-")
     while stage.exists():
         if target.exists() and not overwrite:
             raise OutputError(f"{target} was created by another process meanwhile")
         try:
-            if target.exists():
+            if target.exists():  # it steps aside until the new one is there
                 remove_tree(aside)
                 target.rename(aside)
             stage.rename(target)
@@ -164,15 +144,18 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def staged(target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty directory to fill; on leaving, describe it and commit it as `target` by one rename.
-
-    `entries` go into the manifest and may be filled until the block ends. A loader asks for the `kind` by name.
-    """
+    """Yield a directory to fill; then commit it as `target`, with `entries` (as they are by then) in its manifest."""
     restore(target)
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
     make_directory(target.parent)
-    _clear_temporaries(target.parent)
+    for entry in target.parent.glob(f".tmp-*-{HOST}-*-*"):
+        try:
+            os.kill(int(entry.name.split("-")[-2]), 0)
+        except ProcessLookupError:  # who wrote it is gone
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        except PermissionError:
+            continue  # alive, of another user
     stage = _temporary(target)
     stage.mkdir()
     try:
@@ -213,16 +196,15 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
 
 @contextlib.contextmanager
 def locked(directory: Path, what: str) -> Iterator[None]:
-    """Hold `directory` for this process alone, else raise BusyError; the lock dies with the process."""
+    """Hold `directory` for this process alone, until it ends; else raise BusyError."""
     make_directory(directory)
     with (directory / ".lock").open("a+") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             file.seek(0)
-            holder = file.read(200).strip() or "another process"
-            raise BusyError(f"{what} {directory} is in use by {holder}. Wait for it or choose another place") from None
+            raise BusyError(f"{what} {directory} is in use by {file.read()}. Wait or choose another place") from None
         file.truncate(0)
-        file.write(f"host {socket.gethostname()}, process {os.getpid()}, since {time.strftime('%F %T')}")
+        file.write(f"host {HOST}, process {os.getpid()}, since {time.strftime('%F %T')}")
         file.flush()
         yield

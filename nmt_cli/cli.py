@@ -4,24 +4,22 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.exceptions import TyperException
 
-from nmt_cli import __version__, console
+import nmt_cli
+from nmt_cli import console
 from nmt_cli.errors import MissingError, UsageError
 
 app = typer.Typer(
-    name="nmt",
     help="Train, evaluate and run the Transformer of “Attention Is All You Need”: raw text in, raw text out.",
     epilog="Start with: nmt reproduce recipes/toy.yaml",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Options = TypeVar("Options")
 
 
 def run() -> int:
@@ -40,10 +38,8 @@ def _option(text: str, *names: str, default: str | None = None, panel: str | Non
     return typer.Option(*names, help=text, show_default=default or True, rich_help_panel=panel, **other)
 
 
-def _build(kind: type[Options], parameters: dict[str, Any], *others: str) -> Options:
-    """Make a dataclass of options from a command's parameters, `others` left out; None leaves a field its default."""
-    if stray := parameters.keys() - kind.__annotations__ - set(others):
-        raise TypeError(f"{kind.__name__} has no field for {stray}")
+def _build(kind: Any, parameters: dict[str, Any], *others: str) -> Any:
+    """Make a dataclass from a command's parameters but for `others`; None leaves a field its default."""
     chosen = {name: value for name, value in parameters.items() if name not in others and value is not None}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
@@ -61,22 +57,10 @@ Data = Annotated[Path | None, _directory("The prepared corpus", default="data/CO
 RunDirectory = Annotated[Path | None, _directory("The run", "--run-dir", "--run", default="runs/RECIPE")]
 Mirror = Annotated[Path | None, _directory("Take a named corpus' files from here instead of the network")]
 Workers = Annotated[int | None, _number("Processes", default="one per core", min=1)]
+Quantization = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["auto", "fp32", "bf16", "int8"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, _option("No progress and no log lines", "--quiet", "-q")]
-
-
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(f"nmt {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[bool, _option("Print the version", "--version", callback=_version, is_eager=True)] = False,
-) -> None:
-    """Root options."""
-
 
 METRICS = (
     "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first one gates. Default: bleu, chrf, "
@@ -88,12 +72,17 @@ CORPORA = (
 )
 
 
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, _option("Print the version", "--version")] = False) -> None:
+    if version:
+        typer.echo(f"nmt {nmt_cli.__version__}")
+        raise typer.Exit
+
+
 @app.command()
 def prepare(
     corpus: Annotated[str | None, typer.Argument(help=CORPORA)] = None,
-    src: Annotated[
-        list[str] | None, _file("Your training text (repeatable); of hub data: language key or column")
-    ] = None,
+    src: Annotated[list[str] | None, _file("Your training text (repeatable); of hub data: key or column")] = None,
     tgt: Annotated[list[str] | None, _file("The same for the target side")] = None,
     dev_src: Annotated[str | None, _file("Development text, source side", "--valid-src")] = None,
     dev_tgt: Annotated[str | None, _file("Development text, target side", "--valid-tgt")] = None,
@@ -111,10 +100,7 @@ def prepare(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Turn raw text into training ids.
-
-    Download, clean, learn subwords, encode, and report what was dropped and why.
-    """
+    """Turn raw text into training ids: download, clean, learn subwords, encode."""
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
 
@@ -122,8 +108,7 @@ def prepare(
     files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
     what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
     settings = choose(corpus, what, out, set_ or [])
-    out = out or settings.directory
-    options = command.PrepareOptions(mirror, workers, overwrite, dry_run, strict)
+    out, options = out or settings.directory, command.PrepareOptions(mirror, workers, overwrite, dry_run, strict)
     command.prepare(_as_text(settings, out), out, options)
 
 
@@ -164,6 +149,8 @@ def average_checkpoints(
     out: Annotated[Path | None, _directory("The model", default="RUN/model")] = None,
 ) -> None:
     """Average a run's last checkpoints."""
+    if not (run / "recipe.yaml").exists():  # said before torch is imported
+        raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")
     from nmt_cli.training.average import average
 
     model, steps = average(run, last, out)
@@ -176,16 +163,14 @@ def translate(
     input: Annotated[Path | None, _file("Lines to translate", "--input", "-i", default="stdin")] = None,
     output: Annotated[Path | None, _file("Appears when complete", "--output", "-o", default="stdout")] = None,
     models: Annotated[list[Path] | None, _model("The model; repeat it for an ensemble", "--model")] = None,
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16", "int8"], _option("Arithmetic; auto: int8 on CPUs made for it")
-    ] = "auto",
+    precision: Annotated[Precision, _option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
     workers: Annotated[int | None, _number("Processes", default="one per core, or per GPU", min=1)] = None,
     strict: Annotated[bool, _option("Refuse input that is not UTF-8", "--strict")] = False,
     quiet: Quiet = False,
     beam: Annotated[int | None, _search("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, _search("Length penalty", min=0)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
-    split: Annotated[Literal["auto", "off"], _option("Cutting long lines at sentence ends", panel="Search")] = "auto",
+    split: Annotated[Literal["auto", "off"], _search("Cutting long lines at sentence ends", metavar=None)] = "auto",
     prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
     score_pairs: Annotated[Path | None, _file("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", metavar=None)] = False,
@@ -196,7 +181,6 @@ def translate(
     format: Annotated[Literal["text", "jsonl"], _output("jsonl: with scores, subwords and n-best")] = "text",
     n_best: Annotated[int, _output("Hypotheses printed per line", metavar="N", min=1)] = 1,
     alignments: Annotated[bool, _output("Add word alignments", "--alignments")] = False,
-    attention: Annotated[Path | None, _output("Write all attention weights (safetensors)", metavar="FILE")] = None,
 ) -> int:
     """Translate lines of text.
 
@@ -266,19 +250,13 @@ def score(
     fail_under: Annotated[float | None, _gate("Exit with 1 if the first metric is below N", metavar="N")] = None,
     fail_if_worse: Annotated[bool, _gate("Exit with 1 if worse than --baseline, p < 0.05", "--fail-if-worse")] = False,
 ) -> int:
-    """Score translations; gate a CI job.
-
-    sacreBLEU and chrF with their signatures, BLEU as the paper computed it, and F1 of the brackets of trees.
-    """
+    """Score translations; gate a CI job."""
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as command
 
-    options = _build(command.ScoreOptions, locals(), "model", "command", "parsing")
-    lines = None
+    options, lines = _build(command.ScoreOptions, locals(), "model", "command", "parsing"), None
     if model is not None:
-        from nmt_cli.translation.translator import Translator
-
-        with Translator(model) as translator:
+        with nmt_cli.Translator(model) as translator:
             lines = [translation.text for translation in translator.translate(command.source_lines(options))]
     evaluate = parsing.evaluate if parsing.wanted(options) else command.evaluate
     return command.print_report(evaluate(options, lines), options.format)
@@ -291,10 +269,7 @@ def report(
     out: Annotated[Path | None, _file("The page", default="RUN/report.html")] = None,
     data: Data = None,
 ) -> None:
-    """Write a run's report as one HTML page.
-
-    Data, model, curves, samples and scores, in one file that asks for nothing from anywhere.
-    """
+    """Write a run's report as one HTML page."""
     from nmt_cli.parsing.score import evaluate as score_trees
     from nmt_cli.reporting.report import report as go
 
@@ -311,12 +286,11 @@ def doctor(
 ) -> None:
     """Say why a run's BLEU is low.
 
-    Lists what does not belong together or went wrong, the most serious first, and what to do. The exit code is 0
-    whatever is listed, and another only if the run cannot be read.
+    Lists what went wrong, the most serious first, and what to do. The exit code is 0 whatever is listed.
     """
-    from nmt_cli.reporting.doctor import doctor as go
+    from nmt_cli.reporting import doctor as command
 
-    go(run, data, hypothesis, reference, as_json)
+    command.doctor(run, data, hypothesis, reference, as_json)
 
 
 @app.command()
@@ -329,10 +303,7 @@ def attend(
     layer: Annotated[int | None, _number("Layer shown first", default="the last", min=1)] = None,
     head: Annotated[int | None, _number("Head shown first", default="the sharpest", min=1)] = None,
 ) -> int:
-    """Show where each head looks.
-
-    Writes a page with all heads of all layers for the text and its translation, and draws one head in the terminal.
-    """
+    """Show where each head looks: all on a page, one in the terminal."""
     from nmt_cli.reporting import attend as command
 
     return command.attend(text, _build(command.AttendOptions, locals(), "text", "command"))
@@ -343,9 +314,7 @@ def export(
     model: Annotated[Path, typer.Argument(help="A model directory, or a run such as runs/base")],
     to: Annotated[Literal["hf", "ctranslate2"], _option("hf is transformers")],
     out: Annotated[Path, _directory("The new directory")],
-    quantization: Annotated[
-        Literal["float32", "bfloat16", "int8"] | None, _option("For ctranslate2", default="float32")
-    ] = None,
+    quantization: Annotated[Quantization | None, _option("For ctranslate2", default="float32")] = None,
     lines: Annotated[Path | None, _file("Sentences to compare on", default="the corpus's dev set")] = None,
 ) -> int:
     """Hand a model to another toolkit, with proof.
@@ -362,19 +331,16 @@ def import_(
     source: Annotated[Path, typer.Argument(metavar="HF_DIR", help="A Marian model of transformers (OPUS-MT)")],
     out: Annotated[Path, _directory("The new model directory")],
 ) -> None:
-    """Bring a Marian model of transformers here.
-
-    The result runs in nmt translate and can be trained further (training.init_from).
-    """
+    """Bring a Marian model of transformers here."""
     from nmt_cli.interop.import_ import import_marian
 
     import_marian(source, out)
 
 
 def _as_text(corpus: Any, data: Path) -> Any:
-    """Return the corpus section, of trees as one of plain text files beside `data`."""
-    if corpus.format == "text":
-        return corpus
-    from nmt_cli.parsing.trees import linearise
+    """Return the corpus section; that of trees as one of plain text files beside `data`."""
+    if corpus.format == "trees":
+        from nmt_cli.parsing.trees import linearise
 
-    return linearise(corpus, Path(f"{data}-text"))
+        return linearise(corpus, Path(f"{data}-text"))
+    return corpus

@@ -17,7 +17,6 @@ def set_quiet(quiet: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Print one log line."""
     if not _quiet and sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
 
@@ -28,17 +27,12 @@ def warn(text: str) -> None:
         print(f"nmt: warning: {printable(text, 400)}", file=sys.stderr, flush=True)
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, soft_wrap=True)
-
-
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: the first column is text, the others are aligned right."""
     if _quiet or sys.stderr is None:
         return
     from rich import box
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -47,19 +41,16 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         grid.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(escape(printable(cell, 1000)) for cell in row))
-    _console().print(grid)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(grid)
 
 
 def duration(seconds: float) -> str:
     """Return a length of time as people write it: 42 s, 3 min 05 s, 2 h 10 min, 3 d 4 h."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    minutes, whole = divmod(max(0, round(seconds)), 60)
+    if minutes < 60:
+        return f"{minutes} min {whole:02} s" if minutes else f"{whole} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 class Progress:
@@ -74,11 +65,12 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if not self.plain:
+            from rich.console import Console
             from rich.progress import Progress, TextColumn
 
             columns = *Progress.get_default_columns(), TextColumn("{task.fields[text]}", markup=False)
             # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
-            self._live = Progress(*columns, console=_console(), redirect_stdout=False, transient=True)
+            self._live = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, transient=True)
             self._live.add_task(self.what, total=self.total, completed=self.done, text="")
             self._live.start()
         return self

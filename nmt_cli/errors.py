@@ -1,7 +1,4 @@
-"""Everything that can go wrong for a user, with the exit code a scheduler can act on.
-
-Exit codes follow sysexits.h where one fits. Only 69, 74, 75 and 143 are worth an automatic retry.
-"""
+"""What can go wrong for a user, with exit codes of sysexits.h: 69, 74, 75 and 143 are worth an automatic retry."""
 
 import errno
 
@@ -10,9 +7,7 @@ BROKEN_PIPE = 141  # SIGPIPE
 TERMINATED = 143  # SIGTERM, after saving
 
 
-class NmtError(Exception):
-    """An error the user can act on: one line saying what, where, why and what to do."""
-
+class NmtError(Exception):  # what a user can act on: one line saying what, where, why and what to do
     exit_code = 1
 
 
@@ -49,7 +44,7 @@ class BusyError(NmtError):  # another process holds the directory; retry later
 
 
 def printable(text: object, limit: int = 300) -> str:
-    """Return `text` on one line, control characters escaped, at most `limit` characters long."""
+    """Return `text` on one line, control characters escaped, cut to `limit` characters."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -62,6 +57,4 @@ def from_os_error(error: OSError) -> NmtError:
         return MissingError(f"cannot read{where}: {cause}. Check the path")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST):
         return OutputError(f"cannot create or open{where}: {cause}. Choose another place or change its permissions")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StorageError(f"cannot write{where}: {cause}. Free some space and run the same command again")
-    return StorageError(f"input or output failed{where}: {cause}. Run the same command again")
+    return StorageError(f"cannot read or write{where}: {cause}. Free some space if it is full, and try again")

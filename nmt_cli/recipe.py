@@ -1,7 +1,4 @@
-"""The recipe: every setting of a run with its type, range and default (those of the paper's base model).
-
-A value is read by its setting's type, never by YAML's guess (PyYAML reads `3e-4` as text and `no` as False).
-"""
+"""Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -13,7 +10,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from nmt_cli import __version__
-from nmt_cli.console import warn
 from nmt_cli.errors import DataError, MissingError, UsageError
 
 
@@ -32,9 +28,7 @@ class Section(BaseModel):
         return [value] if is_list and not isinstance(value, list) else value
 
 
-class Cleaning(Section):
-    """What `prepare` repairs or drops. Training pairs that occur in dev or test are always dropped."""
-
+class Cleaning(Section):  # what `prepare` repairs or drops; pairs that occur in dev or test are always dropped
     unescape: bool = Field(True, description="undo HTML entities once (&amp; -> &)")
     max_tokens: int | None = Field(250, ge=1, description="longest side, in subwords; longer pairs are dropped")
     max_ratio: float | None = Field(9.0, ge=1, description="largest ratio of the two lengths in subwords (9: Moses)")
@@ -43,16 +37,12 @@ class Cleaning(Section):
     check_script: bool = Field(True, description="drop pairs with a side mostly in another script than its language's")
 
 
-class Tokenizer(Section):
-    """The joint SentencePiece BPE model."""
-
+class Tokenizer(Section):  # the joint SentencePiece BPE model
     vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="tokens, both languages together")
     file: str | None = Field(None, description="reuse this model file instead of training one")
 
 
-class Corpus(Section):
-    """Where the text comes from. A named corpus brings its own defaults (`nmt prepare --help` lists them)."""
-
+class Corpus(Section):  # where the text comes from; a named corpus brings its own defaults
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
     format: Literal["text", "trees"] = Field("text", description="trees: files of Penn Treebank trees, for parsing")
@@ -76,9 +66,7 @@ class Corpus(Section):
         return Path("data") / str(self.name).removeprefix("hub:").replace("/", "-")
 
 
-class Model(Section):
-    """The Transformer (section 3 of the paper). The defaults are the base model."""
-
+class Model(Section):  # the Transformer (section 3 of the paper); the defaults are the base model
     num_layers: int = Field(6, ge=1, le=1000, description="layers in the encoder and in the decoder (N)")
     d_model: int = Field(512, ge=2, le=65536, description="width of the residual stream")
     d_ff: int = Field(2048, ge=1, le=1 << 20, description="inner width of the feed-forward sub-layers")
@@ -94,9 +82,7 @@ class Model(Section):
     activation: Literal["relu", "swish", "gelu"] = Field("relu", description="of the feed-forward sub-layers")
 
 
-class Training(Section):
-    """How the model is trained (section 5)."""
-
+class Training(Section):  # how the model is trained (section 5)
     steps: int = Field(100_000, ge=1, description="steps of the optimiser in all")
     max_hours: float | None = Field(None, ge=0, description="stop after this many hours of training")
     tokens_per_step: int = Field(25_000, ge=1, description="source tokens and target tokens, of each, on average")
@@ -120,24 +106,18 @@ class Training(Section):
     init_from: str | None = Field(None, description="model directory to start from (fine-tuning)")
 
 
-class Averaging(Section):
-    """Checkpoint averaging (section 6.1: the last 5 for base, 20 for big)."""
-
+class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
     last: int = Field(5, ge=1, description="checkpoints averaged")
 
 
-class Decoding(Section):
-    """Search (section 6.1)."""
-
+class Decoding(Section):  # search (section 6.1)
     beam: int = Field(4, ge=1, le=1000, description="hypotheses kept per sentence; 1 is greedy search")
     alpha: float = Field(0.6, ge=0, le=10, description="length penalty ((5 + length) / 6) ^ alpha")
     extra_length: int = Field(50, ge=1, le=100_000, description="longest output: source length plus this many tokens")
     split: bool = Field(True, description="cut long lines at sentence ends, retry empty or looping output in halves")
 
 
-class Expect(Section):
-    """What the recipe should give, and according to whom. Compared by `train` and `reproduce`."""
-
+class Expect(Section):  # what the recipe should give, and according to whom; compared by `train` and `reproduce`
     pairs: list[int] = Field([], description="fewest and most plausible training pairs after cleaning")
     parameters: int | None = Field(None, ge=1, description="trainable numbers")
     dev_steps: list[int] = Field([], description="steps after which the dev figures below are known, rising")
@@ -150,9 +130,7 @@ class Expect(Section):
     source: str | None = Field(None, description="where these numbers come from")
 
 
-class Recipe(Section):
-    """All settings of one run."""
-
+class Recipe(Section):  # all settings of one run
     name: str = Field("", description="name of the run; default: the file's name")
     corpus: Corpus = Corpus()
     model: Model = Model()
@@ -195,16 +173,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = _Loader(path.read_bytes()).get_single_data() or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{line} is not valid YAML: {str(problem)[:120]}") from None
+        raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(values, dict):
         raise UsageError(f"{path} must be a mapping of keys to values")
     return values
 
 
 def _find(path: Path, beside: Path = Path()) -> Path:
-    """Return the recipe file: in `beside`, of this path, else the package's own."""
     package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
     for candidate in (beside / path, path, package / path, package.parent / path):
         if candidate.is_file():
@@ -222,14 +197,12 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keys(values: dict[str, Any], section: str = "") -> Iterator[str]:
-    """Yield the dotted path of every key."""
     for name, value in values.items():
         yield section + name
         yield from _keys(value, f"{section}{name}.") if isinstance(value, dict) else ()
 
 
 def _complaint(error: Any) -> str:
-    """Return one of pydantic's errors in the words of a recipe."""
     path = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         keys, name = list(_keys(to_plain(Recipe()))), path.rpartition(".")[2]
@@ -242,21 +215,18 @@ def _complaint(error: Any) -> str:
 
 def _contradictions(recipe: Recipe) -> Iterator[str]:
     """Yield complaints about settings that are valid alone and wrong together."""
-    corpus, expect = recipe.corpus, recipe.expect
+    corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
     if recipe.averaging.last > recipe.training.keep_checkpoints:
-        yield "averaging.last is larger than training.keep_checkpoints: what it averages would be gone"
+        yield "averaging.last is larger than training.keep_checkpoints"
     if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
     if len(corpus.train_src) != len(corpus.train_tgt):
         yield "corpus.train_src and corpus.train_tgt must name as many files"
-    if expect.dev_steps != sorted(set(expect.dev_steps)):
-        yield "expect.dev_steps must rise"
-    for name, span in (("pairs", expect.pairs), ("bleu", expect.bleu)):
-        if len(span) not in (0, 2) or span != sorted(span):
-            yield f"expect.{name} must be two numbers: lowest and highest"
-    for name, curve in (("dev_perplexity", expect.dev_perplexity), ("dev_bleu", expect.dev_bleu)):
-        if len(curve) not in (0, len(expect.dev_steps)):
-            yield f"expect.{name} must have as many numbers as expect.dev_steps"
+    if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
+        yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
+    curves = expect.dev_perplexity, expect.dev_bleu
+    if steps != sorted(set(steps)) or any(len(curve) not in (0, len(steps)) for curve in curves):
+        yield "expect.dev_steps must rise, and dev_perplexity and dev_bleu have as many numbers"
 
 
 def _corpus_name(values: dict[str, Any]) -> Any:
@@ -294,8 +264,6 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     values = _read_yaml(path)
     if base := values.pop("base", None):
         lower = _read_yaml(_find(Path(str(base)), path.parent))
-        if "base" in lower:
-            raise UsageError(f"{path}: its base {base} has a base itself; name the lowest one and repeat what changes")
         if _corpus_name(values) not in (None, _corpus_name(lower)):
             lower.pop("expect", None)  # figures of other text
         values = merge(lower, values)
@@ -305,21 +273,16 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def load_stored(path: Path) -> Recipe:
-    """Read the recipe of a run or a model, which another version of nmt may have written.
-
-    Unknown settings are ignored with a warning; but those of the model, which computes something else, are a DataError.
-    """
+    """Read the recipe of a run or a model, perhaps of another version: unknown settings but the model's are ignored."""
     try:
         values = _read_yaml(path)
         recipe = from_plain(values, str(path), stored=True)
-        unknown = sorted({*_keys(values)} - {*_keys(to_plain(recipe))})
-        if any(key.startswith("model.") for key in unknown):
-            raise UsageError(f"{path}: unknown settings: {', '.join(unknown)}")
+        if unknown := set(values.get("model") or ()) - set(Model.model_fields):
+            raise UsageError(f"{path}: unknown settings of the model: {', '.join(sorted(unknown))}")
     except UsageError as error:
-        advice = f"A newer nmt than this one ({__version__}) wrote it, so update nmt; or it was edited"
-        raise DataError(f"{error}. {advice}") from None
-    if unknown:
-        warn(f"{path} has settings that nmt {__version__} does not have; they are ignored: {', '.join(unknown)}")
+        raise DataError(
+            f"{error}. A newer nmt than this one ({__version__}) wrote it: update; or it was edited"
+        ) from None
     return recipe
 
 

@@ -17,14 +17,13 @@ from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
 from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_id
 
-# Makes the lines of the table of scores, [what, expected, obtained], and a signature of how they were computed.
-Table = tuple[list[list[str]], str]
-Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], Table]
+# Makes the table of scores, lines of [what, expected, obtained], and a signature of how they were computed.
+Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], tuple[list[list[str]], str]]
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Where a reproduction reads and writes; `corpus` is prepared instead of the recipe's."""
+    """As those of the command; `corpus` is prepared instead of the recipe's."""
 
     data: Path
     run: Path
@@ -35,16 +34,18 @@ class ReproduceOptions:
 
 
 def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | None = None) -> int:
-    """Play a recipe from raw text to a score beside the expected one, and return the exit code.
-
-    Under `accelerate launch` all processes train and the first one does the rest.
-    """
+    """Play a recipe from raw text to its scores; under `accelerate launch` all train, the first does the rest."""
+    from nmt_cli.training import checkpoints
+    from nmt_cli.training.average import average
     from nmt_cli.training.train import TrainOptions, train
 
     start = time.monotonic()
     main = os.environ.get("RANK", "0") == "0"
-    if main:
-        _prepare(settings, options)
+    corpus, exists = options.corpus or settings.corpus, artefact.present(options.data)
+    by_user = exists and corpus.name not in recipe.NAMED_CORPORA and not corpus.train_src
+    if main and not by_user and not (exists and options.dry_run):
+        say(f"1/5 prepare {options.data}")
+        prepare(corpus, options.data, PrepareOptions(options.mirror, options.workers, dry_run=options.dry_run))
     if options.dry_run:
         from nmt_cli.training.estimate import dry_run
 
@@ -55,36 +56,18 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
     code = train(settings, TrainOptions(options.data, options.run))
     if code or not main:
         return code
-    _average(settings, options.run)
+    saved = checkpoints.regular(checkpoints.steps_in(options.run), settings.training.checkpoint_every)
+    if last := min(settings.averaging.last, len(saved)):
+        model, steps = average(options.run, last, None)
+        say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
     run = read_run(options.run, options.data)
     _score(run, _translate(run), rows or _bleu_rows)
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
 
 
-def _prepare(settings: recipe.Recipe, options: ReproduceOptions) -> None:
-    corpus, exists = options.corpus or settings.corpus, artefact.present(options.data)
-    if exists and (options.dry_run or (corpus.name not in recipe.NAMED_CORPORA and not corpus.train_src)):
-        return  # where the recipe brings no text of its own, the user prepared it
-    say(f"1/5 prepare {options.data}")
-    prepare(corpus, options.data, PrepareOptions(options.mirror, options.workers, dry_run=options.dry_run))
-
-
-def _average(settings: recipe.Recipe, run: Path) -> None:
-    from nmt_cli.training import checkpoints
-    from nmt_cli.training.average import average
-
-    saved = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
-    last = min(settings.averaging.last, len(saved))
-    if last < settings.averaging.last:
-        warn(f"training ended early: {last} checkpoints are averaged, not {settings.averaging.last}")
-    if last:
-        model, steps = average(run, last, None)
-        say(f"3/5 average: {model} is the mean of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}")
-
-
 def _translate(run: RunFiles) -> dict[str, list[str]]:
-    """Return the translations of dev and test; those of this very model on disk are not made again."""
+    """Return the translations of dev and test, from disk where this very model made them."""
     from nmt_cli.translation.translator import Translator
 
     if run.model is None or run.corpus is None:
@@ -107,24 +90,24 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
 
 
 def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows) -> None:
-    """Print what was expected beside what came out, and five samples."""
     settings, corpus, expect = run.settings, run.corpus, run.settings.expect
     assert corpus
-    source, references = corpus.lines("test")
     lines, signature = rows(settings, corpus, hypotheses)
     if run.validations:
         step, perplexity = run.validations[-1]["step"], run.validations[-1]["dev_perplexity"]
-        expected = dict(zip(expect.dev_steps, expect.dev_perplexity, strict=False)).get(step)
-        shown = f"{expected:g}" if expected else ""
-        lines.insert(0, [f"dev perplexity after step {step:,}", shown, f"{perplexity or math.inf:.2f}"])
+        known = {step: f"{figure:g}" for step, figure in zip(expect.dev_steps, expect.dev_perplexity, strict=False)}
+        lines.insert(0, [f"dev perplexity after step {step:,}", known.get(step, ""), f"{perplexity or math.inf:.2f}"])
     generated = " (generated text: not comparable with anything)" if corpus.manifest.get("generated") else ""
     say(f"5/5 score\n{signature}")
     table(f"{settings.name}: {corpus.manifest['name']}{generated}", ["", "expected", "obtained"], lines)
-    for i in (i * len(source) // 5 for i in range(5 if source else 0)):
-        say(f"  source      {source[i]}\n  reference   {references[i]}\n  translation {hypotheses['test'][i]}\n")
+    samples = list(zip(*corpus.lines("test"), hypotheses["test"], strict=True))
+    for source, reference, translation in samples[:: max(1, -(-len(samples) // 5))]:
+        say(f"  source      {source}\n  reference   {reference}\n  translation {translation}\n")
 
 
-def _bleu_rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> Table:
+def _bleu_rows(
+    settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]
+) -> tuple[list[list[str]], str]:
     expect, language, generated = settings.expect, settings.corpus.tgt, corpus.manifest.get("generated")
     rows, signature = [], ""
     for split, band, paper in (("dev", [], expect.paper_dev_bleu), ("test", expect.bleu, expect.paper_bleu)):
@@ -141,7 +124,7 @@ def _bleu_rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, li
             rows.append([f"{title} (tokenised, compounds split)", expected, f"{score:.2f}"])
         if split == "test":
             rows.append(["test chrF2", "", f"{corpus_chrf(lines, references)[0]:.2f}"])
-        if split == "test" and generated and settings.corpus.src == "en":
-            right, total = pronoun_accuracy(corpus.lines(split)[0], lines, references)
-            rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
+            if generated and settings.corpus.src == "en":
+                right, total = pronoun_accuracy(corpus.lines(split)[0], lines, references)
+                rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
     return rows, f"sacreBLEU {signature}"

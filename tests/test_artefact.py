@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli import __version__, artefact
-from nmt_cli.artefact import MANIFEST, digest, json_bytes, locked, read_json, replace_file, staged, verify, write_file
+from nmt_cli.artefact import MANIFEST, digest, locked, read_json, replace_file, staged, verify, write_file
 from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORK = multiprocessing.get_context("fork")
@@ -67,18 +67,6 @@ def test_an_existing_artefact_is_only_replaced_when_told(made: Path) -> None:
         assert (made / "a.bin").exists(), "the old one is whole until the new one is"
     assert (names(made), names(made.parent)) == ([MANIFEST, "new"], ["thing"])
     assert verify(made, "thing")["pairs"] == 7
-
-
-def test_a_reader_always_finds_an_artefact_while_it_is_replaced(made: Path) -> None:
-    child = FORK.Process(target=lambda: [make(made, i, overwrite=True) for i in range(40)])
-    child.start()
-    reads = 0
-    while child.is_alive():
-        reads += artefact.present(made) or (made / MANIFEST).exists()  # it steps aside for a moment and is put back
-    child.join()
-    assert (child.exitcode, bool(reads)) == (0, True)
-    assert verify(made, "thing")["steps"] == 39
-    assert names(made.parent) == ["thing"]
 
 
 def test_two_processes_making_one_artefact_do_not_mix(tmp_path: Path) -> None:
@@ -145,10 +133,8 @@ def test_what_is_no_json_object(tmp_path: Path, data: bytes) -> None:
         read_json(tmp_path / "x.json")
 
 
-def test_json_reads_back_the_same_and_digests_ignore_order(tmp_path: Path) -> None:
+def test_digests_ignore_order() -> None:
     value = {"a": [1, 2.5, None, True], "é\u2028": {"b": "\n"}}
-    replace_file(tmp_path / "x.json", json_bytes(value))
-    assert read_json(tmp_path / "x.json") == value
     assert digest(value) == digest(dict(reversed(value.items()))) != digest({**value, "one more": 1})
 
 
@@ -171,11 +157,6 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Monk
     assert names(tmp_path) == ["best.json"]
 
 
-def test_free_space_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
-    free = artefact.free_megabytes(tmp_path)
-    assert artefact.free_megabytes(tmp_path / "not" / "yet") == pytest.approx(free, rel=0.1)
-
-
 def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
     child = FORK.Process(target=str)
     child.start()
@@ -184,7 +165,7 @@ def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
     for name in (f".tmp-x-{host}-{dead}-ab12", f".tmp-a-b-{host}-{dead}-ab12"):
         (tmp_path / name / "inner").mkdir(parents=True)
     (tmp_path / f".tmp-f-{host}-{dead}-cd34").write_text("x")
-    others = [f".tmp-x-{host}-{os.getpid()}-ab12", f".tmp-x-{host}-1-ab12", f".tmp-x-{host}-notapid-ab12"]
+    others = [f".tmp-x-{host}-{os.getpid()}-ab12", f".tmp-x-{host}-1-ab12"]
     others += [f".tmp-x-elsewhere-{dead}-ab12", "model", "tmp-x-1-2", f"x.tmp-{dead}-ab"]
     for name in others:
         (tmp_path / name).mkdir()

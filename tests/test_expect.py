@@ -13,29 +13,26 @@ from nmt_cli.training.validation import off_the_curve
 CURVE = Expect(dev_steps=[300, 600], dev_perplexity=[60.0, 20.0], dev_bleu=[7.0, 22.0])
 
 
-def judged(expect: Expect, step: int, perplexity: float, bleu: float | None = None) -> str:
-    return off_the_curve(expect, step, {"dev_perplexity": perplexity, "dev_bleu": bleu}) or ""
-
-
-def test_a_run_on_its_curve_is_no_news() -> None:
-    assert judged(CURVE, 300, 62, 6.5) == judged(CURVE, 600, 24, 19.5) == judged(CURVE, 600, 5, 40) == ""
-
-
-def test_a_run_off_its_curve_is_told_by_what() -> None:
-    assert judged(CURVE, 300, 80, 6) == "dev perplexity 80.00, expected 60.00 at step 300"
-    assert judged(CURVE, 600, 20, 18) == "dev BLEU 18.0, expected 22.0 at step 600"
-    both = judged(CURVE, 600, 80, 1)
-    assert "80.00, expected 20.00" in both
-    assert "1.0, expected 22.0" in both
-    assert "expected 20.00" in judged(CURVE, 600, math.nan)
-
-
-def test_between_known_steps_the_last_one_is_the_least() -> None:
-    assert judged(CURVE, 599, 60) == ""
-    assert "step 300" in judged(CURVE, 450, 90)
-    assert "step 600" in judged(CURVE, 50_000, 60)
-    assert judged(CURVE, 299, 5000, 0) == judged(Expect(), 1000, 5000, 0) == ""  # nothing known, nothing said
-    assert judged(Expect(dev_steps=[10], dev_bleu=[20.0]), 10, 5000) == ""  # BLEU was not measured
+@pytest.mark.parametrize(
+    ("expect", "step", "perplexity", "bleu", "verdict"),
+    [
+        (CURVE, 300, 62, 6.5, None),
+        (CURVE, 600, 24, 19.5, None),
+        (CURVE, 300, 80, 6, "dev perplexity 80.00, expected 60.00 at step 300"),
+        (CURVE, 600, 20, 18, "dev BLEU 18.0, expected 22.0 at step 600"),
+        (CURVE, 600, 80, 1, "dev perplexity 80.00, expected 20.00 and dev BLEU 1.0, expected 22.0 at step 600"),
+        (CURVE, 600, math.nan, None, "dev perplexity nan, expected 20.00 at step 600"),
+        (CURVE, 599, 60, None, None),  # between known steps the last one is the least
+        (CURVE, 450, 90, None, "dev perplexity 90.00, expected 60.00 at step 300"),
+        (CURVE, 299, 5000, 0, None),  # nothing known, nothing said
+        (Expect(), 1000, 5000, 0, None),
+        (Expect(dev_steps=[10], dev_bleu=[20.0]), 10, 5000, None, None),
+    ],
+)
+def test_a_run_is_compared_with_its_curve(
+    expect: Expect, step: int, perplexity: float, bleu: float | None, verdict: str | None
+) -> None:
+    assert off_the_curve(expect, step, {"dev_perplexity": perplexity, "dev_bleu": bleu}) == verdict
 
 
 def warnings_of(capsys: pytest.CaptureFixture[str]) -> list[str]:

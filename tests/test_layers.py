@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nmt_cli"
 
@@ -16,7 +14,7 @@ PACKAGE = ROOT / "nmt_cli"
 FOUNDATION: dict[str, set[str]] = {
     "errors": set(),
     "console": {"errors"},
-    "recipe": {"errors", "console"},
+    "recipe": {"errors"},
     "artefact": {"errors"},
 }
 ROOMS: dict[str, set[str]] = {
@@ -32,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {"corpus", "translation", "scoring", "training", "reproduce", "parsing", "interop", "reporting"},
     "__main__": {"cli"},
 }
-MOST_ARROWS = 45
+MOST_ARROWS = 44
 # Anybody may ask for the version; and the package itself hands out Translator when it is first asked for.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"translation"}
 
@@ -55,8 +53,6 @@ OWNERS = {
     "numpy": {"corpus", "transformer", "translation", "scoring", "training", "interop", "reporting"},
     "torch": {"transformer", "translation", "training", "interop", "reporting"},
 }
-# Loaded before a command has said no to a wrong option: nothing heavy in them, not even inside a function.
-LIGHT = ["__main__", "cli", "errors", "recipe", "console", "artefact"]
 HEAVY = set(OWNERS) - {"yaml", "pydantic", "rich", "typer"}
 
 FORBIDDEN_MODULES = {"pickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib", "tarfile"}
@@ -71,11 +67,9 @@ FORBIDDEN_METHODS = {"extractall", "load_checkpoint_in_model", "load_state", "sp
 
 
 class Import(NamedTuple):
-    """`module` imports `target`; top: as soon as it is imported itself; ours: the module of this package, or ""."""
+    """`module` imports from `library`; ours: the module of this package, or ""."""
 
     module: str
-    target: str
-    top: bool
     library: str
     ours: str
 
@@ -84,22 +78,13 @@ def room(module: str) -> str:
     return module.split(".")[0]
 
 
-def nodes(tree: ast.AST, top: bool = True) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield every node and whether it runs when the module is imported."""
-    for child in ast.iter_child_nodes(tree):
-        yield child, top
-        inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        inner |= isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
-        yield from nodes(child, top and not inner)
-
-
 # Every module by its dotted name inside the package: "corpus.store"; a room's own file is "corpus".
 FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path for path in PACKAGE.rglob("*.py")}
 FILES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 
 
 def imports_of(name: str) -> Iterator[Import]:
-    for node, top in nodes(ast.parse(FILES[name].read_text())):
+    for node in ast.walk(ast.parse(FILES[name].read_text())):
         if isinstance(node, ast.Import):
             targets = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -111,7 +96,7 @@ def imports_of(name: str) -> Iterator[Import]:
             continue
         for target in targets:
             library, _, inner = target.partition(".")
-            yield Import(name, target, top, library, (inner or "__init__") if library == "nmt_cli" else "")
+            yield Import(name, library, (inner or "__init__") if library == "nmt_cli" else "")
 
 
 IMPORTS = [item for name in FILES for item in imports_of(name)]
@@ -150,10 +135,6 @@ def test_each_dependency_has_its_owner() -> None:
     assert not [i for i in libraries if not {i.module, room(i.module)} & OWNERS.get(i.library, set())]
 
 
-def test_what_every_command_loads_imports_nothing_heavy() -> None:
-    assert not [i for i in IMPORTS if i.module in LIGHT and i.library in HEAVY]
-
-
 def test_help_loads_none_of_the_heavy_dependencies() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "nmt_cli", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
@@ -166,7 +147,7 @@ def test_help_loads_none_of_the_heavy_dependencies() -> None:
 
 def violations(source: str) -> Iterator[str]:
     """Yield what a source file does that no file of this package may do."""
-    for node, _ in nodes(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (f"imports {a.name}" for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES)
         elif isinstance(node, ast.ImportFrom):
@@ -185,22 +166,3 @@ def violations(source: str) -> Iterator[str]:
 
 def test_no_file_runs_data_as_code() -> None:
     assert [(name, list(violations(path.read_text()))) for name, path in FILES.items()] == [(n, []) for n in FILES]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        *("import pickle", "from pickle import loads", "def f():\n    import dill", "eval('1')", "exec(x)"),
-        *("x = torch.load(p, weights_only=True)", "from torch import load", "yaml.load(x, Loader=yaml.SafeLoader)"),
-        *("subprocess.run(c, shell=True)", "subprocess.run(c, shell=flag)", "archive.extractall(d)", "import tarfile"),
-        *("os.system('ls')", "np.load(p, allow_pickle=True)", "load_dataset(n, trust_remote_code=True)"),
-        "text.splitlines()",
-    ],
-)
-def test_the_gate_catches(source: str) -> None:
-    assert list(violations(source))
-
-
-def test_the_gate_lets_harmless_code_pass() -> None:
-    harmless = "import re, json\nmodel.eval()\nre.compile('x')\nsubprocess.run([a])\nyaml.safe_load(x)"
-    assert not list(violations(harmless))

@@ -10,7 +10,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.reporting import paper
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.train import Run
-from nmt_cli.transformer.model import Transformer, parameter_count
+from nmt_cli.transformer.model import Transformer
 
 ROOT = Path(__file__).parent.parent
 PATHS = [path.relative_to(ROOT) for path in sorted((ROOT / "recipes").rglob("*.yaml"))]
@@ -30,7 +30,7 @@ def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, m
 
 
 def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
-    rows = {}
+    rows = set()
     assert len({recipe.load(ROOT / path).name for path in PATHS}) == len(PATHS), "two recipes share a run"
     for path in TABLE_3:
         settings = recipe.load(ROOT / path)
@@ -38,35 +38,12 @@ def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
         assert settings.corpus == recipe.load(ROOT / "recipes" / "base.yaml").corpus
         row = paper.table_3(settings)
         assert row, path
-        perplexity, bleu, millions = row.figures
+        perplexity, bleu, _ = row.figures
         expect = settings.expect
         assert (expect.dev_perplexity, expect.paper_dev_bleu) == ([float(perplexity)], float(bleu)), path
         assert (expect.dev_steps, expect.bleu, expect.paper_bleu) == ([settings.training.steps], [], None), path
-        rows[row.name] = settings, millions
+        rows.add(row.name)
     assert len(rows) == len(TABLE_3) == len(paper.rows()) == 20
-    for name, (settings, millions) in rows.items():
-        if millions == "-":
-            continue
-        # The released code's: biases, 40,960 tokens, and an embedding of 32 target spaces beside the source's.
-        released = recipe.Model(**{**vars(settings.model), "attention_bias": True})
-        count = parameter_count(released, 40_960) + 32 * settings.model.d_model
-        ours = settings.expect.parameters or 0
-        if name.startswith("big"):  # no count of tokens fits all rows and this one: 213 would be 35,700 tokens here
-            assert ours / 1e6 == pytest.approx(float(millions), rel=0.01)
-        else:
-            assert round(count / 1e6) == float(millions)
-            assert 0 < count - ours < 5.1e6  # what biases, and 3,960 tokens more, take
-
-
-def test_table_3_differs_from_base_in_its_row_only() -> None:
-    base = recipe.to_plain(recipe.load(ROOT / "recipes" / "base.yaml"))
-    for path in TABLE_3:
-        changed = recipe.differences(base, recipe.to_plain(recipe.load(ROOT / path)))
-        settings = [change for change in changed if not change.startswith(("name", "expect", "averaging.last: 5 -> 1"))]
-        row = paper.table_3(recipe.load(ROOT / path))
-        assert row
-        allowed = {change.partition("=")[0].rpartition(".")[2] for change in row.name.split()[1:]} | {"max_length"}
-        assert {setting.partition(":")[0].rpartition(".")[2] for setting in settings} <= allowed
 
 
 def _different() -> dict[str, Path]:

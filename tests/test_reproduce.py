@@ -8,7 +8,7 @@ import pytest
 
 from nmt_cli import artefact, cli, recipe
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.reproduce import ReproduceOptions, reproduce
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics
@@ -95,16 +95,3 @@ def test_the_command_writes_the_report_after_it(
     cli.reproduce(tiny_recipe_file, data=options.data, run=options.run, workers=1)
     assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000
-
-
-def test_of_trees_other_rows_are_shown(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
-    settings, options = played
-    lines: dict[str, list[str]] = {}
-
-    def rows(_settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> tuple[list, str]:
-        lines.update(hypotheses)
-        return [["test F1", "91.3 (the paper)", "0.00"]], "brackets"
-
-    assert reproduce(settings, options, rows) == 0
-    assert lines["test"] == read_lines(options.run / "test.hyp")
-    assert re.search(r"test F1 +91.3 \(the paper\) +0.00", capsys.readouterr().err)

@@ -298,13 +298,6 @@ def test_a_line_of_metrics_that_does_not_fit_is_left_out_with_a_warning(
     assert [record["step"] for record in metrics.read(path)] == [1, 3]
 
 
-def test_a_damaged_line_of_metrics_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(NmtError, match="line 2 is damaged"):
-        metrics.read(path)
-
-
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Fsyncs and renames by path, in order."""
