@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from nmt_cli import __version__
+from nmt_cli.console import warn
 from nmt_cli.errors import DataError, MissingError, UsageError
 
 
@@ -277,12 +278,15 @@ def load_stored(path: Path) -> Recipe:
     try:
         values = _read_yaml(path)
         recipe = from_plain(values, str(path), stored=True)
-        if unknown := set(values.get("model") or ()) - set(Model.model_fields):
-            raise UsageError(f"{path}: unknown settings of the model: {', '.join(sorted(unknown))}")
+        unknown = sorted(set(_keys(values)) - set(_keys(to_plain(recipe))))
+        if any(name.startswith("model.") for name in unknown):
+            raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
     except UsageError as error:
         raise DataError(
             f"{error}. A newer nmt than this one ({__version__}) wrote it: update; or it was edited"
         ) from None
+    if unknown:
+        warn(f"{path}: settings unknown to nmt {__version__} are ignored: {', '.join(unknown)}")
     return recipe
 
 

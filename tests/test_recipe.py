@@ -220,12 +220,15 @@ def test_what_is_written_reads_back_the_same(
     assert load(path) == from_plain(to_plain(first), "here") == first
 
 
-def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(read: Read, tmp_path: Path) -> None:
+def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
+    read: Read, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stored = read("model: {d_model: 8}\ntraining: {steps: 7}")
     removed = {"training": {"momentum": 0.9}, "corpus": {"cleaning": {"lower": True}}, "serving": {"port": 80}}
     path = tmp_path / "stored.yaml"
     path.write_text(yaml.safe_dump(recipe.merge(to_plain(stored), removed)))
     assert load_stored(path) == stored
+    assert "are ignored: " in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"unknown key 'corpus\.cleaning\.lower'.*unknown key 'serving'"):
         load(path)  # a user's recipe is read strictly
 
