@@ -196,7 +196,6 @@ def translate(
     format: Annotated[Literal["text", "jsonl"], _output("jsonl: with scores, subwords and n-best")] = "text",
     n_best: Annotated[int, _output("Hypotheses printed per line", metavar="N", min=1)] = 1,
     alignments: Annotated[bool, _output("Add word alignments", "--alignments")] = False,
-    attention: Annotated[Path | None, _output("Write all attention weights (safetensors)", metavar="FILE")] = None,
 ) -> int:
     """Translate lines of text.
 

@@ -15,20 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import Progress, say, warn
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
-from nmt_cli.transformer.weights import save_tensors
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.translator import Translation, Translator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
 COUNTED_BYTES = 1 << 30  # a second's work
-MAX_ATTENTION_BYTES = 1 << 30
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
 
 
@@ -50,21 +47,17 @@ class TranslateOptions:
     prefix: Path | None = None  # a file with one forced prefix per line
     score_pairs: Path | None = None  # a file with one translation per line, to be scored instead of translating
     alignments: bool = False
-    attention: Path | None = None  # a safetensors file to write all attention weights to
     sampling: Sampling | None = None
     workers: int | None = None
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError.
-
-    The newest by what its manifest says; where it says nothing, as before 2026, by the file's time.
-    """
+    """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError."""
     if named:
         return tuple(named)
     if os.environ.get("NMT_MODEL"):
         chosen = Path(os.environ["NMT_MODEL"])
-    else:
+    else:  # manifests from before 2026 do not say when the model was made: then the file's time counts
         manifests = Path("runs").glob("*/model/manifest.json")
         ages = [(artefact.read_json(m).get("created", ""), m.stat().st_mtime_ns, m.parent) for m in manifests]
         if not ages:
@@ -87,9 +80,8 @@ def _check(options: TranslateOptions) -> None:
     for path in (options.input, options.prefix, options.score_pairs):
         if path and not path.exists():
             raise MissingError(f"no file {path}. Check the path")
-    for path in (options.output, options.attention):
-        if path and not path.parent.is_dir():
-            raise OutputError(f"no directory {path.parent} to write {path.name} to. Make it first")
+    if options.output and not options.output.parent.is_dir():
+        raise OutputError(f"no directory {options.output.parent} to write to. Make it first")
 
 
 def translate(options: TranslateOptions) -> int:
@@ -139,8 +131,8 @@ def count_lines(descriptor: int) -> int | None:
 class LineReader:
     """Lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
 
-    Lines end at line feeds only. One that is not UTF-8 is an error if `strict`, else U+FFFD stands for each run of
-    wrong bytes. Where `wait` says not to wait for a line that has not come yet, it is None.
+    One that is not UTF-8 is an error if `strict`, else U+FFFD stands for each run of wrong bytes. Where `wait` says not
+    to wait for a line that has not come yet, it is None.
     """
 
     def __init__(self, descriptor: int, *, strict: bool = False, wait: Callable[[], bool] = lambda: True) -> None:
@@ -191,34 +183,16 @@ def translate_lines(
     names = ("beam", "alpha", "extra_length", "n_best", "split", "sampling")
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
-    attention: dict[str, Tensor] = {}
-    size, attentive = 0, options.alignments or options.attention
     for number, translation in enumerate(translator.translate(reader, prefixes=prefixes, **settings), 1):
-        cross: list[Tensor] = []
-        for place, (source_ids, target_ids) in enumerate(translation.segments if attentive else []):
-            scores = attention_scores(translator.models[0], source_ids, target_ids, translator.dtype)
-            weights = {role: torch.softmax(scores_LHTS, -1).float() for role, scores_LHTS in scores.items()}
-            cross.append(weights["cross"])
-            if options.attention:
-                weights |= {"source": torch.tensor(source_ids), "target": torch.tensor(target_ids[:-1])}
-                attention |= {f"{number}.{place}.{kind}": tensor for kind, tensor in weights.items()}
-                size += sum(tensor.nbytes for tensor in weights.values())
-        if size > MAX_ATTENTION_BYTES:
-            raise UsageError("--attention: the weights of so many lines take over 1 GB. Give fewer lines")
-        alignment = _alignment(translator, translation, cross) if options.alignments else None
+        alignment = _alignment(translator, translation) if options.alignments else None
         for line in _formatted(translation, number, alignment, options.format):
             write_line(target, line)
         progress.advance()
-    if options.attention:
-        save_tensors(options.attention, attention)
     counts, seconds = translator.counts, time.monotonic() - start
+    invalid = f"lines are not UTF-8 (the first is line {reader.first_invalid:,}): what is not was replaced"
     too_long = f"prefixes were longer than the model's {translator.max_length:,} tokens and were cut"
     for tell, count, text in (
-        (
-            warn,
-            reader.invalid,
-            f"lines are not UTF-8 (the first is line {reader.first_invalid:,}): what is not was replaced",
-        ),
+        (warn, reader.invalid, invalid),
         (warn, reader.cut, f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
         (warn, counts["cut"], "lines were too long for the model and were cut"),
         (warn, counts["prefixes cut"], too_long),
@@ -245,7 +219,7 @@ def _formatted(translation: Translation, number: int, alignment: str | None, for
         yield text if len(hypotheses) == 1 else f"{number - 1} ||| {text} ||| {hypothesis.score:.6g}"
 
 
-def _alignment(translator: Translator, translation: Translation, cross: list[Tensor]) -> str:
+def _alignment(translator: Translator, translation: Translation) -> str:
     """Return the pairs of a source word and a target word that belong together.
 
     Each target token belongs to the source token that the heads of the last layer but one look at most, on average.
@@ -253,17 +227,16 @@ def _alignment(translator: Translator, translation: Translation, cross: list[Ten
     """
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
-    for ids, cross_LHTS in zip(translation.segments, cross, strict=True):
-        cross_TS = cross_LHTS[max(0, len(cross_LHTS) - 2)].mean(0)[:-1, :-1]
+    for ids in translation.segments:
+        scores_LHTS = attention_scores(translator.models[0], *ids, translator.dtype)["cross"]
+        weights_HTS = torch.softmax(scores_LHTS[max(0, len(scores_LHTS) - 2)], -1).float()
+        looked_at_T = weights_HTS.mean(0)[:-1, :-1].argmax(1).tolist() if min(map(len, ids)) > 1 else []
         numbers: list[list[int]] = []  # of the word of each token
         for side in (0, 1):
             starts = [token.startswith("\u2581") for token in translator.tokenizer.tokens(ids[side][:-1])]
             numbers.append([words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else [])
-            words[side] = numbers[side][-1] + 1 if starts else words[side]
-        if all(numbers):
-            pairs |= {
-                (numbers[0][origin], numbers[1][token]) for token, origin in enumerate(cross_TS.argmax(1).tolist())
-            }
+            words[side] += len(set(numbers[side]))
+        pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(looked_at_T)}
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
 
 
