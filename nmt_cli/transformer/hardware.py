@@ -21,11 +21,7 @@ def choose_device() -> torch.device:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the arithmetic for "auto", "fp32" or "bf16": auto is bf16 where the hardware has it.
-
-    Raises:
-        UsageError: bf16 is asked of hardware that has none.
-    """
+    """Return the arithmetic for "auto", "fp32" or "bf16": auto is bf16 where the hardware has it."""
     if device.type == "cuda":
         has = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -57,11 +53,7 @@ def _cpu_has(*flags: str) -> bool:
 
 
 def reuse_memory() -> None:
-    """Make glibc keep freed memory for the next tensor, where there is glibc, instead of giving it to the kernel.
-
-    Mapping and faulting in every large temporary again costs a sixth of a training step on the CPU
-    (tests/benchmarks/README.md).
-    """
+    """Make glibc keep freed memory for the next tensor: saves a sixth of a step (tests/benchmarks/README.md)."""
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(m_mmap_max, 0)
@@ -69,11 +61,8 @@ def reuse_memory() -> None:
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b with 8-bit weights and activations, for CPUs whose vector units multiply bytes.
-
-    Weights have one scale per output. Activations have one scale per row, computed at run time: with one per tensor a
-    sentence's translation would depend on the sentences beside it. `dtype` is that of the output.
-    """
+    """x W^T + b with 8-bit weights, one scale per output, and activations, one scale per row: with one per tensor a
+    sentence's translation would depend on the sentences beside it."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
         super().__init__()

@@ -11,13 +11,12 @@ from functools import partial
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import Attention, Layout, block_bounds, linear, mask_bias
+from nmt_cli.transformer.attention import Attention, Int64s, Layout, block_bounds, linear, mask_bias
 
 PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
@@ -36,11 +35,7 @@ class Batch:
 
 
 def pack(
-    src_N: npt.NDArray[np.int64],
-    src_lengths: npt.NDArray[np.int64],
-    tgt_N: npt.NDArray[np.int64],
-    tgt_lengths: npt.NDArray[np.int64],
-    device: torch.device | str = "cpu",
+    src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: torch.device | str = "cpu"
 ) -> Batch:
     """Return a batch from ids that lie end to end, each sentence closed by EOS."""
     tgt_in_N = np.empty_like(tgt_N)
@@ -81,10 +76,7 @@ def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
 
 
 def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
-    """Return for each block T x T to add to scores so that no query sees what comes after it.
-
-    That hides pads too, which come last.
-    """
+    """Return for each block T x T to add to scores so that no query sees what comes after it, pads included."""
     length, device = layout.max_length, layout.lengths_B.device
     allowed_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
     return [mask_bias(allowed_TT[: b.max_length, : b.max_length], dtype) for b in layout.blocks]
@@ -99,11 +91,8 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Normalise each token; the statistics are float32 whatever the arithmetic of `x_ND`."""
-    weight: Tensor = norm.weight
-    bias: Tensor = norm.bias
-    if x_ND.is_cuda:  # the CUDA kernel takes no mixed types
-        weight, bias = weight.to(x_ND.dtype), bias.to(x_ND.dtype)
-    return F.layer_norm(x_ND, norm.normalized_shape, weight, bias, norm.eps)
+    dtype = x_ND.dtype if x_ND.is_cuda else norm.weight.dtype  # the CUDA kernel takes no mixed types
+    return F.layer_norm(x_ND, norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
 
 
 class FeedForward(nn.Module):
@@ -120,10 +109,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer's surroundings (section 3.1).
-
-    "post" (the paper): norm(x + dropout(sublayer(x))). "pre": x + dropout(sublayer(norm(x))).
-    """
+    """Section 3.1: norm(x + dropout(sublayer(x))), "post"; or x + dropout(sublayer(norm(x))), "pre"."""
 
     def __init__(self, settings: recipe.Model) -> None:
         super().__init__()

@@ -43,7 +43,6 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file, or raise DataError where it is none."""
     return dict(read_tensors(path))
 
 
@@ -100,9 +99,7 @@ def save_model(
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
     """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
     if directory.is_file():
-        raise DataError(
-            f"{directory} is a file; a model is a directory written by nmt train or nmt average-checkpoints"
-        )
+        raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
             return load_model(directory / "model", device)

@@ -70,17 +70,12 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 
 
 def split_line(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:
-    """Return a normalised line as sources of at most `limit` tokens, EOS counted.
-
-    A longer line is cut at its sentence ends; a longer sentence where clauses end, else between words, else anywhere.
-    """
+    """Return a normalised line as sources of at most `limit` tokens, EOS counted: cut at its sentence ends; a longer
+    sentence where clauses end, else between words, else anywhere."""
     parts = [line]
     for ends, room in ((_SENTENCE_END, 0), (_CLAUSE_END, limit), (_WORD_END, limit)):
-        sizes = map(len, tokenizer.encode(parts))
-        cut = [
-            _cut(tokenizer, part, ends, room) if size >= limit else [part]
-            for part, size in zip(parts, sizes, strict=True)
-        ]
+        sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
+        cut = [_cut(tokenizer, part, ends, room) if size >= limit else [part] for part, size in sized]
         parts = list(itertools.chain.from_iterable(cut))
     return [[*ids[i : i + limit - 1], EOS] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
 
