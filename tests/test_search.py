@@ -305,12 +305,3 @@ def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     for i in range(20):
         assert torch.equal(layer(x[i : i + 1]), whole[i : i + 1])
     assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12
-
-
-def test_huge_seeds_are_seeds_like_others() -> None:
-    model, segments = model_of(5), [Segment(i, [5, 6, EOS], key=(1 << 54) + i) for i in range(20)]
-    drawn = set()
-    for seed in ((1 << 64) - 1, (1 << 64) - 2):
-        how = SearchSettings(beam=1, extra_length=20, sampling=Sampling(seed=seed))
-        drawn |= {tuple(result[1][0].ids) for result in search([model], DOUBLE, iter(segments), how) if result}
-    assert len(drawn) > 30, "neither seeds nor sentences are rounded"

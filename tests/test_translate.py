@@ -36,7 +36,6 @@ from nmt_cli.translation.translate import (
     count_lines,
     translate,
     translate_lines,
-    write_line,
 )
 
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -161,13 +160,6 @@ def test_a_model_in_memory_translates_as_its_directory_does(model: Path, transla
         assert target[:-1] == translation.hypotheses[0].ids
 
 
-def test_a_source_longer_than_the_model_is_cut(translator: Translator) -> None:
-    long, short = "rot " * 1000, "rot " * 127
-    first, second = translator.translate([long, short], split=False)
-    assert first.segments == second.segments
-    assert translator.counts["cut"] == 1
-
-
 # ---- streams
 
 
@@ -205,14 +197,6 @@ def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
     os.close(out)
     expected = data.split(b"\n")[:-1] if data.endswith(b"\n") or not data else data.split(b"\n")
     assert lines == [re.sub("\ufffd+", "\ufffd", x.decode(errors="replace")) for x in expected]
-
-
-def test_whole_lines_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks: list[bytes] = []
-    monkeypatch.setattr(os, "write", lambda _, data: blocks.append(bytes(data)) or min(len(data), 3000))
-    for n in (5, 0, 4000):
-        write_line(1, "x" * n)
-    assert blocks == [b"xxxxx\n", b"\n", b"x" * 4000 + b"\n", b"x" * 1000 + b"\n"]
 
 
 def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) -> None:
@@ -470,10 +454,6 @@ def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     (other / "tokenizer.model").write_bytes((other / "tokenizer.model").read_bytes() + b"\x00")
     with pytest.raises(DataError):
         Translator([model, other])
-
-
-def test_int8_translates_too(model: Path) -> None:
-    assert run(Translator(str(model), precision="int8", workers=1), b"der Hund\n\nrot\n").count(b"\n") == 3
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,11 @@ class Layout:
         self.positions_N = torch.from_numpy(self._positions).to(device, non_blocking=True)
 
     def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, part, head) lies in a grid of parts x B x heads x max_length rows, and its inverse:
-        which row lies at each place of the grid (0 for pads)."""
+        """Return where row (token, part, head) lies in the grid of to_grid, and which row lies at each place there."""
         if (parts, heads) not in self._indices:
             sentences = len(self.lengths_B)
-            part, head = np.arange(parts)[:, None], np.arange(heads)
-            place = (part * sentences + self._rows[:, None, None]) * heads + head
+            place = np.arange(parts)[:, None] * sentences + self._rows[:, None, None]
+            place = place * heads + np.arange(heads)
             index = (place * self.max_length + self._positions[:, None, None]).reshape(-1)
             rows = np.zeros(parts * sentences * heads * self.max_length, np.int64)
             rows[index] = np.arange(len(index))
@@ -64,8 +63,7 @@ class Layout:
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
-    """Return the first pair of each block and the number of pairs, for blocks of neighbours whose three score grids
-    are at least half full."""
+    """Return the first pair of each block, and the number of pairs; a block's score grids are at least half full."""
     bounds, scores, src, tgt = [0], 0, 0, 0  # src and tgt are the longest of the block
     for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
         src, tgt, scores = max(src, s), max(tgt, t), scores + s * s + s * t + t * t
@@ -124,10 +122,9 @@ def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
 
 
 def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return what to add to scores: 0 where the mask is True, else a large negative number: with -inf a row that may
-    attend nowhere would not stay finite, nor would its gradient."""
     if mask is None:
         return None
+    # A large number, not -inf: a row that may attend nowhere, and its gradient, stay finite.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
@@ -175,7 +172,7 @@ class Attention(nn.Module):
     def forward(
         self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
     ) -> Tensor:
-        """Return attention's output, N x D. Keys and values come from `memory`, else from x_ND; a bias for each block."""
+        """Return attention's output, N x D; keys and values come from `memory`, else x_ND. `biases` are of blocks."""
         if memory is None:
             blocks = [self._grids(x, b, 3) for x, b in _split(linear(x_ND, self.query_key_value), layout)]
         else:

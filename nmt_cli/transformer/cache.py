@@ -78,7 +78,6 @@ class DecoderCache:
         self.slots = slots
 
     def reorder(self, parents_SW: Tensor) -> None:
-        """Let each hypothesis continue the one that `parents_SW` names."""
         self.used_SWE = self.used_SWE.gather(1, parents_SW[:, :, None].expand(-1, -1, self.used_SWE.shape[2]))
 
     def _clear(self) -> None:
@@ -129,7 +128,6 @@ class DecoderCache:
                 x_SHLK.flatten(0, 2).index_copy_(0, to_M, part_NC.reshape(len(to_M), -1))
 
     def leave(self, slots: Sequence[int]) -> None:
-        """Let sentences go; nothing is kept for their slots any more."""
         self.src_lengths_S[list(slots)] = 0
 
     def _attend(self, attention: Attention, k_v: list[Tensor], bias: Tensor, q_RC: Tensor) -> Tensor:

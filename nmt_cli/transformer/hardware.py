@@ -38,10 +38,8 @@ def has_int8(device: torch.device) -> bool:
 
 def check_int8(device: torch.device) -> None:
     """Refuse 8-bit layers where they would be wrong: without VNNI the products of bytes overflow 16 bits."""
-    if device.type != "cpu":
-        raise UsageError("--precision int8 is for CPUs. Leave it out, or hide the GPU: CUDA_VISIBLE_DEVICES=")
     if not has_int8(device):
-        raise UsageError("--precision int8 needs a CPU with VNNI, which this one does not have. Leave it out")
+        raise UsageError("--precision int8 needs a CPU with VNNI. Leave it out, or hide a GPU: CUDA_VISIBLE_DEVICES=")
 
 
 def _cpu_has(*flags: str) -> bool:

@@ -91,8 +91,11 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Normalise each token; the statistics are float32 whatever the arithmetic of `x_ND`."""
-    dtype = x_ND.dtype if x_ND.is_cuda else norm.weight.dtype  # the CUDA kernel takes no mixed types
-    return F.layer_norm(x_ND, norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
+    weight: Tensor = norm.weight
+    bias: Tensor = norm.bias
+    if x_ND.is_cuda:  # the CUDA kernel takes no mixed types
+        weight, bias = weight.to(x_ND.dtype), bias.to(x_ND.dtype)
+    return F.layer_norm(x_ND, norm.normalized_shape, weight, bias, norm.eps)
 
 
 class FeedForward(nn.Module):
@@ -135,7 +138,6 @@ class Layer(nn.Module):
         self.residuals = nn.ModuleList(Residual(settings) for _ in range(2 + cross))
 
     def forward(self, x_ND: Tensor, attends: list[Callable[[Tensor], Tensor]], dropout: Dropout) -> Tensor:
-        """Return the layer's output; `attends` are its attentions, as the caller computes them."""
         for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
             x_ND = residual.forward(x_ND, sublayer, dropout)
         return x_ND
@@ -165,7 +167,6 @@ class Transformer(nn.Module):
         self.initialise()
 
     def restore_buffers(self) -> None:
-        """Compute what is not stored with the weights."""
         if self.settings.positions == "sinusoidal":
             table = sinusoids(self.settings.max_length, self.settings.d_model)
             self.register_buffer("sinusoids", table.to(self.embedding.weight.device), persistent=False)
@@ -187,7 +188,6 @@ class Transformer(nn.Module):
         self.embedding.weight[PAD].zero_()
 
     def dropout_places(self) -> tuple[int, int]:
-        """Return how many dropout masks the encoder and the decoder need."""
         return 1 + 2 * self.settings.num_layers, 1 + 3 * self.settings.num_layers
 
     def positions(self, side: str) -> Tensor:

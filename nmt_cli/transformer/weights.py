@@ -19,7 +19,6 @@ WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.mode
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -70,8 +69,6 @@ class _Undrawn(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model directory, opened."""
-
     directory: Path
     model: Transformer
     recipe: recipe.Recipe

@@ -38,8 +38,6 @@ Results = Iterator[tuple[int, list[Hypothesis]] | None]  # None: all are finishe
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search: see recipe.Decoding."""
-
     beam: int = 4  # 1 with `sampling`: a line that is to have several samples gives several segments
     alpha: float = 0.6
     extra_length: int = 50
@@ -76,7 +74,6 @@ class _Slots:
         return [slot for slot, segment in enumerate(self.segments) if segment]
 
     def fill(self, feed: "_Feed") -> None:
-        """Put the next segments into slots until there is no room or none is there."""
         while len(used := self.used()) < self.most:
             tokens = sum(len(segment.ids) for segment in self.segments if segment)
             taken = feed.take(self.most - len(used), MAX_SOURCE_TOKENS - tokens if used else 1 << 60)
@@ -120,7 +117,6 @@ class _Slots:
         self.ancestors_SWT[slots, :, 0] = torch.arange(self.settings.beam, device=self.device)
 
     def step(self) -> None:
-        """Continue every hypothesis by one token."""
         used = self.used()
         self._resize(used, len(used))
         if len(used) < len(self.segments):  # empty slots step along, and must not run out of positions
@@ -225,8 +221,6 @@ def _fillers(lengths: list[int], limit: int) -> list[int]:
 
 
 class _Feed:
-    """Encodes segments ahead, in their order, and hands them out."""
-
     def __init__(self, segments: Segments, slots: _Slots) -> None:
         self.segments, self.decoders, self.longest = segments, slots.decoders, slots.longest
         self.ended = False

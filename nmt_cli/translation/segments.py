@@ -33,8 +33,6 @@ class Hypothesis:
 
 @dataclass
 class Segment:
-    """A stretch of a line that is searched by itself."""
-
     id: int
     ids: list[int]  # closed by EOS
     prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than max_length
@@ -44,7 +42,6 @@ class Segment:
     halves: list["Segment"] = field(default_factory=list)  # what it was translated in instead
 
     def leaves(self) -> list["Segment"]:
-        """Return the segments whose translations stand."""
         return [leaf for half in self.halves for leaf in half.leaves()] if self.halves else [self]
 
 
@@ -97,7 +94,7 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> l
 
 
 def looping(sequence: Sequence[int]) -> bool:
-    """Return whether some stretch of at most LOOP_PERIOD items comes again and again, at least four times."""
+    """Return whether some stretch of at most LOOP_PERIOD items comes at least four times in a row."""
     if len(sequence) < LOOP_TOKENS:
         return False
     array = np.asarray(sequence)

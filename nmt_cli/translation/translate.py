@@ -25,7 +25,6 @@ from nmt_cli.translation.translator import Translation, Translator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
-COUNTED_BYTES = 1 << 30  # a second's work
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
 
 
@@ -68,7 +67,6 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _check(options: TranslateOptions) -> None:
-    """Refuse options that contradict each other, before a model is loaded."""
     if options.beam is not None and options.n_best > options.beam and not options.sampling:
         raise UsageError(f"--n-best {options.n_best} needs --beam {options.n_best} or more, not {options.beam}")
     if options.score_pairs and (options.sampling or options.prefix or options.n_best > 1):
@@ -118,9 +116,9 @@ def translate(options: TranslateOptions) -> int:
 
 
 def count_lines(descriptor: int) -> int | None:
-    """Return how many lines are left to read; None where that cannot be known, or not soon."""
+    """Return how many lines are left to read; None where that cannot be known soon."""
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > COUNTED_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 30:
         return None
     place, count, end = os.lseek(descriptor, 0, os.SEEK_CUR), 0, b"\n"
     while block := os.pread(descriptor, MAX_LINE_BYTES, place):
@@ -177,7 +175,6 @@ def write_line(descriptor: int, line: str) -> None:
 def translate_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Translate what comes from one descriptor to another, and say what happened."""
     start = time.monotonic()
     reader = LineReader(source, strict=options.strict, wait=lambda: translator.idle)
     names = ("beam", "alpha", "extra_length", "n_best", "split", "sampling")
@@ -201,12 +198,11 @@ def translate_lines(
     ):
         if count:
             tell(f"{count:,} {text}")
-    rate = f"{counts['tokens'] / seconds:,.0f} tokens/s"
-    say(f"{counts['lines']:,} lines, {counts['tokens']:,} tokens in {seconds:.1f} s, {rate}")
+    lines, tokens = counts["lines"], counts["tokens"]
+    say(f"{lines:,} lines, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
 def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
-    """Yield what is written for a line: its translation, its n-best list, or a JSON object."""
     hypotheses = translation.hypotheses
     if form == "jsonl":
         records = [{name: getattr(hypothesis, name) for name in FIELDS} for hypothesis in hypotheses]
@@ -220,11 +216,8 @@ def _formatted(translation: Translation, number: int, alignment: str | None, for
 
 
 def _alignment(translator: Translator, translation: Translation) -> str:
-    """Return the pairs of a source word and a target word that belong together.
-
-    Each target token belongs to the source token that the heads of the last layer but one look at most, on average.
-    Source: Garg et al. 2019.
-    """
+    """Return pairs of words: a target token and the source token that the last layer's but one heads look at most, on
+    average. Source: Garg et al. 2019."""
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
     for ids in translation.segments:
@@ -243,7 +236,6 @@ def _alignment(translator: Translator, translation: Translation) -> str:
 def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Write the score of every pair of a source line and a line of --score-pairs."""
     total, tokens = 0.0, 0
     targets = os.open(options.score_pairs or "", os.O_RDONLY)
 

@@ -1,5 +1,6 @@
 """Lines to translations: read, cut into segments, searched in any order, joined, given back in order."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -37,8 +38,6 @@ Lines = Iterable[str | None]  # None: the next one has not come yet
 
 @dataclass(frozen=True)
 class Translation:
-    """The translation of one line."""
-
     hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
     segments: list[tuple[list[int], list[int]]]  # source and best target ids of each segment, both closed by EOS
 
@@ -47,7 +46,7 @@ class Translation:
         return self.hypotheses[0].text
 
 
-class Translator:
+class Translator(contextlib.AbstractContextManager["Translator"]):
     """Translates lines of text with a model directory, or with an ensemble of several.
 
         with Translator("runs/toy/model") as translator:
@@ -72,7 +71,6 @@ class Translator:
         self._set([one.model for one in loaded], Tokenizer(first.tokenizer_file), first.recipe, choose_device())
         if precision == "int8":
             check_int8(self.device)
-        # "auto" is what is fastest and loses at most 0.1 BLEU: measured in tests/benchmarks/README.md.
         self._int8 = precision == "int8" or (precision == "auto" and has_int8(self.device))
         self._precision = "auto" if self._int8 else precision
         if self.device.type == "cpu":
@@ -106,14 +104,10 @@ class Translator:
     def models(self) -> list[Transformer]:
         return [for_inference(model, self.dtype, int8=self._int8).to(self.device) for model in self._weights]
 
-    def __enter__(self) -> "Translator":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the processes; another translation starts new ones."""
         if self._workers:
             self._workers.close()
             self._workers = None
@@ -187,15 +181,11 @@ class Translator:
 
 @dataclass
 class _Line:
-    """A line on its way: its segments, once for each sample that is drawn, and how many have no result yet."""
-
-    drafts: list[list[Segment]]
-    open: int = 0
+    drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
+    open: int = 0  # segments without a result
 
 
 class _Lines:
-    """The lines of one call of `translate`."""
-
     def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, split: bool, samples: int) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
         self.lines, self.prefixes = iter(lines), None if prefixes is None else iter(prefixes)

@@ -30,8 +30,6 @@ Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
 
 class _Channel:
-    """One end of a socket pair with a JSON value on each line."""
-
     def __init__(self, connection: socket.socket, pid: int = 0) -> None:
         self.connection, self.pid = connection, pid
         self.open = 0  # segments sent to the worker that have no result yet

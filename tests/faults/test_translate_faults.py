@@ -182,14 +182,6 @@ def test_hundred_megabytes_without_a_line_feed(model: Path) -> None:
     assert peak - before < 150
 
 
-def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> None:
-    more = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    surroundings = {k: v for k, v in environment(model, **more).items() if k != "HOME"}
-    done = subprocess.run(COMMAND, env=surroundings, cwd=tmp_path, capture_output=True, input=b"f\xc3\xbcr\n\n")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(b"\n") == 2
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, tmp_path: Path, known: bool) -> None:
     """With stderr on a terminal and stdout in a file, the file has the lines (Rich would take them)."""
@@ -311,15 +303,6 @@ def test_huge_segments_both_ways_block_nobody(monkeypatch: pytest.MonkeyPatch) -
     last = {result[0]: result[1][0].ids[-1] for result in pool.search(iter(segments), SearchSettings()) if result}
     assert last == {i: i for i in range(64)}
     pool.close()
-
-
-def test_an_error_in_a_worker_is_told() -> None:
-    def prepare(_: torch.device) -> Any:
-        raise IndexError("nothing there")
-
-    pool = workers.Workers([torch.device("cpu")], prepare)
-    with pytest.raises(NmtError, match="a worker failed: IndexError: nothing there"):
-        list(pool.search(iter([Segment(0, [2])]), SearchSettings()))
 
 
 def test_workers_end_with_their_translator(model: Path) -> None:
