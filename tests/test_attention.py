@@ -15,7 +15,6 @@ from nmt_cli.transformer.attention import (
     block_bounds,
     dot_product_attention,
     from_grid,
-    linear,
     mask_bias,
     to_grid,
 )
@@ -123,15 +122,3 @@ def test_blocks_cover_all_sentences_and_are_at_least_half_full(lengths: list[tup
         s, t = src[a:b], tgt[a:b]
         places = (b - a) * (s.max() ** 2 + s.max() * t.max() + t.max() ** 2)
         assert places <= 2 * (s * s + s * t + t * t).sum()
-
-
-# --- many heads -----------------------------------------------------------------------------------------------------
-
-
-def test_a_layer_computes_in_its_inputs_type_and_keeps_float32_weights() -> None:
-    layer = nn.Linear(4, 3)
-    out = linear(torch.ones(2, 4, dtype=torch.bfloat16), layer)
-    assert out.dtype == torch.bfloat16
-    out.sum().backward()
-    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
-    assert torch.allclose(out.float(), layer(torch.ones(2, 4)), atol=2e-2)

@@ -477,3 +477,7 @@ def test_in_a_launched_job_the_first_process_works(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert translate(TranslateOptions(input=Path("absent"))) == 0
+
+
+def test_int8_translates_too(model: Path) -> None:
+    assert run(Translator(str(model), precision="int8", workers=1), b"der Hund\n\nrot\n").count(b"\n") == 3

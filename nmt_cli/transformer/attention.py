@@ -33,7 +33,6 @@ class Layout:
         counts = np.asarray(lengths)
         self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
         self.max_length = int(counts.max())
-        self._full = bool((counts == self.max_length).all())
         self._rows = np.repeat(np.arange(len(counts)), counts)
         self._positions = np.arange(len(self._rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -50,14 +49,14 @@ class Layout:
             index = (place * self.max_length + self._positions[:, None, None]).reshape(-1)
             rows = np.zeros(parts * sentences * heads * self.max_length, np.int64)
             rows[index] = np.arange(len(index))
-            tensors = [torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows)]
-            self._indices[parts, heads] = (tensors[0], tensors[1])
+            index_R, rows_M = (torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows))
+            self._indices[parts, heads] = (index_R, rows_M)
         return self._indices[parts, heads]
 
     @property
     def mask_BT(self) -> Tensor | None:
         """True where the padded grid holds a token; None where it does everywhere."""
-        if self._full:
+        if len(self._rows) == len(self.lengths_B) * self.max_length:
             return None
         return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
 

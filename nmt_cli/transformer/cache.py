@@ -65,7 +65,6 @@ class DecoderCache:
         self.filled_S = torch.zeros(0, dtype=torch.int64, device=self.device)
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
-        """Keep these slots, in this order, and add empty ones up to `slots`."""
         index = torch.tensor(keep, dtype=torch.int64, device=self.device)
 
         def resized(x: Tensor) -> Tensor:

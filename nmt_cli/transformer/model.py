@@ -25,8 +25,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed sentence pairs."""
-
     src_N: Tensor  # source ids, each sentence closed by EOS
     src: Layout
     tgt_in_N: Tensor  # target ids shifted right by one, each sentence opened by PAD
@@ -126,8 +124,6 @@ class Residual(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of the encoder, or of the decoder, which attends to the encoder's output too."""
-
     def __init__(self, settings: recipe.Model, *, cross: bool) -> None:
         super().__init__()
         sizes = settings.d_model, settings.num_heads, settings.d_k, settings.d_v
@@ -191,7 +187,6 @@ class Transformer(nn.Module):
         return 1 + 2 * self.settings.num_layers, 1 + 3 * self.settings.num_layers
 
     def positions(self, side: str) -> Tensor:
-        """Return the position vectors of "src" or "tgt", max_length x D."""
         if self.settings.positions == "sinusoidal":
             return self.get_buffer("sinusoids")
         return self.get_parameter(f"{side}_positions.weight")

@@ -122,9 +122,8 @@ class _Slots:
         if len(used) < len(self.segments):  # empty slots step along, and must not run out of positions
             self.position_S[[slot for slot, segment in enumerate(self.segments) if not segment]] = 0
         scores_RV = average([decoder.step(self.last_SW, self.position_S) for decoder in self.decoders])
-        draw = None
-        if self.settings.sampling:
-            draw = self.settings.sampling, self.random_ST.gather(1, self.position_S[:, None])
+        sampling = self.settings.sampling
+        draw = (sampling, self.random_ST.gather(1, self.position_S[:, None])) if sampling else None
         parents_SW = self._advance(*best_continuations(scores_RV, self.alive_SW, self._forced(), draw))
         for decoder in self.decoders:
             decoder.reorder(parents_SW)
@@ -165,7 +164,6 @@ class _Slots:
         return parents_SW
 
     def _finish(self, ends_SW: Tensor, parents_SC: Tensor, sums_SC: Tensor) -> None:
-        """Keep the hypotheses that have just ended and are among their slot's n best."""
         slots_E, candidates_E = ends_SW.nonzero(as_tuple=True)
         if not len(slots_E):
             return
@@ -201,7 +199,6 @@ class _Slots:
 
 
 def _coarse(count: int) -> int:
-    """Return the next multiple of 8, or of about an eighth of `count`."""
     step = max(8, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
 
@@ -246,7 +243,7 @@ class _Feed:
             self.key_values = [decoder.encode(src_N, layout) for decoder in self.decoders]
 
     def take(self, count: int, tokens: int) -> list[tuple[Segment, int]]:
-        """Return the next segments with their first encoded rows: at most so many, of at most so many tokens."""
+        """Return at most so many segments, of at most so many tokens, with their first encoded rows."""
         if not self.ready and not self.ended:
             self._encode()
         sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[:count])

@@ -30,7 +30,7 @@ FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """What to translate and how; None stands for stdin, stdout, or what the model's recipe says."""
+    """None stands for stdin, stdout, or what the model's recipe says."""
 
     input: Path | None = None
     output: Path | None = None

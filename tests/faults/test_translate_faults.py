@@ -123,25 +123,6 @@ def test_a_broken_pipe_is_silent(model: Path) -> None:
     assert process.stderr.read() == b""
 
 
-def test_a_slow_reader(model: Path) -> None:
-    """While nobody reads, no more than a chunk and the pipes are read ahead."""
-    line = b"die Katze ist rot und steht auf das Haus mit der Hund nicht ein Baum geht\n"
-    process = start(model, lines=line)
-    assert process.stdout.readline().endswith(b"\n")
-    os.set_blocking(process.stdin.fileno(), False)
-    sent, still = 0, 0
-    while still < 40 and sent < 1 << 26:
-        try:
-            sent += os.write(process.stdin.fileno(), line * 50)
-            still = 0
-        except BlockingIOError:
-            still += 1
-            time.sleep(0.05)
-    assert sent < (8192 + (1 << 17) // len(line) * 3) * len(line)
-    process.kill()
-    process.communicate()
-
-
 @pytest.mark.parametrize(("closed", "code", "words"), [("<&-", 66, "stdin is closed"), (">&-", 74, "stdout is closed")])
 def test_closed_descriptors_are_named(model: Path, closed: str, code: int, words: str) -> None:
     command = ["sh", "-c", " ".join([*COMMAND, closed])]
