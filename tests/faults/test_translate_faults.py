@@ -313,3 +313,11 @@ def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
     for pid in children(process.pid):
         os.kill(pid, signal.SIGKILL)
     failed(process, 74, b"die Katze\n" * 10)
+
+
+def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> None:
+    more = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    surroundings = {k: v for k, v in environment(model, **more).items() if k != "HOME"}
+    done = subprocess.run(COMMAND, env=surroundings, cwd=tmp_path, capture_output=True, input=b"f\xc3\xbcr\n\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b"\n") == 2
