@@ -1,8 +1,6 @@
 """A plain float64 Transformer, written from the paper's equations and from nothing else.
 
-Everything the package does cleverly is done here the long way round: sentences stand in padded rectangles, masks are
-written out with -inf, every head is its own small matrix product, every sentence has its own loop. It takes the
-package's weights by name and gives logits that the package must match to 1e-10. Its gradients come from autograd.
+Everything the package does cleverly is done here the long way round. It takes the package's weights by name.
 """
 
 import math

@@ -15,7 +15,6 @@ from nmt_cli.transformer.attention import (
     block_bounds,
     dot_product_attention,
     from_grid,
-    linear,
     mask_bias,
     to_grid,
 )
@@ -84,19 +83,6 @@ def test_a_row_that_may_attend_nowhere_stays_finite_and_leaves_the_others_alone(
 # --- packed tokens and the padded grid ------------------------------------------------------------------------------
 
 
-@given(lengths_of_sentences)
-def test_a_layout_says_where_every_token_is(lengths: list[int]) -> None:
-    layout = Layout(lengths)
-    assert layout.lengths_B.tolist() == lengths
-    assert layout.max_length == max(lengths)
-    assert layout.positions_N.tolist() == [position for n in lengths for position in range(n)]
-    expected = [[t < n for t in range(max(lengths))] for n in lengths]
-    if len(set(lengths)) == 1:
-        assert layout.mask_BT is None, "no pads, nothing to mask"
-    else:
-        assert layout.mask_BT.tolist() == expected
-
-
 @given(lengths_of_sentences, st.integers(1, 3), st.integers(1, 3))
 def test_every_token_head_and_part_has_its_place_on_the_grid(lengths: list[int], parts: int, heads: int) -> None:
     layout, size = Layout(lengths), 2
@@ -136,20 +122,3 @@ def test_blocks_cover_all_sentences_and_are_at_least_half_full(lengths: list[tup
         s, t = src[a:b], tgt[a:b]
         places = (b - a) * (s.max() ** 2 + s.max() * t.max() + t.max() ** 2)
         assert places <= 2 * (s * s + s * t + t * t).sum()
-
-
-def test_sentences_of_like_length_are_one_block() -> None:
-    assert block_bounds(np.array([9, 10, 9, 11]), np.array([10, 10, 11, 11])) == [0, 4]
-    assert block_bounds(np.array([5, 5, 40]), np.array([5, 5, 40])) == [0, 2, 3]
-
-
-# --- many heads -----------------------------------------------------------------------------------------------------
-
-
-def test_a_layer_computes_in_its_inputs_type_and_keeps_float32_weights() -> None:
-    layer = nn.Linear(4, 3)
-    out = linear(torch.ones(2, 4, dtype=torch.bfloat16), layer)
-    assert out.dtype == torch.bfloat16
-    out.sum().backward()
-    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
-    assert torch.allclose(out.float(), layer(torch.ones(2, 4)), atol=2e-2)

@@ -224,14 +224,6 @@ def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
         assert_forced(model, source, best)
 
 
-def test_the_one_best_token_drawn_is_greedy_search() -> None:
-    model, sources = model_of(5), sources_of(40, 5)
-    greedy = searched([model], sources, SearchSettings(beam=1, extra_length=5))
-    for draw in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-6)):
-        drawn = searched([model], sources, SearchSettings(beam=1, extra_length=5, sampling=draw))
-        assert [h[0].ids for h in drawn] == [h[0].ids for h in greedy]
-
-
 def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     scores = torch.tensor([[1.0, 2.0, 0.5, -1.0]], dtype=DOUBLE).repeat(10_000, 1)
     points = torch.arange(10_000, dtype=DOUBLE)[:, None] / 10_000

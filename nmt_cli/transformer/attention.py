@@ -1,11 +1,11 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
-Shapes: B sentences, S source length, T target length, N tokens in a packed batch, H heads, K size per head
-(of keys or values), D d_model. A packed tensor x_ND holds the real tokens of all sentences end to end and no pads;
-only the attention core looks at padded grids, one for each block of neighbouring sentences of similar length.
+Shapes: B sentences, S source length, T target length, N tokens in a packed batch, H heads, K size per head, D d_model.
+A packed tensor x_ND holds the real tokens of all sentences end to end and no pads; only the attention core looks at
+padded grids, one for each block of neighbouring sentences of similar length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,31 +17,22 @@ from torch import Tensor, nn
 
 from nmt_cli.transformer.hardware import Int8Linear
 
+Int64s = npt.NDArray[np.int64]
+
 
 class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
-    Args:
-        lengths: tokens of each sentence, at least 1.
-        device: where the model is.
-        bounds: the first sentence of each block, and B; default: all sentences are one block.
-
-    Attributes:
-        blocks: the blocks as layouts of their own; of one block, this layout itself.
-        positions_N: each token's place in its sentence, from 0.
-        mask_BT: True where the padded grid holds a token; None where it does everywhere.
+    `bounds` are the first sentence of each block, and B; by default all sentences are one block. `blocks` are layouts
+    of their own; of one block, this layout itself. `positions_N` are each token's place in its sentence.
     """
 
     def __init__(
-        self,
-        lengths: Sequence[int] | npt.NDArray[np.int64],
-        device: torch.device | str = "cpu",
-        bounds: Sequence[int] = (),
+        self, lengths: Sequence[int] | Int64s, device: torch.device | str = "cpu", bounds: Sequence[int] = ()
     ) -> None:
         counts = np.asarray(lengths)
         self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
         self.max_length = int(counts.max())
-        self._full = bool((counts == self.max_length).all())
         self._rows = np.repeat(np.arange(len(counts)), counts)
         self._positions = np.arange(len(self._rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -50,44 +41,39 @@ class Layout:
         self.positions_N = torch.from_numpy(self._positions).to(device, non_blocking=True)
 
     def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, part, head) lies in a grid of parts x B x heads x max_length rows, and its inverse:
-        which row lies at each place of the grid (0 for pads)."""
+        """Return where row (token, part, head) lies in the grid of to_grid, and which row lies at each place there."""
         if (parts, heads) not in self._indices:
             sentences = len(self.lengths_B)
-            part, head = np.arange(parts)[:, None], np.arange(heads)
-            place = (part * sentences + self._rows[:, None, None]) * heads + head
+            place = np.arange(parts)[:, None] * sentences + self._rows[:, None, None]
+            place = place * heads + np.arange(heads)
             index = (place * self.max_length + self._positions[:, None, None]).reshape(-1)
             rows = np.zeros(parts * sentences * heads * self.max_length, np.int64)
             rows[index] = np.arange(len(index))
-            tensors = [torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows)]
-            self._indices[parts, heads] = (tensors[0], tensors[1])
+            index_R, rows_M = (torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows))
+            self._indices[parts, heads] = (index_R, rows_M)
         return self._indices[parts, heads]
 
     @property
     def mask_BT(self) -> Tensor | None:
-        if self._full:
+        """True where the padded grid holds a token; None where it does everywhere."""
+        if len(self._rows) == len(self.lengths_B) * self.max_length:
             return None
         return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
 
 
-MOST_PLACES = 2.0  # of a block's grids for the scores, per score that counts
-
-
-def block_bounds(src_lengths: npt.NDArray[np.int64], tgt_lengths: npt.NDArray[np.int64]) -> list[int]:
-    """Return the first pair of each block and the number of pairs, for blocks of neighbours whose three score grids
-    are at least half full."""
-    bounds, scores = [0], 0
-    src, tgt = 0, 0  # the longest of the block
+def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
+    """Return the first pair of each block, and the number of pairs; a block's score grids are at least half full."""
+    bounds, scores, src, tgt = [0], 0, 0, 0  # src and tgt are the longest of the block
     for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
         src, tgt, scores = max(src, s), max(tgt, t), scores + s * s + s * t + t * t
-        if (i + 1 - bounds[-1]) * (src * src + src * tgt + tgt * tgt) > MOST_PLACES * scores:
+        if (i + 1 - bounds[-1]) * (src * src + src * tgt + tgt * tgt) > 2 * scores:
             bounds.append(i)
             src, tgt, scores = s, t, s * s + s * t + t * t
     return [*bounds, len(src_lengths)]
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places in the grid, by looking up for each place which row it holds."""
+    """Rows to their places in the grid."""
 
     @staticmethod
     def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_M: Tensor) -> Tensor:
@@ -116,18 +102,15 @@ class _FromGrid(torch.autograd.Function):
 
 
 def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
-    """Return parts x B x H x T x K: packed rows of `parts` x `heads` vectors on the padded grid.
-
-    Pads hold some token's vector, not zeros: nobody may look at them, and they pass no gradient on.
-    """
+    """Return parts x B x H x T x K: packed rows on the padded grid. Pads hold some token's vector, not zeros: nobody
+    may look at them, and they pass no gradient on."""
     index_R, rows_M = layout.index(parts, heads)
     grid: Tensor = _ToGrid.apply(x_NC.reshape(len(index_R), -1), index_R, rows_M)  # type: ignore[no-untyped-call]
     return grid.view(parts, len(layout.lengths_B), heads, layout.max_length, -1)
 
 
-def _split(x_NC: Tensor, layout: Layout) -> list[tuple[Tensor, Layout]]:
-    sizes = [len(block.positions_N) for block in layout.blocks]
-    return list(zip(x_NC.split(sizes), layout.blocks, strict=True))
+def _split(x_NC: Tensor, layout: Layout) -> Iterator[tuple[Tensor, Layout]]:
+    return zip(x_NC.split([len(block.positions_N) for block in layout.blocks]), layout.blocks, strict=True)
 
 
 def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
@@ -138,21 +121,16 @@ def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
 
 
 def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return what to add to scores: 0 where the mask is True, else a large negative number: with -inf a row that may
-    attend nowhere would not stay finite, nor would its gradient."""
     if mask is None:
         return None
+    # A large number, not -inf: a row that may attend nowhere, and its gradient, stay finite.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
-    """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores.
-
-    On CUDA this is torch's fused kernel. On the CPU that is about eight times slower than two matrix products and a
-    softmax at sentence lengths (tests/benchmarks/README.md), so those are written out.
-    """
+    """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
-    if q_BHTK.is_cuda:
+    if q_BHTK.is_cuda:  # on the CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
     scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
     scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
@@ -160,7 +138,7 @@ def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: 
 
 
 def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
-    """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy (bytes are used as they are)."""
+    """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy."""
     if isinstance(layer, Int8Linear):
         return layer.forward(x)
     bias = layer.bias
@@ -168,12 +146,8 @@ def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head attention with all heads' projections in one matrix product.
-
-    The projections W^Q, W^K, W^V of the paper are rows of `query` and `key_value`, or, where queries, keys and values
-    come from the same place (not `cross`), of `query_key_value`: queries of all heads, then keys, then values. The
-    paper writes no biases; the released code of 2017 had them.
-    """
+    """Multi-head attention. W^Q, W^K, W^V of the paper are rows of `query` and `key_value`, or, in self-attention, of
+    `query_key_value`: of all heads. The paper writes no biases; the released code of 2017 had them."""
 
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:
         super().__init__()
@@ -197,8 +171,7 @@ class Attention(nn.Module):
     def forward(
         self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
     ) -> Tensor:
-        """Return attention's output for every token, N x D. Queries come from x_ND, and so do keys and values where
-        there is no `memory`: packed tokens and their layout of the same blocks. `biases` has one for each block."""
+        """Return attention's output, N x D; keys and values come from `memory`, else x_ND. `biases` are of blocks."""
         if memory is None:
             blocks = [self._grids(x, b, 3) for x, b in _split(linear(x_ND, self.query_key_value), layout)]
         else:

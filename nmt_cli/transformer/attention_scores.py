@@ -18,11 +18,10 @@ ROLES = ("encoder", "decoder", "cross")  # the three uses of section 3.2.3
 def attention_scores(
     model: Transformer, src_ids: Sequence[int], tgt_ids: Sequence[int], dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Return q k^T / sqrt(d_k) of every head by role, L x H x queries x keys in float64 on the CPU.
+    """Return q k^T / sqrt(d_k) of every head by role, L x H x T x S in float64 on the CPU; -inf where none may look.
 
-    -inf where a query may not look: a softmax over the last axis gives the weights. Rows of "decoder" and "cross" stand
-    for the token that is about to be said; columns of "decoder" for those said before, the first of which is the start.
-    EOS closes both sides. `dtype` is the arithmetic; default: that of the weights.
+    Rows of "decoder" and "cross" stand for the token that is about to be said; columns of "decoder" for those said
+    before, the first of which is the start. EOS closes both sides.
     """
     scores: dict[str, list[Tensor]] = {role: [] for role in ROLES}
 

@@ -1,9 +1,8 @@
 """The decoder one token at a time, for many sentences at once, each at its own position.
 
-Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads,
-K size per head, E cache entries, L source positions, N tokens in a packed batch, D d_model, V vocabulary.
-Keys and values are not moved when a hypothesis continues another one: a table says whose past an entry is (`used_SWE`).
-Entries that no hypothesis needs any more are dropped when the cache is full; most of a slot's past is shared.
+Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads, K size per
+head, E cache entries, L source positions. Keys and values are not moved when a hypothesis continues another one:
+`used_SWE` says whose past an entry is. Entries that no hypothesis needs are dropped when the cache is full.
 """
 
 import copy
@@ -27,10 +26,8 @@ BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
 def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False) -> Transformer:
-    """Return a copy whose matrix products run in `dtype` or in bytes; embeddings and layer norms keep their type.
-
-    It has one more layer, `output`, for the logits: the embedding matrix, with rows of zeros up to a multiple of BLOCK.
-    """
+    """Return a copy whose matrix products run in `dtype` or in bytes, with one more layer, `output`, for the logits:
+    the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding.weight
     size = -(-len(weight_VD) // BLOCK) * BLOCK
@@ -68,7 +65,6 @@ class DecoderCache:
         self.filled_S = torch.zeros(0, dtype=torch.int64, device=self.device)
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
-        """Keep these slots, in this order, and add empty ones up to `slots`."""
         index = torch.tensor(keep, dtype=torch.int64, device=self.device)
 
         def resized(x: Tensor) -> Tensor:
@@ -81,7 +77,6 @@ class DecoderCache:
         self.slots = slots
 
     def reorder(self, parents_SW: Tensor) -> None:
-        """Let each hypothesis continue the one that `parents_SW` names."""
         self.used_SWE = self.used_SWE.gather(1, parents_SW[:, :, None].expand(-1, -1, self.used_SWE.shape[2]))
 
     def _clear(self) -> None:
@@ -117,34 +112,22 @@ class DecoderCache:
         self.src_lengths_S[list(slots)] = torch.tensor(lengths, device=self.device)
         self.used_SWE[list(slots)] = False
         self.filled_S[list(slots)] = 0
-        self._fit_memory(-(-int(self.src_lengths_S.max()) // ROUND) * ROUND)
+        length, room = -(-int(self.src_lengths_S.max()) // ROUND) * ROUND, self.memory[0][0].shape[2]
+        if not length <= room <= 2 * length:
+            pads = (0, 0, 0, length - room)  # a negative one cuts
+            self.memory = [[nn.functional.pad(x, pads) for x in pair] for pair in self.memory]
         counts = np.asarray(lengths)
         places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         from_N = torch.from_numpy(np.repeat(np.asarray(starts), counts) + places).to(self.device)
         rows_NH = np.repeat(np.asarray(slots), counts)[:, None] * self.heads + np.arange(self.heads)
-        length = self.memory[0][0].shape[2]
-        to_M = torch.from_numpy((rows_NH * length + places[:, None]).reshape(-1)).to(self.device)
+        to_M = torch.from_numpy((rows_NH * self.memory[0][0].shape[2] + places[:, None]).reshape(-1)).to(self.device)
         for pair, kv_NC in zip(self.memory, key_values, strict=True):
             parts = kv_NC[from_N].split([self.heads * x.shape[3] for x in pair], 1)
             for x_SHLK, part_NC in zip(pair, parts, strict=True):
                 x_SHLK.flatten(0, 2).index_copy_(0, to_M, part_NC.reshape(len(to_M), -1))
 
     def leave(self, slots: Sequence[int]) -> None:
-        """Let sentences go; nothing is kept for their slots any more."""
         self.src_lengths_S[list(slots)] = 0
-
-    def _fit_memory(self, length: int) -> None:
-        """Make room for sources of this length, and not for many more."""
-        old = self.memory[0][0].shape[2]
-        if length <= old <= 2 * length:
-            return
-
-        def fitted(x: Tensor) -> Tensor:
-            y = x.new_zeros(*x.shape[:2], length, x.shape[3])
-            y[:, :, :old] = x[:, :, :length]
-            return y
-
-        self.memory = [[fitted(x) for x in pair] for pair in self.memory]
 
     def _attend(self, attention: Attention, k_v: list[Tensor], bias: Tensor, q_RC: Tensor) -> Tensor:
         """Return attention's output R x D; keys and values are S x H x keys x K, `bias` is added to the scores."""
@@ -170,8 +153,7 @@ class DecoderCache:
         return self._attend(attention, memory, bias, linear(x_RD, attention.query))
 
     def step(self, ids_SW: Tensor, positions_S: Tensor) -> Tensor:
-        """Return logits after each hypothesis' last token (PAD at the first position), R x V rounded up to BLOCK;
-        PAD's and the added are -inf."""
+        """Return logits after each hypothesis' last token (PAD at the first position), R x V rounded up to BLOCK."""
         model, width = self.model, self.width
         if int(self.filled_S.max()) + width > self.used_SWE.shape[2]:
             self._clear()

@@ -21,11 +21,7 @@ def choose_device() -> torch.device:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the arithmetic for "auto", "fp32" or "bf16": auto is bf16 where the hardware has it.
-
-    Raises:
-        UsageError: bf16 is asked of hardware that has none.
-    """
+    """Return the arithmetic for "auto", "fp32" or "bf16": auto is bf16 where the hardware has it."""
     if device.type == "cuda":
         has = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -42,10 +38,8 @@ def has_int8(device: torch.device) -> bool:
 
 def check_int8(device: torch.device) -> None:
     """Refuse 8-bit layers where they would be wrong: without VNNI the products of bytes overflow 16 bits."""
-    if device.type != "cpu":
-        raise UsageError("--precision int8 is for CPUs. Leave it out, or hide the GPU: CUDA_VISIBLE_DEVICES=")
     if not has_int8(device):
-        raise UsageError("--precision int8 needs a CPU with VNNI, which this one does not have. Leave it out")
+        raise UsageError("--precision int8 needs a CPU with VNNI. Leave it out, or hide a GPU: CUDA_VISIBLE_DEVICES=")
 
 
 def _cpu_has(*flags: str) -> bool:
@@ -57,11 +51,7 @@ def _cpu_has(*flags: str) -> bool:
 
 
 def reuse_memory() -> None:
-    """Make glibc keep freed memory for the next tensor, where there is glibc, instead of giving it to the kernel.
-
-    Mapping and faulting in every large temporary again costs a sixth of a training step on the CPU
-    (tests/benchmarks/README.md).
-    """
+    """Make glibc keep freed memory for the next tensor: saves a sixth of a step (tests/benchmarks/README.md)."""
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(m_mmap_max, 0)
@@ -69,11 +59,8 @@ def reuse_memory() -> None:
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b with 8-bit weights and activations, for CPUs whose vector units multiply bytes.
-
-    Weights have one scale per output. Activations have one scale per row, computed at run time: with one per tensor a
-    sentence's translation would depend on the sentences beside it. `dtype` is that of the output.
-    """
+    """x W^T + b with 8-bit weights, one scale per output, and activations, one scale per row: with one per tensor a
+    sentence's translation would depend on the sentences beside it."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
         super().__init__()

@@ -11,13 +11,12 @@ from functools import partial
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import Attention, Layout, block_bounds, linear, mask_bias
+from nmt_cli.transformer.attention import Attention, Int64s, Layout, block_bounds, linear, mask_bias
 
 PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
@@ -26,8 +25,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed sentence pairs."""
-
     src_N: Tensor  # source ids, each sentence closed by EOS
     src: Layout
     tgt_in_N: Tensor  # target ids shifted right by one, each sentence opened by PAD
@@ -36,11 +33,7 @@ class Batch:
 
 
 def pack(
-    src_N: npt.NDArray[np.int64],
-    src_lengths: npt.NDArray[np.int64],
-    tgt_N: npt.NDArray[np.int64],
-    tgt_lengths: npt.NDArray[np.int64],
-    device: torch.device | str = "cpu",
+    src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: torch.device | str = "cpu"
 ) -> Batch:
     """Return a batch from ids that lie end to end, each sentence closed by EOS."""
     tgt_in_N = np.empty_like(tgt_N)
@@ -81,10 +74,7 @@ def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
 
 
 def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
-    """Return for each block T x T to add to scores so that no query sees what comes after it.
-
-    That hides pads too, which come last.
-    """
+    """Return for each block T x T to add to scores so that no query sees what comes after it, pads included."""
     length, device = layout.max_length, layout.lengths_B.device
     allowed_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
     return [mask_bias(allowed_TT[: b.max_length, : b.max_length], dtype) for b in layout.blocks]
@@ -120,10 +110,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer's surroundings (section 3.1).
-
-    "post" (the paper): norm(x + dropout(sublayer(x))). "pre": x + dropout(sublayer(norm(x))).
-    """
+    """Section 3.1: norm(x + dropout(sublayer(x))), "post"; or x + dropout(sublayer(norm(x))), "pre"."""
 
     def __init__(self, settings: recipe.Model) -> None:
         super().__init__()
@@ -137,8 +124,6 @@ class Residual(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of the encoder, or of the decoder, which attends to the encoder's output too."""
-
     def __init__(self, settings: recipe.Model, *, cross: bool) -> None:
         super().__init__()
         sizes = settings.d_model, settings.num_heads, settings.d_k, settings.d_v
@@ -149,7 +134,6 @@ class Layer(nn.Module):
         self.residuals = nn.ModuleList(Residual(settings) for _ in range(2 + cross))
 
     def forward(self, x_ND: Tensor, attends: list[Callable[[Tensor], Tensor]], dropout: Dropout) -> Tensor:
-        """Return the layer's output; `attends` are its attentions, as the caller computes them."""
         for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
             x_ND = residual.forward(x_ND, sublayer, dropout)
         return x_ND
@@ -179,7 +163,6 @@ class Transformer(nn.Module):
         self.initialise()
 
     def restore_buffers(self) -> None:
-        """Compute what is not stored with the weights."""
         if self.settings.positions == "sinusoidal":
             table = sinusoids(self.settings.max_length, self.settings.d_model)
             self.register_buffer("sinusoids", table.to(self.embedding.weight.device), persistent=False)
@@ -201,11 +184,9 @@ class Transformer(nn.Module):
         self.embedding.weight[PAD].zero_()
 
     def dropout_places(self) -> tuple[int, int]:
-        """Return how many dropout masks the encoder and the decoder need."""
         return 1 + 2 * self.settings.num_layers, 1 + 3 * self.settings.num_layers
 
     def positions(self, side: str) -> Tensor:
-        """Return the position vectors of "src" or "tgt", max_length x D."""
         if self.settings.positions == "sinusoidal":
             return self.get_buffer("sinusoids")
         return self.get_parameter(f"{side}_positions.weight")

@@ -19,7 +19,6 @@ WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.mode
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -43,7 +42,6 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file, or raise DataError where it is none."""
     return dict(read_tensors(path))
 
 
@@ -71,8 +69,6 @@ class _Undrawn(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model directory, opened."""
-
     directory: Path
     model: Transformer
     recipe: recipe.Recipe
@@ -100,9 +96,7 @@ def save_model(
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
     """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
     if directory.is_file():
-        raise DataError(
-            f"{directory} is a file; a model is a directory written by nmt train or nmt average-checkpoints"
-        )
+        raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
             return load_model(directory / "model", device)

@@ -23,8 +23,7 @@ class Sampling:
 
 
 def average(logits: list[Tensor]) -> Tensor:
-    """Return scores R x V, at least float32, that a constant per row turns into log-probabilities; several models'
-    probabilities are averaged."""
+    """Return R x V: log-probabilities but for a constant per row; several models' probabilities are averaged."""
     wide = torch.promote_types(logits[0].dtype, torch.float32)
     if len(logits) == 1:
         return logits[0].to(wide)
@@ -36,9 +35,8 @@ def best_continuations(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, S x C, best first.
 
-    `scores_RV` are what `average` returns, and changed here; `alive_SW` the hypotheses so far; `forced` rows
-    whose next token is forced, and these tokens. With `draw`, one token per row (W is 1) is drawn by its number from
-    [0, 1), R x 1.
+    `scores_RV` are changed; `forced` are rows and the tokens they must go on with. With `draw`, one token per row (W is
+    1) is drawn by its number from [0, 1), R x 1.
     """
     rows, blocks = len(scores_RV), scores_RV.shape[1] // BLOCK
     largest_RB = scores_RV.view(rows, blocks, BLOCK).amax(-1)

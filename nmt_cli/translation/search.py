@@ -38,8 +38,6 @@ Results = Iterator[tuple[int, list[Hypothesis]] | None]  # None: all are finishe
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search: see recipe.Decoding."""
-
     beam: int = 4  # 1 with `sampling`: a line that is to have several samples gives several segments
     alpha: float = 0.6
     extra_length: int = 50
@@ -76,13 +74,12 @@ class _Slots:
         return [slot for slot, segment in enumerate(self.segments) if segment]
 
     def fill(self, feed: "_Feed") -> None:
-        """Put the next segments into slots until there is no room or none is there."""
         while len(used := self.used()) < self.most:
             tokens = sum(len(segment.ids) for segment in self.segments if segment)
             taken = feed.take(self.most - len(used), MAX_SOURCE_TOKENS - tokens if used else 1 << 60)
             if not taken:
                 break
-            segments, starts = [segment for segment, _ in taken], [start for _, start in taken]
+            segments, starts = zip(*taken, strict=True)
             if len(used) + len(segments) > len(self.segments):
                 self._resize(range(len(self.segments)), len(used) + len(segments))
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
@@ -103,7 +100,7 @@ class _Slots:
         for decoder in self.decoders:
             decoder.resize(keep, size)
 
-    def _start(self, slots: list[int], segments: list[Segment]) -> None:
+    def _start(self, slots: list[int], segments: Sequence[Segment]) -> None:
         limits = []
         for slot, segment in zip(slots, segments, strict=True):
             self.segments[slot], segment.hypotheses = segment, []
@@ -112,24 +109,21 @@ class _Slots:
                 key = np.array([self.settings.sampling.seed, segment.key], np.uint64)  # a list may become floats
                 numbers = np.random.Generator(np.random.Philox(key=key)).random(limits[-1])
                 self.random_ST[slot, : limits[-1]] = torch.from_numpy(numbers)
-        self.position_S[slots] = 0
+        self.position_S[slots], self.last_SW[slots] = 0, PAD
         self.limit_S[slots] = torch.tensor(limits, device=self.device)
         self.alive_SW[slots] = -torch.inf
         self.alive_SW[slots, 0] = 0
-        self.last_SW[slots] = PAD
         self.ancestors_SWT[slots] = -1
         self.ancestors_SWT[slots, :, 0] = torch.arange(self.settings.beam, device=self.device)
 
     def step(self) -> None:
-        """Continue every hypothesis by one token."""
         used = self.used()
         self._resize(used, len(used))
         if len(used) < len(self.segments):  # empty slots step along, and must not run out of positions
             self.position_S[[slot for slot, segment in enumerate(self.segments) if not segment]] = 0
         scores_RV = average([decoder.step(self.last_SW, self.position_S) for decoder in self.decoders])
-        draw = None
-        if self.settings.sampling:
-            draw = self.settings.sampling, self.random_ST.gather(1, self.position_S[:, None])
+        sampling = self.settings.sampling
+        draw = (sampling, self.random_ST.gather(1, self.position_S[:, None])) if sampling else None
         parents_SW = self._advance(*best_continuations(scores_RV, self.alive_SW, self._forced(), draw))
         for decoder in self.decoders:
             decoder.reorder(parents_SW)
@@ -170,27 +164,21 @@ class _Slots:
         return parents_SW
 
     def _finish(self, ends_SW: Tensor, parents_SC: Tensor, sums_SC: Tensor) -> None:
-        """Keep the hypotheses that have just ended and are among their slot's n best."""
         slots_E, candidates_E = ends_SW.nonzero(as_tuple=True)
         if not len(slots_E):
             return
         # Token t was chosen as row ancestors[t + 1] of the next position.
         rows_ET = self.ancestors_SWT[slots_E, parents_SC[slots_E, candidates_E], 1:].clamp_min(0)
         places_T = torch.arange(rows_ET.shape[1], device=self.device)
-        ids_ET = self.tokens_STW[slots_E[:, None], places_T, rows_ET].tolist()
-        sums_ET = self.sums_STW[slots_E[:, None], places_T, rows_ET].tolist()
-        totals, positions = sums_SC[slots_E, candidates_E].tolist(), self.position_S[slots_E].tolist()
-        for slot, position, total, ids_T, sums_T in zip(
-            slots_E.tolist(), positions, totals, ids_ET, sums_ET, strict=True
-        ):
-            segment, score = self.segments[slot], total / length_penalty(position + 1, self.settings.alpha)
-            best = segment.hypotheses if segment else []
-            if not segment or (len(best) == self.settings.best and score <= best[-1].score):
-                continue
-            steps = [b - a for a, b in itertools.pairwise([0.0, *sums_T[:position], total])]
-            best.append(Hypothesis(ids_T[:position], total, score, steps))
-            best.sort(key=lambda h: -h.score)
-            del best[self.settings.best :]
+        ids_ET, sums_ET = (x[slots_E[:, None], places_T, rows_ET] for x in (self.tokens_STW, self.sums_STW))
+        columns = (slots_E, self.position_S[slots_E], sums_SC[slots_E, candidates_E], ids_ET, sums_ET)
+        for slot, position, total, ids_T, sums_T in zip(*(column.tolist() for column in columns), strict=True):
+            if segment := self.segments[slot]:
+                score = total / length_penalty(position + 1, self.settings.alpha)
+                steps = [b - a for a, b in itertools.pairwise([0.0, *sums_T[:position], total])]
+                segment.hypotheses.append(Hypothesis(ids_T[:position], total, score, steps))
+                segment.hypotheses.sort(key=lambda h: -h.score)
+                del segment.hypotheses[self.settings.best :]
 
     def pop_done(self) -> list[tuple[int, list[Hypothesis]]]:
         """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
@@ -211,16 +199,13 @@ class _Slots:
 
 
 def _coarse(count: int) -> int:
-    """Return the next multiple of 8, or of about an eighth of `count`."""
     step = max(8, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
 
 
 def _fillers(lengths: list[int], limit: int) -> list[int]:
-    """Return lengths, at most `limit`, of sentences to encode beside these: so batches come in few different shapes.
-
-    oneDNN keeps a compiled kernel for every shape it has seen: without these memory grows for hours.
-    """
+    """Return lengths, at most `limit`, of sentences to encode beside these: batches then have few shapes, for each of
+    which oneDNN keeps a compiled kernel. Without these memory grows for hours."""
     longest, count = min(_coarse(max(lengths)), limit), _coarse(len(lengths) + 1)
     while True:
         extra = count - len(lengths) - 1
@@ -233,8 +218,6 @@ def _fillers(lengths: list[int], limit: int) -> list[int]:
 
 
 class _Feed:
-    """Encodes segments ahead, in their order, and hands them out."""
-
     def __init__(self, segments: Segments, slots: _Slots) -> None:
         self.segments, self.decoders, self.longest = segments, slots.decoders, slots.longest
         self.ended = False
@@ -243,27 +226,24 @@ class _Feed:
 
     def _encode(self) -> None:
         tokens = 0
-        while tokens < ENCODE_TOKENS:
-            try:
-                segment = next(self.segments)
-            except StopIteration:
-                self.ended = True
-                break
+        for segment in self.segments:
             if segment is None:
                 break
             self.ready.append((segment, tokens))
             tokens += len(segment.ids)
+            if tokens >= ENCODE_TOKENS:
+                break
+        else:
+            self.ended = True
         if self.ready:
-            device = self.decoders[0].device
             lengths = [len(segment.ids) for segment, _ in self.ready]
-            more = _fillers(lengths, self.longest)
+            more, device = _fillers(lengths, self.longest), self.decoders[0].device
             ids = [i for segment, _ in self.ready for i in segment.ids]
-            src_N = torch.tensor(ids + [EOS] * sum(more), device=device)
-            layout = Layout(lengths + more, device)
+            src_N, layout = torch.tensor(ids + [EOS] * sum(more), device=device), Layout(lengths + more, device)
             self.key_values = [decoder.encode(src_N, layout) for decoder in self.decoders]
 
     def take(self, count: int, tokens: int) -> list[tuple[Segment, int]]:
-        """Return the next segments with their first encoded rows: at most so many, of at most so many tokens."""
+        """Return at most so many segments, of at most so many tokens, with their first encoded rows."""
         if not self.ready and not self.ended:
             self._encode()
         sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[:count])
@@ -276,8 +256,7 @@ class _Feed:
 def search(models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
     """Yield the id of each segment with its best hypotheses, best first, as segments finish.
 
-    `models` are one model as `for_inference` returns it, or an ensemble with one vocabulary; `dtype` is the arithmetic.
-    `segments` are read when there is room; neighbours should be of one length.
+    `models` are as `for_inference` returns them. `segments` are read when there is room; neighbours should be alike.
     """
     slots = _Slots(models, dtype, settings)
     feed = _Feed(segments, slots)
@@ -295,7 +274,7 @@ def search(models: Sequence[Transformer], dtype: torch.dtype, segments: Segments
 def search_with_oom_retry(
     models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings
 ) -> Results:
-    """Do what `search` does; where memory does not suffice, start the unfinished segments again in smaller batches."""
+    """Search; where memory does not suffice, start the unfinished segments again in smaller batches."""
     rows = rows_at_once(settings, models[0].embedding.weight.device)
     unfinished: dict[int, Segment] = {}
 
@@ -326,10 +305,7 @@ def search_with_oom_retry(
 def score_targets(
     models: Sequence[Transformer], dtype: torch.dtype, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> list[list[float]]:
-    """Return the log-probability of every target token, given its source and the target before it.
-
-    Both are closed by EOS. Pairs of similar length are computed together. Several models' probabilities are averaged.
-    """
+    """Return the log-probability of every target token, given its source and the target before it, both with EOS."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     results: list[list[float]] = [[] for _ in pairs]
     while order:

@@ -33,8 +33,6 @@ class Hypothesis:
 
 @dataclass
 class Segment:
-    """A stretch of a line that is searched by itself."""
-
     id: int
     ids: list[int]  # closed by EOS
     prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than max_length
@@ -44,7 +42,6 @@ class Segment:
     halves: list["Segment"] = field(default_factory=list)  # what it was translated in instead
 
     def leaves(self) -> list["Segment"]:
-        """Return the segments whose translations stand."""
         return [leaf for half in self.halves for leaf in half.leaves()] if self.halves else [self]
 
 
@@ -70,17 +67,12 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 
 
 def split_line(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:
-    """Return a normalised line as sources of at most `limit` tokens, EOS counted.
-
-    A longer line is cut at its sentence ends; a longer sentence where clauses end, else between words, else anywhere.
-    """
+    """Return a normalised line as sources of at most `limit` tokens, EOS counted: cut at its sentence ends; a longer
+    sentence where clauses end, else between words, else anywhere."""
     parts = [line]
     for ends, room in ((_SENTENCE_END, 0), (_CLAUSE_END, limit), (_WORD_END, limit)):
-        sizes = map(len, tokenizer.encode(parts))
-        cut = [
-            _cut(tokenizer, part, ends, room) if size >= limit else [part]
-            for part, size in zip(parts, sizes, strict=True)
-        ]
+        sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
+        cut = [_cut(tokenizer, part, ends, room) if size >= limit else [part] for part, size in sized]
         parts = list(itertools.chain.from_iterable(cut))
     return [[*ids[i : i + limit - 1], EOS] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
 
@@ -102,7 +94,7 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> l
 
 
 def looping(sequence: Sequence[int]) -> bool:
-    """Return whether some stretch of at most LOOP_PERIOD items comes again and again, at least four times."""
+    """Return whether some stretch of at most LOOP_PERIOD items comes at least four times in a row."""
     if len(sequence) < LOOP_TOKENS:
         return False
     array = np.asarray(sequence)

@@ -15,26 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import Progress, say, warn
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
-from nmt_cli.transformer.weights import save_tensors
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.translator import Translation, Translator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
-COUNTED_BYTES = 1 << 30  # a second's work
-MAX_ATTENTION_BYTES = 1 << 30
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
 
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """What to translate and how; None stands for stdin, stdout, or what the model's recipe says."""
+    """None stands for stdin, stdout, or what the model's recipe says."""
 
     input: Path | None = None
     output: Path | None = None
@@ -50,21 +46,17 @@ class TranslateOptions:
     prefix: Path | None = None  # a file with one forced prefix per line
     score_pairs: Path | None = None  # a file with one translation per line, to be scored instead of translating
     alignments: bool = False
-    attention: Path | None = None  # a safetensors file to write all attention weights to
     sampling: Sampling | None = None
     workers: int | None = None
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError.
-
-    The newest by what its manifest says; where it says nothing, as before 2026, by the file's time.
-    """
+    """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError."""
     if named:
         return tuple(named)
     if os.environ.get("NMT_MODEL"):
         chosen = Path(os.environ["NMT_MODEL"])
-    else:
+    else:  # manifests from before 2026 do not say when the model was made: then the file's time counts
         manifests = Path("runs").glob("*/model/manifest.json")
         ages = [(artefact.read_json(m).get("created", ""), m.stat().st_mtime_ns, m.parent) for m in manifests]
         if not ages:
@@ -75,7 +67,6 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _check(options: TranslateOptions) -> None:
-    """Refuse options that contradict each other, before a model is loaded."""
     if options.beam is not None and options.n_best > options.beam and not options.sampling:
         raise UsageError(f"--n-best {options.n_best} needs --beam {options.n_best} or more, not {options.beam}")
     if options.score_pairs and (options.sampling or options.prefix or options.n_best > 1):
@@ -87,9 +78,8 @@ def _check(options: TranslateOptions) -> None:
     for path in (options.input, options.prefix, options.score_pairs):
         if path and not path.exists():
             raise MissingError(f"no file {path}. Check the path")
-    for path in (options.output, options.attention):
-        if path and not path.parent.is_dir():
-            raise OutputError(f"no directory {path.parent} to write {path.name} to. Make it first")
+    if options.output and not options.output.parent.is_dir():
+        raise OutputError(f"no directory {options.output.parent} to write to. Make it first")
 
 
 def translate(options: TranslateOptions) -> int:
@@ -126,9 +116,9 @@ def translate(options: TranslateOptions) -> int:
 
 
 def count_lines(descriptor: int) -> int | None:
-    """Return how many lines are left to read; None where that cannot be known, or not soon."""
+    """Return how many lines are left to read; None where that cannot be known soon."""
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > COUNTED_BYTES:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 30:
         return None
     place, count, end = os.lseek(descriptor, 0, os.SEEK_CUR), 0, b"\n"
     while block := os.pread(descriptor, MAX_LINE_BYTES, place):
@@ -139,8 +129,8 @@ def count_lines(descriptor: int) -> int | None:
 class LineReader:
     """Lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
 
-    Lines end at line feeds only. One that is not UTF-8 is an error if `strict`, else U+FFFD stands for each run of
-    wrong bytes. Where `wait` says not to wait for a line that has not come yet, it is None.
+    One that is not UTF-8 is an error if `strict`, else U+FFFD stands for each run of wrong bytes. Where `wait` says not
+    to wait for a line that has not come yet, it is None.
     """
 
     def __init__(self, descriptor: int, *, strict: bool = False, wait: Callable[[], bool] = lambda: True) -> None:
@@ -185,40 +175,21 @@ def write_line(descriptor: int, line: str) -> None:
 def translate_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Translate what comes from one descriptor to another, and say what happened."""
     start = time.monotonic()
     reader = LineReader(source, strict=options.strict, wait=lambda: translator.idle)
     names = ("beam", "alpha", "extra_length", "n_best", "split", "sampling")
     settings: dict[str, Any] = {name: getattr(options, name) for name in names}
     prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
-    attention: dict[str, Tensor] = {}
-    size, attentive = 0, options.alignments or options.attention
     for number, translation in enumerate(translator.translate(reader, prefixes=prefixes, **settings), 1):
-        cross: list[Tensor] = []
-        for place, (source_ids, target_ids) in enumerate(translation.segments if attentive else []):
-            scores = attention_scores(translator.models[0], source_ids, target_ids, translator.dtype)
-            weights = {role: torch.softmax(scores_LHTS, -1).float() for role, scores_LHTS in scores.items()}
-            cross.append(weights["cross"])
-            if options.attention:
-                weights |= {"source": torch.tensor(source_ids), "target": torch.tensor(target_ids[:-1])}
-                attention |= {f"{number}.{place}.{kind}": tensor for kind, tensor in weights.items()}
-                size += sum(tensor.nbytes for tensor in weights.values())
-        if size > MAX_ATTENTION_BYTES:
-            raise UsageError("--attention: the weights of so many lines take over 1 GB. Give fewer lines")
-        alignment = _alignment(translator, translation, cross) if options.alignments else None
+        alignment = _alignment(translator, translation) if options.alignments else None
         for line in _formatted(translation, number, alignment, options.format):
             write_line(target, line)
         progress.advance()
-    if options.attention:
-        save_tensors(options.attention, attention)
     counts, seconds = translator.counts, time.monotonic() - start
+    invalid = f"lines are not UTF-8 (the first is line {reader.first_invalid:,}): what is not was replaced"
     too_long = f"prefixes were longer than the model's {translator.max_length:,} tokens and were cut"
     for tell, count, text in (
-        (
-            warn,
-            reader.invalid,
-            f"lines are not UTF-8 (the first is line {reader.first_invalid:,}): what is not was replaced",
-        ),
+        (warn, reader.invalid, invalid),
         (warn, reader.cut, f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
         (warn, counts["cut"], "lines were too long for the model and were cut"),
         (warn, counts["prefixes cut"], too_long),
@@ -227,12 +198,11 @@ def translate_lines(
     ):
         if count:
             tell(f"{count:,} {text}")
-    rate = f"{counts['tokens'] / seconds:,.0f} tokens/s"
-    say(f"{counts['lines']:,} lines, {counts['tokens']:,} tokens in {seconds:.1f} s, {rate}")
+    lines, tokens = counts["lines"], counts["tokens"]
+    say(f"{lines:,} lines, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
 def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
-    """Yield what is written for a line: its translation, its n-best list, or a JSON object."""
     hypotheses = translation.hypotheses
     if form == "jsonl":
         records = [{name: getattr(hypothesis, name) for name in FIELDS} for hypothesis in hypotheses]
@@ -245,32 +215,27 @@ def _formatted(translation: Translation, number: int, alignment: str | None, for
         yield text if len(hypotheses) == 1 else f"{number - 1} ||| {text} ||| {hypothesis.score:.6g}"
 
 
-def _alignment(translator: Translator, translation: Translation, cross: list[Tensor]) -> str:
-    """Return the pairs of a source word and a target word that belong together.
-
-    Each target token belongs to the source token that the heads of the last layer but one look at most, on average.
-    Source: Garg et al. 2019.
-    """
+def _alignment(translator: Translator, translation: Translation) -> str:
+    """Return pairs of words: a target token and the source token that the last layer's but one heads look at most, on
+    average. Source: Garg et al. 2019."""
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
-    for ids, cross_LHTS in zip(translation.segments, cross, strict=True):
-        cross_TS = cross_LHTS[max(0, len(cross_LHTS) - 2)].mean(0)[:-1, :-1]
+    for ids in translation.segments:
+        scores_LHTS = attention_scores(translator.models[0], *ids, translator.dtype)["cross"]
+        weights_HTS = torch.softmax(scores_LHTS[max(0, len(scores_LHTS) - 2)], -1).float()
+        looked_at_T = weights_HTS.mean(0)[:-1, :-1].argmax(1).tolist() if min(map(len, ids)) > 1 else []
         numbers: list[list[int]] = []  # of the word of each token
         for side in (0, 1):
             starts = [token.startswith("\u2581") for token in translator.tokenizer.tokens(ids[side][:-1])]
             numbers.append([words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else [])
-            words[side] = numbers[side][-1] + 1 if starts else words[side]
-        if all(numbers):
-            pairs |= {
-                (numbers[0][origin], numbers[1][token]) for token, origin in enumerate(cross_TS.argmax(1).tolist())
-            }
+            words[side] += len(set(numbers[side]))
+        pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(looked_at_T)}
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
 
 
 def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Write the score of every pair of a source line and a line of --score-pairs."""
     total, tokens = 0.0, 0
     targets = os.open(options.score_pairs or "", os.O_RDONLY)
 

@@ -1,5 +1,6 @@
 """Lines to translations: read, cut into segments, searched in any order, joined, given back in order."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -37,8 +38,6 @@ Lines = Iterable[str | None]  # None: the next one has not come yet
 
 @dataclass(frozen=True)
 class Translation:
-    """The translation of one line."""
-
     hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
     segments: list[tuple[list[int], list[int]]]  # source and best target ids of each segment, both closed by EOS
 
@@ -47,7 +46,7 @@ class Translation:
         return self.hypotheses[0].text
 
 
-class Translator:
+class Translator(contextlib.AbstractContextManager["Translator"]):
     """Translates lines of text with a model directory, or with an ensemble of several.
 
         with Translator("runs/toy/model") as translator:
@@ -56,14 +55,8 @@ class Translator:
 
     It searches in one process per core (at most 16, or `workers`), or per GPU (in this process alone if CUDA has been
     used in it before, which a fork cannot share, or in a launched job). They start with the first translation and end
-    when the Translator is closed, is garbage, or this process ends. Several models need one and the same tokenizer.
-    `precision` is "fp32", "bf16", "int8", or "auto": int8 on CPUs made for it, else bf16 where there is bf16.
-
-    Attributes:
-        recipe: of the first model.
-        models: as `for_inference` returns them, on `device`; `dtype` is their arithmetic.
-        counts: "lines", "tokens" of translations, lines "split" and "cut", "prefixes cut", translations "retried".
-        idle: True while every line that was read is translated: then an iterator of lines may wait for the next one.
+    when the Translator is closed or garbage. Several models need one and the same tokenizer. `counts` says what
+    happened to lines. While `idle`, every line that was read is translated: `lines` may wait for the next one.
     """
 
     def __init__(
@@ -71,16 +64,13 @@ class Translator:
     ) -> None:
         places = [models] if isinstance(models, Path | str) else models
         first, *others = loaded = [load_model(Path(place)) for place in places]
-        for other in others:
-            if other.tokenizer_file.read_bytes() != first.tokenizer_file.read_bytes():
-                names = f"{other.directory} and {first.directory}"
-                raise DataError(f"{names} have different tokenizers: no ensemble of these")
+        if any(other.tokenizer_file.read_bytes() != first.tokenizer_file.read_bytes() for other in others):
+            raise DataError("the models have different tokenizers: no ensemble of these")
         if precision not in ("auto", "fp32", "bf16", "int8"):
             raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
         self._set([one.model for one in loaded], Tokenizer(first.tokenizer_file), first.recipe, choose_device())
         if precision == "int8":
             check_int8(self.device)
-        # "auto" is what is fastest and loses at most 0.1 BLEU: measured in tests/benchmarks/README.md.
         self._int8 = precision == "int8" or (precision == "auto" and has_int8(self.device))
         self._precision = "auto" if self._int8 else precision
         if self.device.type == "cpu":
@@ -100,7 +90,7 @@ class Translator:
 
     @classmethod
     def of(cls, model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, dtype: torch.dtype) -> "Translator":
-        """Return a Translator of a model in memory, which searches in this process, on the model's device."""
+        """Return a Translator of a model in memory, which searches in this process."""
         translator = cls.__new__(cls)
         translator._set([model], tokenizer, settings, model.embedding.weight.device)
         translator._int8, translator.dtype = False, dtype
@@ -114,14 +104,10 @@ class Translator:
     def models(self) -> list[Transformer]:
         return [for_inference(model, self.dtype, int8=self._int8).to(self.device) for model in self._weights]
 
-    def __enter__(self) -> "Translator":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the processes; another translation starts new ones."""
         if self._workers:
             self._workers.close()
             self._workers = None
@@ -140,25 +126,19 @@ class Translator:
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
-        Up to CHUNK_LINES are read ahead, so that neighbours in a batch are of similar length. Where the next line is
-        not there yet, let `lines` yield None: those before it are then translated meanwhile. For what is None see
-        `recipe.Decoding`. With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its
-        translation must begin.
+        Where the next line is not there yet, let `lines` yield None: those before it are then translated meanwhile.
+        For what is None see `recipe.Decoding`. With `sampling`, `n_best` translations are drawn. `prefixes` say for
+        each line how its translation must begin.
         """
-        decoding = self.recipe.decoding
         if sampling and n_best > MAX_SAMPLES:
             raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
         if self._busy:
             raise UsageError("this Translator is translating already. Take that to its end first, or use another")
-        settings = SearchSettings(
-            1 if sampling else max(n_best, decoding.beam if beam is None else beam),
-            decoding.alpha if alpha is None else alpha,
-            decoding.extra_length if extra_length is None else extra_length,
-            1 if sampling else n_best,
-            sampling=sampling,
-        )
-        split = decoding.split if split is None else split
-        on_its_way = _Lines(self, lines, prefixes, split, n_best if sampling else 0)
+        given = {"beam": beam, "alpha": alpha, "extra_length": extra_length, "split": split}
+        decoding = self.recipe.decoding.model_copy(update={k: v for k, v in given.items() if v is not None})
+        beam, best = (1, 1) if sampling else (max(n_best, decoding.beam), n_best)
+        settings = SearchSettings(beam, decoding.alpha, decoding.extra_length, best, sampling=sampling)
+        on_its_way = _Lines(self, lines, prefixes, decoding.split, n_best if sampling else 0)
         self._busy, complete = True, False
         try:
             if len(self._devices) > 1:
@@ -201,26 +181,21 @@ class Translator:
 
 @dataclass
 class _Line:
-    """A line on its way: its segments, once for each sample that is drawn, and how many have no result yet."""
-
-    drafts: list[list[Segment]]
-    open: int = 0
+    drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
+    open: int = 0  # segments without a result
 
 
 class _Lines:
-    """The lines of one call of `translate`, from reading to joining."""
-
     def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, split: bool, samples: int) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
         self.lines, self.prefixes = iter(lines), None if prefixes is None else iter(prefixes)
         self.split, self.samples, self.limit = split, samples, translator.max_length
         if split:
             self.limit = min(translator.recipe.corpus.cleaning.max_tokens or self.limit, self.limit)
-        self.read, self.ended = 0, False
+        self.read, self.ended, self.ids = 0, False, itertools.count()
         self.pending: deque[_Line] = deque()  # read and not given back
         self.queue: deque[Segment] = deque()  # to be searched
         self.open: dict[int, tuple[_Line, Segment]] = {}  # without a result, by the segment's id
-        self.ids = itertools.count()
 
     def segments(self) -> Iterator[Segment | None]:
         """Yield what is to be searched; None where all that has come is being searched or finished already."""
@@ -235,28 +210,33 @@ class _Lines:
                 yield None
 
     def _read_chunk(self) -> None:
-        """Queue the lines that are there, up to a chunk, long segments first: neighbours in a batch are then alike."""
+        """Queue the lines that are there, up to a chunk, long segments first: neighbours are then alike."""
         segments: list[Segment] = []
         size, last = 0, self.read + CHUNK_LINES
         self.translator.idle = not self.pending
-        while self.read < last and size < CHUNK_CHARACTERS:
-            try:
-                text = next(self.lines)
-            except StopIteration:
-                self.ended = True
-                break
+        for text in self.lines:
             if text is None:
                 time.sleep(POLL_SECONDS if self.translator.idle else 0)
                 break
             self.translator.idle = False
             segments += self._add(text)
             size += len(text)
+            if self.read >= last or size >= CHUNK_CHARACTERS:
+                break
+        else:
+            self.ended = True
         self.queue.extend(sorted(segments, key=lambda segment: -len(segment.ids)))
 
     def _add(self, text: str) -> list[Segment]:
         self.read += 1
         self.counts["lines"] += 1
-        text, prefix = normalise(text), self._prefix() if self.prefixes else []
+        text, prefix = normalise(text), []
+        if self.prefixes:
+            forced = next(self.prefixes, None)
+            if forced is None:
+                raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
+            prefix = self.tokenizer.encode([normalise(forced)])[0]
+            self.counts["prefixes cut"] += len(prefix) >= self.translator.max_length
         ids = self.tokenizer.encode([text])[0]
         sources = [[*ids[: self.limit - 1], EOS]] if ids else []
         if len(ids) >= self.limit:
@@ -270,16 +250,8 @@ class _Lines:
                 draft.append(self._open(line, source, [] if place else prefix, key))
         return [segment for samples in zip(*line.drafts, strict=True) for segment in samples]
 
-    def _prefix(self) -> list[int]:
-        text = next(self.prefixes, None) if self.prefixes else None
-        if text is None:
-            raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
-        ids, longest = self.tokenizer.encode([normalise(text)])[0], self.translator.max_length - 1
-        self.counts["prefixes cut"] += len(ids) > longest
-        return ids[:longest]
-
     def _open(self, line: _Line, ids: list[int], prefix: list[int], key: int, depth: int = 0) -> Segment:
-        segment = Segment(next(self.ids), ids, prefix, key, depth)
+        segment = Segment(next(self.ids), ids, prefix[: self.translator.max_length - 1], key, depth)
         self.open[segment.id] = line, segment
         line.open += 1
         return segment
@@ -289,8 +261,8 @@ class _Lines:
         line, segment = self.open.pop(number)
         segment.hypotheses = hypotheses
         line.open -= 1
-        best = hypotheses[0].ids
         self.counts["tokens"] += sum(len(h.ids) for h in hypotheses)
+        best = hypotheses[0].ids
         failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
         if failed and self.split and not self.samples and segment.depth < MAX_RETRIES:
             for ids in segments.halves(self.tokenizer, segment.ids):

@@ -1,7 +1,6 @@
-"""Search in several processes at once: small matrix products gain more from two processes than from two threads.
+"""Search in forks of this process, fed a few segments at a time over socket pairs as lines of JSON.
 
-Workers are forks of this process, fed a few segments at a time over socket pairs as lines of JSON. A worker ends when
-the process that started it does, however that ends: it then reads the end of its socket.
+Small matrix products gain more from two processes than from two threads. A worker ends at the end of its socket.
 """
 
 import contextlib
@@ -31,8 +30,6 @@ Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
 
 class _Channel:
-    """One end of a socket pair with a JSON value on each line."""
-
     def __init__(self, connection: socket.socket, pid: int = 0) -> None:
         self.connection, self.pid = connection, pid
         self.open = 0  # segments sent to the worker that have no result yet
@@ -47,7 +44,7 @@ class _Channel:
         return [json.loads(line) for line in lines]
 
     def send(self, *values: Any) -> None:
-        """Send these values, and what could not be sent before, as far as there is room on the way."""
+        """Send these values, and what could not be sent before, as far as there is room."""
         for value in values:
             self.unsent += json.dumps(value).encode() + b"\n"
         try:
@@ -86,23 +83,19 @@ def _serve(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
 
 
 def _run(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
-    """Do a worker's work and end this process, quietly where its parent has gone.
-
-    An error is told as a negative exit code and a text in the place of a result.
-    """
-    code = 1
+    """Do a worker's work and end this process. An error is told as a negative exit code and a text."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
         _serve(channel, prepare, device)
     except ConnectionError:
-        code = 0
+        pass  # the parent has gone
     except Exception as error:
         text = str(error) if isinstance(error, NmtError) else f"a worker failed: {type(error).__name__}: {error}"
         channel.send([-getattr(error, "exit_code", 1), text])
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
 def _close(channels: list[_Channel], owner: int) -> None:
@@ -116,10 +109,7 @@ def _close(channels: list[_Channel], owner: int) -> None:
 
 
 class Workers:
-    """Processes that search, one for each device; `close` ends them, and so does losing the last reference to this.
-
-    In each, `prepare` returns the models on its device, and their arithmetic.
-    """
+    """Processes that search, one for each device, with the models that `prepare` returns in each."""
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
         self._device = devices[0]
@@ -173,5 +163,4 @@ class Workers:
                         busy[connection].open -= 1
                         yield number, [Hypothesis(*values) for values in content]
         except ConnectionError:
-            text = "a worker process ended, probably for want of memory. Use fewer: --workers 1"
-            raise StorageError(text) from None
+            raise StorageError("a worker ended, probably for want of memory. Use fewer: --workers 1") from None

@@ -123,25 +123,6 @@ def test_a_broken_pipe_is_silent(model: Path) -> None:
     assert process.stderr.read() == b""
 
 
-def test_a_slow_reader(model: Path) -> None:
-    """While nobody reads, no more than a chunk and the pipes are read ahead."""
-    line = b"die Katze ist rot und steht auf das Haus mit der Hund nicht ein Baum geht\n"
-    process = start(model, lines=line)
-    assert process.stdout.readline().endswith(b"\n")
-    os.set_blocking(process.stdin.fileno(), False)
-    sent, still = 0, 0
-    while still < 40 and sent < 1 << 26:
-        try:
-            sent += os.write(process.stdin.fileno(), line * 50)
-            still = 0
-        except BlockingIOError:
-            still += 1
-            time.sleep(0.05)
-    assert sent < (8192 + (1 << 17) // len(line) * 3) * len(line)
-    process.kill()
-    process.communicate()
-
-
 @pytest.mark.parametrize(("closed", "code", "words"), [("<&-", 66, "stdin is closed"), (">&-", 74, "stdout is closed")])
 def test_closed_descriptors_are_named(model: Path, closed: str, code: int, words: str) -> None:
     command = ["sh", "-c", " ".join([*COMMAND, closed])]
@@ -180,14 +161,6 @@ def test_hundred_megabytes_without_a_line_feed(model: Path) -> None:
     assert "1 lines were over 1,048,576 bytes and were cut while they were read" in errors.decode()
     assert peak < 512
     assert peak - before < 150
-
-
-def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> None:
-    more = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    surroundings = {k: v for k, v in environment(model, **more).items() if k != "HOME"}
-    done = subprocess.run(COMMAND, env=surroundings, cwd=tmp_path, capture_output=True, input=b"f\xc3\xbcr\n\n")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(b"\n") == 2
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -313,15 +286,6 @@ def test_huge_segments_both_ways_block_nobody(monkeypatch: pytest.MonkeyPatch) -
     pool.close()
 
 
-def test_an_error_in_a_worker_is_told() -> None:
-    def prepare(_: torch.device) -> Any:
-        raise IndexError("nothing there")
-
-    pool = workers.Workers([torch.device("cpu")], prepare)
-    with pytest.raises(NmtError, match="a worker failed: IndexError: nothing there"):
-        list(pool.search(iter([Segment(0, [2])]), SearchSettings()))
-
-
 def test_workers_end_with_their_translator(model: Path) -> None:
     """Also where it is only forgotten, and where a translation is not taken to its end."""
 
@@ -349,3 +313,11 @@ def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
     for pid in children(process.pid):
         os.kill(pid, signal.SIGKILL)
     failed(process, 74, b"die Katze\n" * 10)
+
+
+def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> None:
+    more = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    surroundings = {k: v for k, v in environment(model, **more).items() if k != "HOME"}
+    done = subprocess.run(COMMAND, env=surroundings, cwd=tmp_path, capture_output=True, input=b"f\xc3\xbcr\n\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b"\n") == 2
