@@ -84,11 +84,11 @@ def test_signatures_and_significance_equal_the_sacrebleu_command(files: dict[str
     ours = evaluate(hypothesis=bad, references=[reference, good], metrics=("bleu", "chrf", "ter")).scores
     assert [s.signature for s in ours] == [s["signature"] for s in theirs]
     (ours, *_) = evaluate(hypothesis=bad, baseline=good, references=[reference]).comparisons
-    for flag, p_value in (("--paired-bs", ours.p_bs), ("--paired-ar", ours.p_ar)):
+    for flag, p_value in (("--paired-bs", ours["p_bs"]), ("--paired-ar", ours["p_ar"])):
         row = sacrebleu(reference, flag, "-f", "json", "-w", 4, "-i", good, bad)[1]["BLEU"]
-        assert (f"{p_value:.4f}", f"{ours.score:.4f}") == (f"{row['p_value']:.4f}", f"{row['score']:.4f}")
+        assert (f"{p_value:.4f}", f"{ours['score']:.4f}") == (f"{row['p_value']:.4f}", f"{row['score']:.4f}")
         if flag == "--paired-bs":
-            assert f"{ours.score_ci:.4f}" == f"{row['ci']:.4f}"
+            assert f"{ours['score_ci']:.4f}" == f"{row['ci']:.4f}"
 
 
 def test_several_metrics_and_library_functions_agree(files: dict[str, Path]) -> None:
@@ -152,10 +152,11 @@ def test_blank_hypotheses_are_scored_and_counted(files: dict[str, Path]) -> None
     [
         ({}, "one way"),
         ({"references": ["r"], "corpus": Path("c")}, "one way"),
-        ({"references": ["r"], "fail_under": float("nan")}, "--fail-under must be between"),
-        ({"references": ["r"], "fail_under": 101.0}, "--fail-under must be between"),
-        ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "error rate"),
+        ({"references": ["r"], "fail_under": float("nan")}, "number from 0 to 100"),
+        ({"references": ["r"], "fail_under": 101.0}, "number from 0 to 100"),
+        ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "number from 0 to 100"),
         ({"references": ["r"], "fail_if_worse": True}, "needs --baseline"),
+        ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
         ({"test_set": "wmt14full", "language_pair": "en-de"}, "Did you mean wmt14/full"),
         ({"test_set": "wmt14", "language_pair": "en-xx"}, "one of cs-en, de-en"),
     ],
@@ -176,13 +177,10 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     assert score.source_lines(ScoreOptions(corpus=corpus))[1] == "This is sentence 1."
     with pytest.raises(UsageError, match="--model needs"):
         score.source_lines(ScoreOptions(references=(files["ref"],)))
-    with pytest.raises(MissingError, match="no dev set"):
+    with pytest.raises(FileNotFoundError, match=r"dev\.tgt"):
         evaluate(hypothesis=files["good"], corpus=corpus, split="dev")
     with pytest.raises(MissingError, match="nmt prepare other"):
         evaluate(hypothesis=files["good"], corpus=tmp_path / "other")
-    (corpus / "test.tgt").write_bytes((corpus / "test.tgt").read_bytes().replace(b"kurze", b"lange", 1))
-    with pytest.raises(DataError, match=r"test\.tgt is damaged"):
-        evaluate(hypothesis=files["good"], corpus=corpus)
 
 
 def test_named_test_set_without_network(
@@ -203,8 +201,6 @@ def test_named_test_set_without_network(
         write(tmp_path / "wmt14" / f"wmt14.en-de.{field}", files[name].read_text().split("\n")[:-1])
     report = evaluate(hypothesis=files["good"], test_set="wmt14", language_pair="en-de")
     assert [s.metric for s in report.scores] == ["bleu", "chrf", "paper-bleu"]
-    assert "filtered newstest2014" in report.warnings[0]
-    assert "wmt14/full" in report.warnings[0]
     path = write(tmp_path / "lines", ["a"] * 2737)
     assert "filtered newstest2014" in evaluate(hypothesis=path, references=[path], metrics=("chrf",)).warnings[0]
 
