@@ -100,8 +100,8 @@ def test_linear_gold_scores_the_same_and_the_text_says_how_failures_count(
     assert print_report(evaluate(options_for(tmp_path, [ATTACHED, "S S /S"], [GOLD] * 2, details=True)), format) == 0
     printed = " ".join(capfd.readouterr().out.split())
     assert "63.16" in printed  # 2 x 6 / (12 + 7)
-    assert "precision=85.71, recall=50.00, matched=6, gold=12, found=7" in printed
-    assert "not a tree=1, wrong number of words=0" in printed
+    assert "precision=85.71, recall=50.0, complete match=0.0, gold=12, found=7, matched=6" in printed
+    assert "unparsable=1, wrong length=0" in printed
     assert "has all its gold brackets missed" in printed
 
 

@@ -79,11 +79,11 @@ def test_what_is_not_a_tree_is_refused(text: str, line: int, reason: str) -> Non
 @pytest.mark.parametrize(
     ("linear", "reason"),
     [
-        ("S NP NN /VP /S", "/VP closes S"),
-        ("S NP VP NN /NP /VP /S", "/NP closes VP"),
-        ("S NN /S /S", "/S closes nothing"),
+        ("S NP NN /VP /S", "/VP does not close S"),
+        ("S NP VP NN /NP /VP /S", "/NP does not close VP"),
+        ("S NN /S /S", "/S does not close anything"),
         ("S S NN /S", "S is not closed"),
-        ("S NP /NP NN /S", "NP holds no word"),
+        ("S NP /NP NN /S", "no word is between"),
     ],
 )
 def test_a_linear_form_that_is_no_tree(linear: str, reason: str) -> None:

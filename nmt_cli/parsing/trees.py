@@ -1,10 +1,8 @@
 """Bracketed trees as the paper parses with them (section 6.3): read, as one line of labels, and written again.
 
-A tree is read in the style of the Penn Treebank, `( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )`, and becomes the
-words of the sentence and its linear form, `S NP PRP /NP VP VBZ /VP . /S`: parts of speech stay, words go, every phrase
-is closed by its name (Vinyals et al. 2015, as in the code released with the paper). Gone for good are the outermost
-bracket if it is empty, TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2: NP); and empty elements (-NONE-)
-with the phrases that hold nothing else. Words stay as they are written, -LRB- and all.
+`( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes the words and `S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al.
+2015). Dropped are the outermost bracket if it is empty, TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2);
+and empty elements (-NONE-) with the phrases that hold nothing else. Words stay as they are written, -LRB- and all.
 """
 
 import gzip
@@ -22,7 +20,6 @@ from nmt_cli.errors import DataError, UsageError
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
 Phrase = tuple[str, int, int]  # label, first word, word after the last
 _PART = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # only ASCII space separates: a word may hold a no-break space
-_ROOTS = ("", "TOP", "ROOT", "S1")
 
 
 def _label(written: str) -> str:
@@ -60,7 +57,7 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
         nonlocal number
         for line in lines:
             number += 1
-            yield from _PART.findall(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            yield from _PART.findall(line.decode("utf-8-sig"))
 
     stream = parts()
     try:
@@ -69,7 +66,7 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
             if not part.startswith("("):
                 raise ValueError(f"{part!r} stands outside all brackets")
             label = _label(part[1:])
-            words, labels = _tree(label, stream, label in _ROOTS)
+            words, labels = _tree(label, stream, label in ("", "TOP", "ROOT", "S1"))
             for closing in {label for label in labels if label.startswith("/")}:
                 if labels.count(closing) != labels.count(closing[1:]):  # X X /X: which X has the word?
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
@@ -79,20 +76,14 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
-    """Return the phrases of a linear form, and one part of speech per word.
-
-    A label that is closed anywhere is a phrase everywhere; the others are parts of speech. A ValueError says why it is
-    no tree.
-    """
-    closed = {label[1:] for label in labels if label.startswith("/")}
+    """Return the phrases of a linear form, and one part of speech per word; a ValueError says why it is no tree."""
+    closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; the other labels are parts of speech
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:
         if label.startswith("/"):
-            name, first = unclosed.pop() if unclosed else ("nothing", -1)
-            if name != label[1:]:
-                raise ValueError(f"{label} closes {name}")
-            if first == len(tags):
-                raise ValueError(f"{name} holds no word")
+            name, first = unclosed.pop() if unclosed else ("", 0)
+            if name != label[1:] or first == len(tags):
+                raise ValueError(f"{label} does not close {name or 'anything'}, or no word is between them")
             phrases.append((name, first, len(tags)))
         elif label in closed:
             unclosed.append((label, len(tags)))
@@ -104,10 +95,7 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return the tree as one line of brackets under TOP, as evalb reads it; a ValueError says why it is none.
-
-    `read` gives the same sentence again.
-    """
+    """Return the tree as one line of brackets under TOP, as evalb and `read` do; a ValueError says why it is none."""
     tags = len(spans(labels)[1])
     if not words or tags != len(words):
         raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
@@ -119,12 +107,7 @@ def bracketed(words: list[str], labels: list[str]) -> str:
 
 
 def linearise(corpus: recipe.Corpus, directory: Path) -> recipe.Corpus:
-    """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files.
-
-    Raises:
-        DataError: a file (plain or .gz) holds something else than trees.
-        UsageError: the two sides of the corpus are not the same files.
-    """
+    """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files."""
     changes: dict[str, Any] = {"format": "text"}
     artefact.make_directory(directory)
     for split in ("train", "dev", "test"):
