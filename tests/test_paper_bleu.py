@@ -81,23 +81,6 @@ def test_real_text_gives_the_hashes_and_scores_of_perl_and_the_published_number_
             assert sum(len(line.replace(b" ##AT##-##AT## ", b"-").split()) for line in prepared) == 63_078
 
 
-@pytest.mark.parametrize(
-    ("language", "line", "expected"),
-    [
-        ("de", "Er sagte: „Nein.“", "Er sagte : „ Nein . “"),
-        ("de", "am 3. Mai, ca. 1,5 Mio. Euro.", "am 3. Mai , ca. 1,5 Mio. Euro ."),
-        ("de", "mit der Nr. 5.", "mit der Nr. 5."),  # the Moses of 2017; since 2018: 5 .
-        ("en", "No. 5 is no. No. It's 1990's.", "No. 5 is no . No . It &apos;s 1990 &apos;s ."),
-        ("fr", "aujourd'hui, l'été", "aujourd&apos; hui , l&apos; été"),
-        ("de", "&quot;", "&amp; quot ;"),  # tokenising twice escapes twice
-        ("de", "\u00a0", "\u00a0"),
-        ("de", "\x01", ""),
-    ],
-)
-def test_tokens(language: str, line: str, expected: str) -> None:
-    assert moses_tokenize(line, language) == expected
-
-
 def test_compounds_are_split_for_german_only() -> None:
     assert prepare_line("a-b-c a-é-b", "de") == "a ##AT##-##AT## b-c a ##AT##-##AT## é ##AT##-##AT## b".encode()
     assert prepare_line("peut-être", "fr") == "peut-être".encode()

@@ -19,7 +19,9 @@ from nmt_cli.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
 Phrase = tuple[str, int, int]  # label, first word, word after the last
-_PART = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # only ASCII space separates: a word may hold a no-break space
+# A label with its word, a label before brackets, an end, or what is wrong. Only ASCII space separates: a word may hold
+# a no-break space.
+_PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
 def _label(written: str) -> str:
@@ -30,48 +32,43 @@ def _label(written: str) -> str:
     return label
 
 
-def _tree(label: str, parts: Iterator[str], root: bool = False) -> Sentence:
-    """Read what a bracket holds, up to its end: trees, or a word."""
-    words, labels = list[str](), list[str]()
-    empty = True
-    for part in parts:
-        if part == ")" and not empty:
-            return words, [label, *labels, f"/{label}"] if labels and not root else labels
-        if part.startswith("(") and (inner := _label(part[1:])):
-            inside = _tree(inner, parts)
-            words += inside[0]
-            labels += inside[1]
-        elif part not in ("(", ")") and empty and not root and next(parts, "") == ")":
-            return ([], []) if label == "-NONE-" else ([part], [label])
-        else:
-            raise ValueError(f"{part!r} cannot stand in {label!r}: every word needs a bracket with its part of speech")
-        empty = False
-    raise ValueError("the file ends before all brackets are closed")
-
-
-def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines; or a DataError."""
-    number = first = 0  # the line that is read, and the one on which its tree begins
-
-    def parts() -> Iterator[str]:
-        nonlocal number
-        for line in lines:
-            number += 1
-            yield from _PART.findall(line.decode("utf-8-sig"))
-
-    stream = parts()
-    try:
-        for part in stream:
-            first = number
-            if not part.startswith("("):
-                raise ValueError(f"{part!r} stands outside all brackets")
-            label = _label(part[1:])
-            words, labels = _tree(label, stream, label in ("", "TOP", "ROOT", "S1"))
+def _trees(text: str) -> Iterator[Sentence]:
+    words, labels, unclosed = list[str](), list[str](), list[tuple[str, int]]()
+    for part in _PART.finditer(text):
+        label, word = part.groups()
+        root = not unclosed and label in ("", "TOP", "ROOT", "S1")
+        if part[0] == ")" and unclosed:
+            label, start = unclosed.pop()
+            if label and labels[start:]:
+                labels[start:] = [label, *labels[start:], f"/{label}"]
+        elif label is not None and not word and (label or root):
+            unclosed.append(("" if root else _label(label), len(labels)))
+        elif not label or not word or root:
+            raise ValueError(f"{part[0]!r}: every word needs a bracket with its part of speech, every bracket a word")
+        elif label != "-NONE-":
+            words.append(word)
+            labels.append(_label(label))
+        if not unclosed:
             for closing in {label for label in labels if label.startswith("/")}:
                 if labels.count(closing) != labels.count(closing[1:]):  # X X /X: which X has the word?
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
             yield words, labels
-    except (ValueError, RecursionError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+            words, labels = [], []
+
+
+def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
+    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines; or a DataError."""
+    text, depth, first, number = "", 0, 1, 0
+    try:
+        for number, line in enumerate(lines, 1):
+            text += line.decode("utf-8-sig") + "\n"
+            depth += line.count(b"(") - line.count(b")")
+            if depth <= 0:
+                yield from _trees(text)
+                text, depth, first = "", 0, number + 1
+        if text:
+            raise ValueError("the file ends before all brackets are closed")
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{name}: the tree on lines {first:,} to {number:,} cannot be read: {error}") from None
 
 
