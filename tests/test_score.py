@@ -116,7 +116,6 @@ def test_standard_input_memory_and_file_agree(tmp_path: Path, monkeypatch: pytes
     ("hypothesis", "reference", "message"),
     [
         (b"a\n", b"a\nb", r"line counts differ .*hyp: 1.*ref: 2"),
-        (b"", b"a\n", r"hyp: 0.*ref: 1"),
         (b"\n\n", b"\n\n", "nothing to score"),
         (b"a\nb\xff\n", b"a\nb\n", "hyp, line 2 is not UTF-8"),
         (b"a\nb\n", b"\xed\xa0\x80\nb\n", "ref, line 1 is not UTF-8"),
@@ -144,7 +143,6 @@ def test_blank_hypotheses_are_scored_and_counted(files: dict[str, Path]) -> None
         ({}, "one way"),
         ({"references": ["r"], "corpus": Path("c")}, "one way"),
         ({"references": ["r"], "fail_under": float("nan")}, "number from 0 to 100"),
-        ({"references": ["r"], "fail_under": 101.0}, "number from 0 to 100"),
         ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "number from 0 to 100"),
         ({"references": ["r"], "fail_if_worse": True}, "needs --baseline"),
         ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
@@ -196,11 +194,13 @@ def test_named_test_set_without_network(
     assert "filtered newstest2014" in evaluate(hypothesis=path, references=[path], metrics=("chrf",)).warnings[0]
 
 
-def test_warns_of_tokenised_hypotheses(files: dict[str, Path]) -> None:
+def test_warns_of_tokenised_hypotheses(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     options = ScoreOptions(references=(files["ref"],))
     for line in ("Das ist gut .", "l&apos; homme", "Hal@@ lo"):
         assert "40 of 40 hypotheses look tokenised" in score.evaluate(options, [line] * 40).warnings[0]
     assert score.evaluate(options, ["Das ist gut: 3.5 %, z. B. & so!"] * 40).warnings == []
+    assert run(options, ["Hal@@ lo"] * 40) == 0
+    assert "look tokenised" in capfd.readouterr().err
 
 
 def test_gate(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,7 @@ from nmt_cli.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
 Phrase = tuple[str, int, int]  # label, first word, word after the last
-# A label with its word, a label before brackets, an end, or what is wrong. Only ASCII space separates: a word may hold
-# a no-break space.
+# A label with its word, a label before brackets, an end, or what is wrong; a word may hold a no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 

@@ -134,12 +134,11 @@ class Report:
         return rows, f"{note} ±: 95 % interval, 1,000 bootstrap samples; randomisation: 10,000 trials."
 
     def text(self) -> str:
-        width, scores = 2 + max(len(score.name) for score in self.scores), list[str]()
+        width, blocks = 2 + max(len(score.name) for score in self.scores), [[self._counts()], list[str]()]
         for score in self.scores:
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
-            scores.append(f"{score.name:<{width}}{score.score:<7.2f}{score.verbose}".rstrip())
-            scores += [" " * width + note for note in notes]
-        blocks = [[self._counts()], scores]
+            blocks[1].append(f"{score.name:<{width}}{score.score:<7.2f}{score.verbose}".rstrip())
+            blocks[1] += [" " * width + note for note in notes]
         if self.baseline:
             rows, note = self._comparison()
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

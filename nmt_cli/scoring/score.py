@@ -164,25 +164,22 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
         scores = f"{row['name']} {row['score']:.2f} is significantly worse than the baseline's {row['baseline']:.2f}"
         report.failures.append(f"{scores} (p = {row['p_bs']:.4f}, paired bootstrap)")
     if options.details or options.segments or report.baseline:
-        report.segments = [_segment(report, i, details(i)) for i in range(len(lines))]
+        for i, line in enumerate(lines):
+            references = [text.lines[i] for text in report.references]
+            source, baseline = (text.lines[i] if text else None for text in (report.source, report.baseline))
+            bleu, chrf = (float(metric.sentence_score(line, references).score) for metric in (_BLEU, _CHRF))
+            old = None if baseline is None else float(_CHRF.sentence_score(baseline, references).score)
+            report.segments.append(Segment(i + 1, line, references, bleu, chrf, source, baseline, old, details(i)))
     if options.segments:
         rows = "".join(json.dumps(plain(segment), ensure_ascii=False) + "\n" for segment in report.segments)
         artefact.replace_file(options.segments, rows.encode())
 
 
-def _segment(report: Report, i: int, details: dict[str, Any]) -> Segment:
-    line, references = report.hypotheses.lines[i], [text.lines[i] for text in report.references]
-    source, baseline = (text.lines[i] if text else None for text in (report.source, report.baseline))
-    bleu, chrf = (float(metric.sentence_score(line, references).score) for metric in (_BLEU, _CHRF))
-    baseline_chrf = None if baseline is None else float(_CHRF.sentence_score(baseline, references).score)
-    return Segment(i + 1, line, references, bleu, chrf, source, baseline, baseline_chrf, details)
-
-
 def print_report(report: Report, format: str) -> int:
     """Print the report on stdout, warnings and failures on stderr; return 1 where the gate fails, else 0."""
-    output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     if sys.stdout is None:
         raise OutputError("standard output is closed: there is nowhere to print the score")
+    output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     sys.stdout.buffer.write(f"{output}\n".encode(errors="backslashreplace"))
     sys.stdout.flush()
     for warning in report.warnings:
