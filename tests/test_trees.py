@@ -45,12 +45,10 @@ def test_what_stands_without_an_outermost_bracket_or_without_phrases() -> None:
     assert read == [(["a"], ["S", "NN", "/S"]), (["b"], ["NN"]), (["c", "."], ["NN", "."]), ([], [])]
 
 
-def test_deep_trees_are_read_and_those_too_deep_refused() -> None:
-    (sentence,) = sentences("(A " * 300 + "(B b)" + ")" * 300)
-    assert len(trees.spans(sentence[1])[0]) == 300
+def test_deep_trees_are_read() -> None:
+    (sentence,) = sentences("(A " * 5000 + "(B b)" + ")" * 5000)
+    assert len(trees.spans(sentence[1])[0]) == 5000
     assert sentences(trees.bracketed(*sentence)) == [sentence]
-    with pytest.raises(DataError, match="recursion"):
-        sentences("(A " * 50_000 + "(B b)" + ")" * 50_000)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +56,13 @@ def test_deep_trees_are_read_and_those_too_deep_refused() -> None:
     [
         ("(S (NN a)", 1, "the file ends before all brackets are closed"),
         ("(S (NN a))\n(S (NN b)\n\n(S (NN c))", 4, "on lines 2 to 4"),
-        ("\nJust a sentence .", 2, "'Just' stands outside all brackets"),
-        ("(S (NN a b))", 1, "'a' cannot stand in 'NN'"),
-        ("(S (NN a) b)", 1, "'b' cannot stand in 'S'"),
-        ("(TOP word)", 1, "'word' cannot stand in 'TOP'"),
-        ("(S (NP) (NN a))", 1, "')' cannot stand in 'NP'"),
-        ("(S ((NN a)))", 1, "'(' cannot stand in 'S'"),
+        ("\nJust a sentence .", 2, "'Just': every word needs a bracket with its part of speech"),
+        ("(S (NN a b))", 1, "'(NN': every word needs"),
+        ("(S (NN a) b)", 1, "'b': every word needs"),
+        ("(TOP word)", 1, "'(TOP word)': every word needs"),
+        ("(S (NP) (NN a))", 1, "'(NP': every word needs"),
+        ("(S ((NN a)))", 1, "'(': every word needs"),
+        ("(S (NN a)))", 1, "')': every word needs"),
         ("(S (/NP a))", 1, "begins with the slash"),
         ("(S (N\u00a0P a))", 1, "cleaning would change it"),
         ("(S (NP (S a)))", 1, "'S' is both a phrase and a part of speech"),
@@ -79,11 +78,10 @@ def test_what_is_not_a_tree_is_refused(text: str, line: int, reason: str) -> Non
 @pytest.mark.parametrize(
     ("linear", "reason"),
     [
-        ("S NP NN /VP /S", "/VP closes S"),
-        ("S NP VP NN /NP /VP /S", "/NP closes VP"),
-        ("S NN /S /S", "/S closes nothing"),
+        ("S NP NN /VP /S", "/VP does not close S"),
+        ("S NN /S /S", "/S does not close anything"),
         ("S S NN /S", "S is not closed"),
-        ("S NP /NP NN /S", "NP holds no word"),
+        ("S NP /NP NN /S", "no word is between"),
     ],
 )
 def test_a_linear_form_that_is_no_tree(linear: str, reason: str) -> None:
@@ -176,8 +174,8 @@ def test_all_trees_are_prepared_as_words_and_labels(tmp_path: Path) -> None:
     ("name", "data", "reason"),
     [
         ("wsj.mrg", b"( (S (NN a)) )\n( (S (NN a) )\n( (S (NN a)) )\n", "lines 2 to 3 cannot be read"),
-        ("wsj.mrg", b"(S (NN a))\n(S (NN \xff))\n", "lines 1 to 2 cannot be read: 'utf-8'"),
-        ("wsj.mrg.gz", gzip.compress(b"(S (NN a))\n" * 9, mtime=0)[:-9], "cannot be read: Compressed file ended"),
+        ("wsj.mrg", b"(S (NN a))\n(S (NN \xff))\n", "lines 2 to 2 cannot be read: 'utf-8'"),
+        ("wsj.mrg.gz", gzip.compress(b"(S (NN a))\n" * 9)[:-9], "cannot be read: Compressed file ended"),
         ("wsj.mrg.gz", b"(S (NN a))\n", "cannot be read: Not a gzipped file"),
     ],
 )  # fmt: skip

@@ -1,9 +1,7 @@
 """Labelled bracket precision, recall and F1 of linearised trees, as evalb counts with its COLLINS.prm.
 
-TOP and parts of speech are no brackets; words that are punctuation (by the gold tree's part of speech) are left out
-before spans are compared, and with them brackets that hold nothing else; ADVP and PRT are one label; equal brackets on
-one span match one to one. Source: EVALB (Sekine and Collins 1997), its README and parameter file COLLINS.prm.
-
+Words that are punctuation in the gold tree are left out before spans are compared, and with them brackets that hold
+nothing else; equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
 Differs from evalb: a hypothesis that is no tree, or one of another number of words, has all its gold brackets missed
 and none found; evalb leaves such sentences out. Words are not in the linear form, so they are not compared.
 """
@@ -16,9 +14,7 @@ from typing import NamedTuple
 from nmt_cli.errors import DataError
 from nmt_cli.parsing.trees import Phrase, spans
 
-PUNCTUATION = frozenset((",", ":", "``", "''", "."))
-NOT_COUNTED = frozenset(("TOP", "-NONE-", *PUNCTUATION))
-SAME = {"PRT": "ADVP"}
+PUNCTUATION = {",", ":", "``", "''", "."}
 SIGNATURE = "evalb conventions|prm:COLLINS|unparsable:missed"
 
 
@@ -42,9 +38,9 @@ class Brackets(NamedTuple):
 def _brackets(phrases: list[Phrase], counted: Sequence[int]) -> Counter[Phrase]:
     """Return the brackets that count; `counted[i]` is how many of the first i words do."""
     return Counter(
-        (SAME.get(label, label), counted[first], counted[end])
+        ("ADVP" if label == "PRT" else label, counted[first], counted[end])
         for label, first, end in phrases
-        if label not in NOT_COUNTED and counted[first] < counted[end]
+        if label not in {"TOP", "-NONE-", *PUNCTUATION} and counted[first] < counted[end]
     )
 
 
@@ -53,16 +49,15 @@ def compare(hypothesis: str, gold: str) -> Brackets:
     phrases, gold_tags = spans(gold.split())
     counted = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
     wanted = _brackets(phrases, counted)
-    total = wanted.total()
     try:
         phrases, tags = spans(hypothesis.split())
     except ValueError:
-        return Brackets(total, sentences=1, unparsable=1)
+        return Brackets(wanted.total(), sentences=1, unparsable=1)
     if len(tags) != len(gold_tags):
-        return Brackets(total, sentences=1, wrong_length=1)
+        return Brackets(wanted.total(), sentences=1, wrong_length=1)
     obtained = _brackets(phrases, counted)
     matched = (obtained & wanted).total()
-    return Brackets(total, obtained.total(), matched, 1, int(matched == total == obtained.total()))
+    return Brackets(wanted.total(), obtained.total(), matched, 1, int(obtained == wanted))
 
 
 def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:

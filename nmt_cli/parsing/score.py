@@ -13,9 +13,9 @@ from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import ScoreOptions, finish, read_inputs
 
 LABELS = "labels"  # the target language of recipes/parsing.yaml
-COMPARE_WITH = (
-    "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ only) "
-    "and 92.7. What is not a tree, or has another number of words, has all its gold brackets missed"
+COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 "
+COMPARE_WITH += (
+    "(WSJ only) and 92.7. What is not a tree, or has another number of words, has all its gold brackets missed"
 )
 
 
@@ -35,12 +35,8 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
     counts = corpus_brackets(lines, gold)
     precision, recall, f1 = counts.scores()
     complete = 100 * counts.complete / counts.sentences
-    verbose = (
-        f"precision={precision:.2f}, recall={recall:.2f}, matched={counts.matched}, gold={counts.gold}, "
-        f"found={counts.found}, complete match={complete:.2f} %, not a tree={counts.unparsable}, "
-        f"wrong number of words={counts.wrong_length}"
-    )
     details = {"precision": precision, "recall": recall, "complete_match": complete, **counts._asdict()}
+    verbose = ", ".join(f"{name.replace('_', ' ')}={round(value, 2)}" for name, value in details.items())
     report.scores.append(Score("brackets", "bracket F1", f1, SIGNATURE, details, COMPARE_WITH, verbose))
     words = report.source.lines if report.source else [""] * len(gold)
     finish(report, options, lambda i: _segment(lines[i], gold[i], words[i]))
@@ -50,13 +46,10 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
 def _linearise(report: Report) -> None:
     """Turn a reference in brackets into what `prepare` makes of it, with its words as the source."""
     report.language = "trees"
-    hypotheses, gold = report.hypotheses, report.references[0]
-    written = [line.lstrip() for line in hypotheses.lines if line.strip()]
-    if written and all(line.startswith("(") for line in written):
-        raise DataError(
-            f"{hypotheses.name} holds trees in brackets. Give lines of labels, as nmt translate writes them"
-        )
-    if next((line for line in gold.lines if line.strip()), "").lstrip().startswith("("):
+    gold = report.references[0]
+    if "".join(report.hypotheses.lines).lstrip().startswith("("):
+        raise DataError(f"{report.hypotheses.name} holds trees in brackets. Give lines of labels, as nmt translate")
+    if "".join(gold.lines).lstrip().startswith("("):
         sentences = list(read((line.encode() for line in gold.lines), gold.name))
         report.references = [replace(gold, lines=[" ".join(labels) for _, labels in sentences])]
         report.source = report.source or replace(gold, lines=[" ".join(words) for words, _ in sentences])
@@ -76,10 +69,8 @@ def rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str
     for split, expected in (("dev", None), ("test", settings.expect.paper_f1)):
         if gold := corpus.lines(split)[1]:
             counts = corpus_brackets(hypotheses[split], gold)
-            precision, recall, f1 = counts.scores()
-            failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
             paper = f"{expected:g} (the paper)" if expected else ""
-            table.append([f"{split} F1 of labelled brackets", paper, f"{f1:.2f}"])
-            table.append([f"{split} precision, recall", "", f"{precision:.2f}, {recall:.2f}"])
+            table.append([f"{split} F1 of labelled brackets", paper, f"{counts.scores()[2]:.2f}"])
+            failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
             table.append([f"{split} outputs that are no tree", "", failed])
     return table, f"brackets by {SIGNATURE}"

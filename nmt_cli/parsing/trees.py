@@ -1,10 +1,8 @@
 """Bracketed trees as the paper parses with them (section 6.3): read, as one line of labels, and written again.
 
-A tree is read in the style of the Penn Treebank, `( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )`, and becomes the
-words of the sentence and its linear form, `S NP PRP /NP VP VBZ /VP . /S`: parts of speech stay, words go, every phrase
-is closed by its name (Vinyals et al. 2015, as in the code released with the paper). Gone for good are the outermost
-bracket if it is empty, TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2: NP); and empty elements (-NONE-)
-with the phrases that hold nothing else. Words stay as they are written, -LRB- and all.
+`( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes the words and `S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al.
+2015). Dropped are the outermost bracket if it is empty, TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2);
+and empty elements (-NONE-) with the phrases that hold nothing else. Words stay as they are written, -LRB- and all.
 """
 
 import gzip
@@ -21,8 +19,8 @@ from nmt_cli.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
 Phrase = tuple[str, int, int]  # label, first word, word after the last
-_PART = re.compile(r"\([^\s()]*|\)|[^\s()]+", re.ASCII)  # only ASCII space separates: a word may hold a no-break space
-_ROOTS = ("", "TOP", "ROOT", "S1")
+# A label with its word, a label before brackets, an end, or what is wrong; a word may hold a no-break space.
+_PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
 def _label(written: str) -> str:
@@ -33,66 +31,55 @@ def _label(written: str) -> str:
     return label
 
 
-def _tree(label: str, parts: Iterator[str], root: bool = False) -> Sentence:
-    """Read what a bracket holds, up to its end: trees, or a word."""
-    words, labels = list[str](), list[str]()
-    empty = True
-    for part in parts:
-        if part == ")" and not empty:
-            return words, [label, *labels, f"/{label}"] if labels and not root else labels
-        if part.startswith("(") and (inner := _label(part[1:])):
-            inside = _tree(inner, parts)
-            words += inside[0]
-            labels += inside[1]
-        elif part not in ("(", ")") and empty and not root and next(parts, "") == ")":
-            return ([], []) if label == "-NONE-" else ([part], [label])
-        else:
-            raise ValueError(f"{part!r} cannot stand in {label!r}: every word needs a bracket with its part of speech")
-        empty = False
-    raise ValueError("the file ends before all brackets are closed")
-
-
-def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines; or a DataError."""
-    number = first = 0  # the line that is read, and the one on which its tree begins
-
-    def parts() -> Iterator[str]:
-        nonlocal number
-        for line in lines:
-            number += 1
-            yield from _PART.findall(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-
-    stream = parts()
-    try:
-        for part in stream:
-            first = number
-            if not part.startswith("("):
-                raise ValueError(f"{part!r} stands outside all brackets")
-            label = _label(part[1:])
-            words, labels = _tree(label, stream, label in _ROOTS)
+def _trees(text: str) -> Iterator[Sentence]:
+    words, labels, unclosed = list[str](), list[str](), list[tuple[str, int]]()
+    for part in _PART.finditer(text):
+        label, word = part.groups()
+        root = not unclosed and label in ("", "TOP", "ROOT", "S1")
+        if part[0] == ")" and unclosed:
+            label, start = unclosed.pop()
+            if label and labels[start:]:
+                labels[start:] = [label, *labels[start:], f"/{label}"]
+        elif label is not None and not word and (label or root):
+            unclosed.append(("" if root else _label(label), len(labels)))
+        elif not label or not word or root:
+            raise ValueError(f"{part[0]!r}: every word needs a bracket with its part of speech, every bracket a word")
+        elif label != "-NONE-":
+            words.append(word)
+            labels.append(_label(label))
+        if not unclosed:
             for closing in {label for label in labels if label.startswith("/")}:
                 if labels.count(closing) != labels.count(closing[1:]):  # X X /X: which X has the word?
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
             yield words, labels
-    except (ValueError, RecursionError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+            words, labels = [], []
+
+
+def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
+    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines; or a DataError."""
+    text, depth, first, number = "", 0, 1, 0
+    try:
+        for number, line in enumerate(lines, 1):
+            text += line.decode("utf-8-sig") + "\n"
+            depth += line.count(b"(") - line.count(b")")
+            if depth <= 0:
+                yield from _trees(text)
+                text, depth, first = "", 0, number + 1
+        if text:
+            raise ValueError("the file ends before all brackets are closed")
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{name}: the tree on lines {first:,} to {number:,} cannot be read: {error}") from None
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
-    """Return the phrases of a linear form, and one part of speech per word.
-
-    A label that is closed anywhere is a phrase everywhere; the others are parts of speech. A ValueError says why it is
-    no tree.
-    """
-    closed = {label[1:] for label in labels if label.startswith("/")}
+    """Return the phrases of a linear form, and one part of speech per word; a ValueError says why it is no tree."""
+    closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; the other labels are parts of speech
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:
         if label.startswith("/"):
-            name, first = unclosed.pop() if unclosed else ("nothing", -1)
-            if name != label[1:]:
-                raise ValueError(f"{label} closes {name}")
-            if first == len(tags):
-                raise ValueError(f"{name} holds no word")
+            name, first = unclosed.pop() if unclosed else ("", 0)
+            if name != label[1:] or first == len(tags):
+                raise ValueError(f"{label} does not close {name or 'anything'}, or no word is between them")
             phrases.append((name, first, len(tags)))
         elif label in closed:
             unclosed.append((label, len(tags)))
@@ -104,10 +91,7 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return the tree as one line of brackets under TOP, as evalb reads it; a ValueError says why it is none.
-
-    `read` gives the same sentence again.
-    """
+    """Return the tree as one line of brackets under TOP, as evalb and `read` do; a ValueError says why it is none."""
     tags = len(spans(labels)[1])
     if not words or tags != len(words):
         raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
@@ -119,12 +103,7 @@ def bracketed(words: list[str], labels: list[str]) -> str:
 
 
 def linearise(corpus: recipe.Corpus, directory: Path) -> recipe.Corpus:
-    """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files.
-
-    Raises:
-        DataError: a file (plain or .gz) holds something else than trees.
-        UsageError: the two sides of the corpus are not the same files.
-    """
+    """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files."""
     changes: dict[str, Any] = {"format": "text"}
     artefact.make_directory(directory)
     for split in ("train", "dev", "test"):

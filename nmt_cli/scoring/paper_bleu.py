@@ -1,24 +1,21 @@
 """The BLEU of the paper: Moses tokens, compounds split at hyphens, multi-bleu's arithmetic.
 
-Four steps, as in the Tensor2Tensor script the authors published with their models (get_ende_bleu.sh):
-
-    replace-unicode-punctuation.perl | tokenizer.perl -l de | (\\S)-(\\S) -> \\1 ##AT##-##AT## \\2 | multi-bleu.perl
-
-each equal to the Perl program, byte for byte (unless a text holds Perl's placeholder "DOTMULTI"). The tokenizer is
-the one of 2017, when the paper was scored: it gives newstest2014.de the 63,078 tokens (64,496 with compounds split) of
-the reference that Google published and fairseq uses. Since November 2018 (pull request 204) Moses cuts the last full
-stop of a line off abbreviations and numbers too: 63,086 tokens, and another BLEU.
+As the authors' get_ende_bleu.sh: replace-unicode-punctuation.perl, tokenizer.perl of 2017, compounds, multi-bleu.perl,
+each byte for byte (unless a text holds Perl's placeholder "DOTMULTI"). newstest2014.de has 63,078 tokens (64,496 with
+compounds split); since November 2018 (pull request 204) Moses cuts the last stop off abbreviations too: 63,086 tokens.
 """
 
 import math
 import re
+import string
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import regex  # type: ignore[import-untyped]
 from sacrebleu.metrics.bleu import BLEUScore
 
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import DataError, UsageError
 
 LANGUAGES = ("de", "en", "fr")
 MAX_ORDER = 4
@@ -29,14 +26,13 @@ _ASCII = str.maketrans(
 ) | {ord("…"): "..."}
 # Quotation marks it leaves alone, which the reference Google published writes in ASCII.
 _QUOTES = str.maketrans("„«»‚‘‹›", "\"\"\"''''")
-_ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
 _DOT = "\0"  # stands for each dot of "..." while single stops are split; text has lost its control characters by then
+_ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
 _ESCAPES = str.maketrans({"&": "&amp;", _DOT: ".", **_ENTITIES})
 
 # Words that keep their full stop, without those that hold another one (the tokenizer keeps these anyway).
-# Source: share/nonbreaking_prefixes of the Moses project. "No" etc. keep it only before a digit, in English.
-_CAPITALS = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z"
-_SMALL = "b c d e f g h i j k l m n o p q r s t u v w x y z"
+# Source: share/nonbreaking_prefixes of the Moses project.
+_CAPITALS, _SMALL = " ".join(string.ascii_uppercase), " ".join(string.ascii_lowercase[1:])
 _TITLES = """Adj Adm Adv Asst Bart Bldg Brig Bros Capt Cmdr Col Comdr Con Corp Cpl DR Dr Ens Gen Gov Hon Hosp Insp Lt MM
     MR MRS MS Maj Messrs Mlle Mme Mr Mrs Ms Msgr Op Ord Pfc Ph Prof Pvt Rep Reps Res Rev Rt Sen Sens Sfc Sgt Sr St
     Supt Surg"""
@@ -50,7 +46,6 @@ _PREFIX_LISTS = {
         ibid id inf masc MM ms pl pp SS sec sect sing sq sqq suiv sup suppl tél vb vol vs""",
 }
 _PREFIXES = {language: frozenset(words.split()) for language, words in _PREFIX_LISTS.items()}
-_BEFORE_DIGITS = {"No", "Art", "pp"}  # English only
 
 # Perl's \p{IsAlnum} is Alphabetic or Nd, which Python's own `re` cannot say; its \s lacks U+001C to U+001F.
 _ALPHA, _OTHER, _NUMBER = r"\p{Alphabetic}", r"\P{Alphabetic}", r"\p{N}"
@@ -72,7 +67,7 @@ def replace_unicode_punctuation(line: str) -> str:
 def moses_tokenize(line: str, language: str) -> str:
     """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped."""
     if language not in LANGUAGES:
-        raise UsageError(f"paper-bleu has no tokenizer for {language!r}: it is defined for {', '.join(LANGUAGES)}")
+        raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
     text = regex.sub(r"[^\S\x1c-\x1f]+", " ", line)
     if text in ("", " "):
         return line  # as Perl does: a no-break space alone is a token to multi-bleu
@@ -94,7 +89,7 @@ def _split_stops(words: list[str], language: str) -> list[str]:
         stem = word[:-1]
         if stem and word.endswith("."):
             abbreviation = stem in _PREFIXES[language] or ("." in stem and regex.search(_ALPHA, stem))
-            before_digit = language == "en" and stem in _BEFORE_DIGITS and "0" <= following[:1] <= "9"
+            before_digit = language == "en" and stem in ("No", "Art", "pp") and "0" <= following[:1] <= "9"
             if not (abbreviation or before_digit or regex.match(r"\p{Lowercase}", following)):
                 word = f"{stem} ."
         result.append(word)
@@ -102,10 +97,8 @@ def _split_stops(words: list[str], language: str) -> list[str]:
 
 
 def split_compounds(line: bytes) -> bytes:
-    """Return the line with hyphens inside words made tokens of their own, as the published script does.
-
-    A match takes the byte on either side, so `a-b-c` is split once. On bytes, as in Perl: `a-é-c` is split twice.
-    """
+    """Return the line with hyphens inside words made tokens of their own, as the published script does."""
+    # A match takes the byte on either side, so `a-b-c` is split once. On bytes, as in Perl: `a-é-c` is split twice.
     return re.sub(rb"([^ \t-\r])-([^ \t-\r])", rb"\1 ##AT##-##AT## \2", line)
 
 
@@ -117,14 +110,19 @@ def prepare_line(line: str, language: str, *, fold_quotes: bool = False) -> byte
 
 
 def _ngrams(words: list[bytes]) -> Counter[tuple[bytes, ...]]:
-    counts: Counter[tuple[bytes, ...]] = Counter()
-    for order in range(1, MAX_ORDER + 1):
-        counts.update(zip(*(words[start:] for start in range(order)), strict=False))
-    return counts
+    return Counter(tuple(words[i : i + n]) for n in range(1, MAX_ORDER + 1) for i in range(len(words) - n + 1))
+
+
+def check_counts(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]]) -> None:
+    """Raise a DataError unless there are lines, and equally many of each."""
+    if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
+        counts = ", ".join(f"{len(lines):,}" for lines in references)
+        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: give one of each")
 
 
 def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> BLEUScore:
     """Compute BLEU over tokens as multi-bleu.perl: separated by ASCII white space, no smoothing."""
+    check_counts(hypotheses, references)
     correct, total = [0] * MAX_ORDER, [0] * MAX_ORDER
     hypothesis_length = reference_length = 0
     for hypothesis, *others in zip(hypotheses, *references, strict=True):
@@ -132,33 +130,21 @@ def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> BLE
         hypothesis_length += len(words)
         # The closest length, the shorter one of two; 9999 is where multi-bleu.perl starts looking.
         reference_length += min([(9999, 9999), *((abs(len(words) - len(line)), len(line)) for line in lines)])[1]
-        allowed: Counter[tuple[bytes, ...]] = Counter()
+        allowed = Counter[tuple[bytes, ...]]()
         for line in lines:
             allowed |= _ngrams(line)
         for ngram, count in _ngrams(words).items():
             total[len(ngram) - 1] += count
             correct[len(ngram) - 1] += min(count, allowed[ngram])
-    precisions = [hits / n if n else 0.0 for hits, n in zip(correct, total, strict=True)]
-    penalty, score = 1.0, 0.0
-    if hypothesis_length < reference_length:
-        penalty = math.exp(1 - reference_length / hypothesis_length) if hypothesis_length else 0.0
-    if all(precisions) and reference_length:
+    precisions = [hits / (n or 1) for hits, n in zip(correct, total, strict=True)]
+    penalty, score = float(not reference_length), 0.0
+    if hypothesis_length:
+        penalty = math.exp(min(0, 1 - reference_length / hypothesis_length))
+    if all(precisions):
         score = 100 * (penalty * math.exp(sum(map(math.log, precisions)) / MAX_ORDER))
-    percent = [100 * precision for precision in precisions]
-    return BLEUScore(score, correct, total, percent, penalty, hypothesis_length, reference_length)
+    return BLEUScore(score, correct, total, [100 * p for p in precisions], penalty, hypothesis_length, reference_length)
 
 
-def signature(language: str, num_references: int, *, fold_quotes: bool = False) -> str:
-    """Return what this BLEU was computed with, in the style of sacreBLEU's signatures."""
-    split = "atat" if language == "de" else "none"
-    quotes = "|quotes:ascii" if fold_quotes else ""
-    tokenizer = f"tok:moses2017-{language}|punct:replace-unicode{quotes}|split:{split}"
-    return f"nrefs:{num_references}|case:mixed|{tokenizer}|smooth:none|arithmetic:multi-bleu"
-
-
-def paper_bleu(
-    hypotheses: Sequence[str], *references: Sequence[str], language: str, fold_quotes: bool = False
-) -> BLEUScore:
-    """Score raw lines; with `fold_quotes` all quotation marks are ASCII, as in the reference Google published."""
-    texts = [hypotheses, *references]
+def paper_bleu(*texts: Sequence[str], language: str, fold_quotes: bool = False) -> BLEUScore:
+    """Score the raw lines of hypotheses and references; `fold_quotes`: as in the reference Google published."""
     return multi_bleu(*([prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts))

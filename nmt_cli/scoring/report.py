@@ -9,11 +9,11 @@ import sacrebleu
 
 from nmt_cli import __version__
 from nmt_cli.errors import printable
-from nmt_cli.scoring.metrics import Comparison, Score, corpus_bleu
+from nmt_cli.scoring.metrics import Score, corpus_bleu
 
-SHOWN = 3  # segments of each kind
 HEADINGS = {"worst": "Worst segments", "best": "Best segments"}
 HEADINGS |= {"lost": "Most lost against the baseline", "gained": "Most gained over the baseline"}
+_MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;"} | {mark: f"\\{mark}" for mark in "\\|`*_[]~#@"})
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Segment:
     references: list[str]
     bleu: float
     chrf: float
-    source: str | None = None
-    baseline: str | None = None
-    baseline_chrf: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    source: str | None
+    baseline: str | None
+    baseline_chrf: float | None
+    details: dict[str, Any]
 
     @property
     def gain(self) -> float:
@@ -53,7 +53,7 @@ class Segment:
         return [(label, text) for label, text in rows if text is not None]
 
 
-def plain(value: Text | Score | Comparison | Segment) -> dict[str, Any]:
+def plain(value: Text | Score | Segment) -> dict[str, Any]:
     """Return the fields for JSON: a count instead of all lines, details laid flat, nothing that is None."""
     values: dict[str, Any] = {}
     for key, item in vars(value).items():
@@ -64,46 +64,37 @@ def plain(value: Text | Score | Comparison | Segment) -> dict[str, Any]:
     return values
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Report:
-    """The inputs of a scoring and its results, unrounded."""
+    """The inputs of a scoring and its results, unrounded, in the order of the JSON."""
 
+    scores: list[Score] = field(default_factory=list)
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+    empty: int = 0
+    copies: int | None = None  # hypotheses that are their source, where there is one
+    language: str | None
+    test_set: str | None
     hypotheses: Text
     references: list[Text]
     source: Text | None
     baseline: Text | None
-    language: str | None
-    test_set: str | None = None
-    scores: list[Score] = field(default_factory=list)
-    comparisons: list[Comparison] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    gated: bool = False
+    gated: bool
     failures: list[str] = field(default_factory=list)  # why the gate fails
+    details: bool  # whether to report lengths and extremes
     segments: list[Segment] = field(default_factory=list)  # empty unless something asks for them
-    details: bool = False  # whether to report lengths and extremes
-
-    @property
-    def empty(self) -> int:
-        return sum(not line.strip() for line in self.hypotheses.lines)
-
-    @property
-    def copies(self) -> int | None:
-        """How many hypotheses are their source; None where there is no source."""
-        if self.source is None:
-            return None
-        return sum(line == source != "" for line, source in zip(self.hypotheses.lines, self.source.lines, strict=True))
 
     def changes(self) -> tuple[int, int]:
         """Return how many segments have a better chrF2 than the baseline's, and how many a worse one."""
         return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
     def extremes(self) -> dict[str, list[Segment]]:
-        """Return the worst and best segments by chrF2, and those that differ most from the baseline's."""
+        """Return the three worst and best segments by chrF2, and those that differ most from the baseline's."""
         ranked = sorted(self.segments, key=lambda segment: segment.chrf)
-        groups = {"worst": ranked[:SHOWN], "best": ranked[::-1][:SHOWN]}
+        groups = {"worst": ranked[:3], "best": ranked[::-1][:3]}
         if self.baseline:
             ranked = sorted(self.segments, key=lambda segment: segment.gain)
-            groups |= {"lost": ranked[:SHOWN], "gained": ranked[::-1][:SHOWN]}
+            groups |= {"lost": ranked[:3], "gained": ranked[::-1][:3]}
         return groups if self.details else {}
 
     def lengths(self) -> list[dict[str, Any]]:
@@ -119,16 +110,13 @@ class Report:
         return rows
 
     def json(self) -> str:
-        names = ["scores", "comparisons", "empty", "copies", "language", "test_set", "hypotheses", "references"]
-        names += ["source", "baseline", "warnings", "gated", "failures"]
-        values = {name: getattr(self, name) for name in names}
+        values = {name: value for name, value in vars(self).items() if name not in ("details", "segments")}
         values["versions"] = {"nmt": __version__, "sacrebleu": sacrebleu.__version__}
         values |= dict(zip(("wins", "losses"), self.changes(), strict=True)) if self.baseline else {}
         values |= {"lengths": self.lengths(), **self.extremes()} if self.details else {}
         return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False, default=plain)
 
     def _counts(self) -> str:
-        """Return what was scored, and what is odd about it."""
         count, against = len(self.hypotheses.lines), ", ".join(text.name for text in self.references)
         copies = "" if self.copies is None else f", {self.copies:,} copied from the source"
         lines = "line" if count == 1 else "lines"
@@ -138,20 +126,19 @@ class Report:
         """Return the table of the comparison with the baseline, its header first, and what to know about it."""
         rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomisation)"]]
         for c in self.comparisons:
-            scores = [f"{c.baseline:.2f} ± {c.baseline_ci:.2f}", f"{c.score:.2f} ± {c.score_ci:.2f}"]
-            rows.append([c.name, *scores, f"{c.difference:+.2f}", f"{c.p_bs:.4f}", f"{c.p_ar:.4f}"])
+            scores = [f"{c[system]:.2f} ± {c[system + '_ci']:.2f}" for system in ("baseline", "score")]
+            rows.append([c["name"], *scores, f"{c['difference']:+.2f}", f"{c['p_bs']:.4f}", f"{c['p_ar']:.4f}"])
         wins, losses = self.changes()
         equal = len(self.segments) - wins - losses
         note = f"Segments by chrF2: {wins:,} better, {losses:,} worse, {equal:,} equal."
         return rows, f"{note} ±: 95 % interval, 1,000 bootstrap samples; randomisation: 10,000 trials."
 
     def text(self) -> str:
-        width, scores = 2 + max(len(score.name) for score in self.scores), []
+        width, blocks = 2 + max(len(score.name) for score in self.scores), [[self._counts()], list[str]()]
         for score in self.scores:
-            scores.append(f"{score.name:<{width}}{score.score:<7.2f}{score.verbose}".rstrip())
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
-            scores += [" " * width + note for note in notes]
-        blocks = [[self._counts()], scores]
+            blocks[1].append(f"{score.name:<{width}}{score.score:<7.2f}{score.verbose}".rstrip())
+            blocks[1] += [" " * width + note for note in notes]
         if self.baseline:
             rows, note = self._comparison()
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -169,7 +156,6 @@ class Report:
         return "\n\n".join("\n".join(printable(line, 2000) for line in block) for block in blocks)
 
     def markdown(self) -> str:
-        """Return GitHub's markdown, for a job summary or a comment."""
         verdict = "" if not self.gated else " ❌" if self.failures else " ✅"
         blocks = [f"### {self.scores[0].name} {self.scores[0].score:.2f}{verdict}"]
         blocks += [f"**Gate failed:** {_cell(failure)}" for failure in self.failures]
@@ -182,10 +168,10 @@ class Report:
         blocks += [_cell(self._counts()), _table(rows, "|:--|--:|:--|:--|")]
         if self.baseline:
             rows, note = self._comparison()
-            blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows), note]
+            blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]
         if self.details:
             rows = [[row["words"], f"{row['bleu']:.2f}", f"{row['segments']:,}"] for row in self.lengths()]
-            blocks.append(_table([["words in the reference", "BLEU", "segments"], *rows]))
+            blocks.append(_table([["words in the reference", "BLEU", "segments"], *rows], "|:--|--:|--:|"))
         for name, group in self.extremes().items():
             blocks.append(f"<details><summary>{HEADINGS[name]}</summary>\n")
             for segment in group:
@@ -197,11 +183,9 @@ class Report:
 
 def _cell(value: str) -> str:
     """Return text that cannot break out of a cell of a markdown table."""
-    escaped = printable(value, 1000).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;")
-    return "".join(f"\\{mark}" if mark in "|`*_[]~#@" else mark for mark in escaped)
+    return printable(value, 1000).translate(_MARKDOWN)
 
 
-def _table(rows: list[list[str]], rule: str = "") -> str:
-    """Return a markdown table, header first; without a rule the first column is text, the others are aligned right."""
+def _table(rows: list[list[str]], rule: str) -> str:
     header, *lines = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([header, rule or "|:--" + "|--:" * (len(rows[0]) - 1) + "|", *lines])
+    return "\n".join([header, rule, *lines])

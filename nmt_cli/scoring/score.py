@@ -17,10 +17,8 @@ from nmt_cli import artefact, console
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, UsageError
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, score_lines
-from nmt_cli.scoring.paper_bleu import LANGUAGES
 from nmt_cli.scoring.report import Report, Segment, Text, plain
 
-DOWNLOAD_SECONDS = 60.0
 _BLEU, _CHRF = BLEU(effective_order=True), CHRF()  # of sentences
 
 
@@ -47,33 +45,21 @@ class ScoreOptions:
     format: str = "text"
 
 
-def _read(path: Path | None) -> Text:
-    if path is not None and str(path) != "-":
-        name, data = str(path), path.read_bytes()
-    elif sys.stdin is not None:
-        name, data = "standard input", sys.stdin.buffer.read()
-    else:
-        raise MissingError("standard input is closed. Name a file of hypotheses")
+def _text(data: bytes, name: str) -> Text:
     return Text(name, split_lines(data, name), sha256(data).hexdigest())
 
 
-def _read_corpus(directory: Path, split: str) -> tuple[list[Text], Text, str]:
-    if not artefact.present(directory):
-        raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
-    manifest = artefact.verify(directory, "corpus", content=False)
-    if f"{split}.tgt" not in manifest["files"]:
-        raise MissingError(f"{directory} has no {split} set. Choose another --split, or prepare the corpus with one")
-    source, target = (_read(directory / f"{split}.{side}") for side in ("src", "tgt"))
-    for text in (source, target):
-        if text.sha256 != manifest["files"][Path(text.name).name]["sha256"]:
-            raise DataError(f"{text.name} is damaged: it is not what was prepared. Run nmt prepare again")
-    return [target], source, str(manifest["tgt"])
+def _read(path: Path | None) -> Text:
+    if path is not None and str(path) != "-":
+        return _text(path.read_bytes(), str(path))
+    if sys.stdin is None:
+        raise MissingError("standard input is closed. Name a file of hypotheses")
+    return _text(sys.stdin.buffer.read(), "standard input")
 
 
 def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     """Return the source and reference files of a test set that sacreBLEU knows, downloading them at first use."""
     from sacrebleu.dataset import DATASETS
-    from sacrebleu.utils import SACREBLEU_DIR
 
     if name not in DATASETS:
         near = ", ".join(difflib.get_close_matches(name, DATASETS, 3)) or "wmt14/full"
@@ -82,33 +68,34 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
-    socket.setdefaulttimeout(DOWNLOAD_SECONDS)
+    socket.setdefaulttimeout(60)
     try:
         return Path(dataset.get_source_file(pair)), [Path(file) for file in dataset.get_reference_files(pair)]
     except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
-        raise DownloadError(
-            f"cannot fetch test set {name} {pair} from {dataset.data[0]}: {str(error)[:60]}. "
-            f"Run again with a network, copy {SACREBLEU_DIR} from elsewhere, or use --reference"
-        ) from None
+        reason = f"cannot fetch test set {name} {pair} from {dataset.data[0]}: {str(error)[:60]}"
+        raise DownloadError(f"{reason}. Run again with a network, or use --reference") from None
 
 
 def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | None]:
     """Return references, source where there is one, and the language of the references where it is known."""
     if bool(options.references) + (options.test_set is not None) + (options.corpus is not None) != 1:
         raise UsageError("give the references in one way: --reference FILE, --test-set NAME or --corpus DIRECTORY")
-    if options.fail_under is not None and not 0 <= options.fail_under <= 100:
-        raise UsageError(f"--fail-under must be between 0 and 100, not {options.fail_under}")
-    if options.fail_under is not None and options.metrics[:1] == ("ter",):
-        raise UsageError("--fail-under needs a first --metric of which more is better; TER is an error rate")
+    if set(options.metrics) - {*METRICS, "brackets"}:
+        raise UsageError(f"--metric must be one of {', '.join(METRICS)} or brackets")
+    if options.fail_under is not None and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
+        raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric of which more is better")
     if options.fail_if_worse and options.baseline is None:
         raise UsageError("--fail-if-worse needs --baseline FILE, the hypotheses to compare with")
+    references, source = list(options.references), options.source
+    language = (options.language_pair or "").partition("-")[2]
     if options.corpus is not None:
-        return _read_corpus(options.corpus, options.split)
-    references, source_file = list(options.references), options.source
-    if options.test_set is not None:
-        source_file, references = _test_set(options.test_set, options.language_pair)
-    texts, source = [_read(path) for path in references], _read(source_file) if source_file else None
-    return texts, source, (options.language_pair or "").partition("-")[2] or None
+        if not artefact.present(options.corpus):
+            raise MissingError(f"no prepared corpus in {options.corpus}. Run: nmt prepare {options.corpus.name}")
+        language = str(artefact.verify(options.corpus, "corpus", content=False)["tgt"])
+        source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
+    elif options.test_set is not None:
+        source, references = _test_set(options.test_set, options.language_pair)
+    return [_read(path) for path in references], _read(source) if source else None, language or None
 
 
 def source_lines(options: ScoreOptions) -> list[str]:
@@ -124,18 +111,17 @@ def read_inputs(
 ) -> Report:
     """Return a report without scores; a DataError says that the inputs, as `convert` changed them, do not fit."""
     references, source, language = _references(options)
-    if hypotheses is None:
-        scored = _read(options.hypothesis)
-    else:
-        hashed = sha256("".join(f"{line}\n" for line in hypotheses).encode()).hexdigest()
-        scored = Text("the model's output", hypotheses, hashed)
-    baseline = _read(options.baseline) if options.baseline else None
-    report = Report(scored, references, source, baseline, options.language or language, options.test_set)
-    report.gated, report.details = options.fail_under is not None or options.fail_if_worse, options.details
+    data = None if hypotheses is None else "".join(f"{line}\n" for line in hypotheses).encode()
+    scored = _read(options.hypothesis) if data is None else _text(data, "the model's output")
+    report = Report(
+        language=options.language or language, test_set=options.test_set, hypotheses=scored, references=references,
+        source=source, baseline=_read(options.baseline) if options.baseline else None,
+        gated=options.fail_under is not None or options.fail_if_worse, details=options.details,
+    )  # fmt: skip
     if convert:
         convert(report)
-    texts = [scored, *report.references, *(text for text in (report.source, baseline) if text)]
-    if not any(scored.lines) and not any(any(text.lines) for text in references):
+    texts = [scored, *report.references, *(text for text in (report.source, report.baseline) if text)]
+    if not any(any(text.lines) for text in (scored, *references)):
         raise DataError(f"nothing to score: {scored.name} and {references[0].name} are empty")
     if any(len(text.lines) != len(scored.lines) for text in texts):
         counts = ", ".join(f"{text.name}: {len(text.lines):,}" for text in texts)
@@ -146,14 +132,11 @@ def read_inputs(
 def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
     """Score what the options name, or these hypotheses instead of a file's."""
     report = read_inputs(options, hypotheses)
-    language = report.language or ""
+    language, baseline = report.language or "", report.baseline.lines if report.baseline else None
     metrics = options.metrics or ("bleu", "chrf", *(["paper-bleu"] if language in ("de", "fr") else []))
-    if any(name.startswith("paper") for name in metrics) and language not in LANGUAGES:
-        raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
     for metric in dict.fromkeys(metrics):
         score, comparison = score_lines(
-            metric, report.hypotheses.lines, [text.lines for text in report.references],
-            report.baseline.lines if report.baseline else None,
+            metric, report.hypotheses.lines, [text.lines for text in report.references], baseline,
             language=language, tokenize=options.tokenize, lowercase=options.lowercase,
         )  # fmt: skip
         report.scores.append(score)
@@ -165,44 +148,38 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
 def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
     """Add what follows from the scores: warnings, the gate, and segments (with details) where something needs them."""
     lines, first = report.hypotheses.lines, report.scores[0]
+    report.empty = sum(not line.strip() for line in lines)
+    if report.source:
+        report.copies = sum(line == source != "" for line, source in zip(lines, report.source.lines, strict=True))
     marked = sum(bool(TOKENISED.search(line)) for line in lines)
     if marked * 10 > len(lines) and first.metric in METRICS:
-        report.warnings.append(
-            f"{marked:,} of {len(lines):,} hypotheses look tokenised (a stop cut off, &quot;, @@ or ▁). "
-            "Scores of text that is not detokenised cannot be compared with anyone's"
-        )
-    if report.test_set == "wmt14" or (report.test_set is None and len(lines) == 2737):
-        what = "wmt14 is" if report.test_set else "2,737 lines look like"
-        report.warnings.append(
-            f"{what} the filtered newstest2014. The paper and most others score all 3,003 lines: --test-set wmt14/full"
-        )
+        what = f"{marked:,} of {len(lines):,} hypotheses look tokenised (a stop cut off, &quot;, @@ or ▁)"
+        report.warnings.append(f"{what}. Compare their scores with nobody's: detokenise them first")
+    if len(lines) == 2737:
+        what = "2,737 lines are the filtered newstest2014"
+        report.warnings.append(f"{what}. The paper and most others score all 3,003: --test-set wmt14/full")
     if options.fail_under is not None and not first.score >= options.fail_under:
         report.failures.append(f"{first.name} {first.score:.4f} is below --fail-under {options.fail_under:g}")
-    if options.fail_if_worse and (row := report.comparisons[0]).significantly_worse:
-        report.failures.append(
-            f"{row.name} {row.score:.2f} is significantly worse than the baseline's {row.baseline:.2f} "
-            f"(p = {row.p_bs:.4f}, paired bootstrap)"
-        )
+    if options.fail_if_worse and (row := report.comparisons[0])["significantly_worse"]:
+        scores = f"{row['name']} {row['score']:.2f} is significantly worse than the baseline's {row['baseline']:.2f}"
+        report.failures.append(f"{scores} (p = {row['p_bs']:.4f}, paired bootstrap)")
     if options.details or options.segments or report.baseline:
-        report.segments = [_segment(report, i, details(i)) for i in range(len(lines))]
+        for i, line in enumerate(lines):
+            references = [text.lines[i] for text in report.references]
+            source, baseline = (text.lines[i] if text else None for text in (report.source, report.baseline))
+            bleu, chrf = (float(metric.sentence_score(line, references).score) for metric in (_BLEU, _CHRF))
+            old = None if baseline is None else float(_CHRF.sentence_score(baseline, references).score)
+            report.segments.append(Segment(i + 1, line, references, bleu, chrf, source, baseline, old, details(i)))
     if options.segments:
         rows = "".join(json.dumps(plain(segment), ensure_ascii=False) + "\n" for segment in report.segments)
         artefact.replace_file(options.segments, rows.encode())
 
 
-def _segment(report: Report, i: int, details: dict[str, Any]) -> Segment:
-    line, references = report.hypotheses.lines[i], [text.lines[i] for text in report.references]
-    source, baseline = (text.lines[i] if text else None for text in (report.source, report.baseline))
-    bleu, chrf = (float(metric.sentence_score(line, references).score) for metric in (_BLEU, _CHRF))
-    baseline_chrf = None if baseline is None else float(_CHRF.sentence_score(baseline, references).score)
-    return Segment(i + 1, line, references, bleu, chrf, source, baseline, baseline_chrf, details)
-
-
 def print_report(report: Report, format: str) -> int:
     """Print the report on stdout, warnings and failures on stderr; return 1 where the gate fails, else 0."""
-    output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     if sys.stdout is None:
         raise OutputError("standard output is closed: there is nowhere to print the score")
+    output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     sys.stdout.buffer.write(f"{output}\n".encode(errors="backslashreplace"))
     sys.stdout.flush()
     for warning in report.warnings:
