@@ -141,7 +141,7 @@ def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):
 
 def test_the_map_in_the_terminal():
     weights = torch.tensor([[0.96, 0.04], [0.31, 0.69]])
-    lines = terminal_map(["it", "漢字"], ["ab", "cde"], weights, colour=False)
+    lines = terminal_map(["it", "漢字"], ["ab", "cde"], weights, False, 100)
     assert lines == [
         "       c",
         "     a d",
@@ -149,15 +149,15 @@ def test_the_map_in_the_terminal():
         "it   ██   → ab 0.96",
         "漢字 ▒▒▓▓ → cde 0.69",
     ]  # names downwards
-    assert "\x1b[1;36m██\x1b[0m" in terminal_map(["it", "is"], ["ab", "cde"], weights, colour=True)[3]
+    assert "\x1b[1;36m██\x1b[0m" in terminal_map(["it", "is"], ["ab", "cde"], weights, True, 100)[3]
     causal = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    assert terminal_map(["a", "b"], ["c", "d"], causal, colour=False)[1] == "a ██·  → c 1.00"
+    assert terminal_map(["a", "b"], ["c", "d"], causal, False, 100)[1] == "a ██·  → c 1.00"
 
 
 @pytest.mark.parametrize(("width", "cells"), [(100, 1), (160, 2), (50, 0)])
 def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
     names = [f"token{i}" for i in range(60)]
-    lines = terminal_map(names, names, torch.full((60, 60), 1 / 60), colour=False, width=width)
+    lines = terminal_map(names, names, torch.full((60, 60), 1 / 60), False, width)
     header, first = lines[:-60], lines[-60]
     assert max(map(len, lines)) <= width
     assert first == "token0".ljust(8) + " " * 60 * cells + " → token0 0.02"

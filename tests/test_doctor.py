@@ -11,7 +11,6 @@ from small_run import make_run
 
 from nmt_cli import artefact
 from nmt_cli.__main__ import main
-from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.errors import DataError, MissingError, NmtError
 from nmt_cli.reporting.doctor import Finding, Record, doctor, examine, gather
@@ -61,9 +60,6 @@ def test_a_sound_run_is_left_alone(record, sound, capsys):
     assert out.endswith("100.00 BLEU on test by sacreBLEU\n\nNothing was found that is known to cost BLEU.\n")
 
 
-# --- how it was trained ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
@@ -108,21 +104,11 @@ def test_a_run_that_gave_up(copy):
     assert findings(*copy) == []
 
 
-# --- what belongs together -------------------------------------------------------------------------------------------
-
-
 def test_a_corpus_with_another_tokenizer(sound, tmp_path):
     _, other = make_run(tmp_path, "corpus.tokenizer.vocabulary_size=335")
-    tokenizer, corpus = findings(sound[0], other)
-    assert (tokenizer.severity, tokenizer.where) == ("wrong", other / "tokenizer.model")
-    assert "another tokenizer" in tokenizer.what
+    (corpus,) = findings(sound[0], other)
     assert (corpus.severity, corpus.where) == ("wrong", other)
-    assert corpus.what == "the run was trained on another corpus"
-
-
-def test_a_model_with_another_tokenizer(copy):
-    (copy[0] / "tokenizer.model").write_bytes(spm.train(["another text of other words"], 300))
-    assert {finding.where.name for finding in findings(*copy)} == {"tokenizer.model"}
+    assert "the run was trained on another corpus; where the tokenizer differs" in corpus.what
 
 
 def test_settings_of_the_search_changed_after_translating(copy):
@@ -131,20 +117,17 @@ def test_settings_of_the_search_changed_after_translating(copy):
 
 
 def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
-    cleaning = {"read": 3000, "kept": 1500, "warnings": ["the sides look swapped"]}
+    cleaning = {"read": 3000, "kept": 1500, "warnings": ["another language"]}
     (copy[1] / "cleaning.json").write_bytes(artefact.json_bytes(cleaning))
     expect = record.run.settings.expect.model_copy(update={"pairs": [2000, 2100]})
     settings = record.run.settings.model_copy(update={"expect": expect})
     corpus = dataclasses.replace(record.run.corpus, directory=copy[1])
     run = dataclasses.replace(record.run, settings=settings, corpus=corpus)
     assert [finding.what for finding in examine(dataclasses.replace(record, run=run))] == [
-        f"{len(corpus.src)} training pairs, not 2,000",
+        "nmt prepare warned: another language",
         "50% of the pairs were dropped",
-        "nmt prepare warned: the sides look swapped",
+        f"{len(corpus.src)} training pairs, not 2,000",
     ]
-
-
-# --- the test set and the output -------------------------------------------------------------------------------------
 
 
 def test_translations_of_another_test_set(sound, tmp_path):
@@ -153,8 +136,6 @@ def test_translations_of_another_test_set(sound, tmp_path):
     assert only(findings(*sound, short)) == "wrong: 6 translations and 7 references"
     other = written(tmp_path / "other", ["ganz andere Wörter als dort"] * 7)
     assert "line by line, these are not translations of the test set" in findings(*sound, other)[0].what
-    filtered = written(tmp_path / "filtered", ["Ein Satz."] * 2737)
-    assert "filtered newstest2014" in only(findings(*sound, filtered))
 
 
 @pytest.mark.parametrize(
@@ -186,9 +167,6 @@ def test_tokenised_and_lower_cased_output(sound, tmp_path):
         assert f"40 of 40 translations {says}" in [finding.what for finding in listed]
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
-
-
 def test_the_command(copy, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (copy[0] / "crash.json").write_text('{"step": 205}')
@@ -203,9 +181,8 @@ def test_the_command(copy, tmp_path, monkeypatch, capsys):
     assert told["unchecked"] == []
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_every_finding_is_said_within_the_width_most_serious_first(copy, monkeypatch, capsys, width):
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_every_finding_is_said_within_the_width_most_serious_first(copy, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
     (copy[0] / "metrics.jsonl").unlink()
     written(copy[0] / "test.hyp", ["", "", *read_lines(copy[0] / "test.hyp")[2:]])
     (copy[0] / "crash.json").write_text('{"step": 205}')
@@ -215,7 +192,7 @@ def test_every_finding_is_said_within_the_width_most_serious_first(copy, monkeyp
     assert said.index("1. wrong training gave up") < said.index("costly 2 of 7 translations are empty")
     assert "recipes/README.md" in shown
     assert "Not checked, for there is nothing yet: loss." in said
-    assert all(len(line) <= width for line in shown.split("\n") if "/" not in line)
+    assert all(len(line) <= 60 for line in shown.split("\n") if "/" not in line)
 
 
 @pytest.mark.parametrize(

@@ -13,25 +13,17 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
-from nmt_cli.interop.proof import CTranslate2, Peer, Transformers, compare
+from nmt_cli.interop.proof import CTranslate2, Transformers, compare
 from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 from nmt_cli.training.run import TRANSLATIONS, read_run
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2"}
-NUM_LINES = 100
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, lines: Path | None) -> int:
-    """Write a model or a run's model for "hf" or "ctranslate2" into `out`, and prove it there.
-
-    It is compared on the sentences of the file `lines`, or on the first of the corpus's dev.
-
-    Raises:
-        UsageError: a wrong option, or a package is not installed.
-        DataError: the other toolkit cannot compute the model, or computes something else.
-    """
+    """Write a model for "hf" or "ctranslate2" into `out`, and prove it there on `lines`, or on the corpus's dev."""
     weights = quantization or "float32"
     if target == "hf" and weights != "float32":
         raise UsageError("--quantization requires --to ctranslate2; transformers quantises when it loads")
@@ -48,7 +40,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         raise DataError(f"{lines or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
     manifest = {"target": target, "quantization": weights}
     with artefact.staged(out, "export", manifest) as stage:
-        peer: Peer
+        peer: Transformers | CTranslate2
         if target == "hf":
             marian.write_marian(loaded, stage)
             peer = Transformers(stage, marian.exported_ids(tokenizer.vocabulary_size))
@@ -63,15 +55,14 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             peer = CTranslate2(stage, tokenizer)
         say(f"comparing {len(chosen)} translations")
         translator = Translator.of(loaded.model, tokenizer, settings, torch.float32)
-        proof = compare(translator, peer, chosen, exact=weights == "float32")
-        manifest["proof"] = proof.text
+        manifest["proof"], *sides = compare(translator, peer, chosen, exact=weights == "float32")
         if weights != "float32":
-            ours, theirs = (tokenizer.decode([ids[:-1] for ids in side]) for side in (proof.ours, proof.theirs))
+            ours, theirs = (tokenizer.decode([ids[:-1] for ids in side]) for side in sides)
             standard = [references[i] for i in chosen] if references else ours
             before, after = (corpus_bleu(side, standard)[0] for side in (ours, theirs))
             name = "BLEU" if references else "BLEU against the float32 output"
             manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
-        length = round(statistics.median(map(len, proof.ours)))
+        length = round(statistics.median(map(len, sides[0])))
         penalty = round(settings.decoding.alpha * length / (5 + length), 2)
         if target == "hf":
             marian.write_generation_config(loaded, penalty, stage)
@@ -93,7 +84,7 @@ def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[
     if not artefact.present(data):
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
     src, tgt = open_corpus(data).lines("dev")
-    return [normalise(line) for line in src[:NUM_LINES]], tgt[:NUM_LINES]
+    return [normalise(line) for line in src[:100]], tgt[:100]
 
 
 def _card(loaded: LoadedModel, target: str, values: dict[str, object]) -> str:

@@ -24,10 +24,7 @@ ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"
 
 
 def import_marian(source: Path, out: Path) -> Path:
-    """Turn a Marian (or Pegasus-shaped) directory of transformers into the model directory `out`, and return it.
-
-    What our model cannot represent is a DataError that says why.
-    """
+    """Turn a Marian (or Pegasus-shaped) directory of transformers into the model directory `out`, and return it."""
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
     config = _config(source)
@@ -66,8 +63,9 @@ def _config(source: Path) -> Any:
     transformers = marian.library("transformers")
     for name in ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"):
         if not (source / name).is_file():
-            pickle = ". A pickle can run code: load it where you trust it, and save_pretrained()" * (name == WEIGHTS)
-            raise MissingError(f"{source / name} is missing: a Marian directory has it{pickle}")
+            raise MissingError(
+                f"{source / name} is missing. If the weights are a pickle, save them by save_pretrained()"
+            )
     try:
         config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     except Exception as error:  # whatever they raise
@@ -92,10 +90,10 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     """Return their id of each of our tokens, and our SentencePiece model."""
     file, size, first = source / "vocab.json", config.vocab_size, [*SPECIAL]
     ids: dict[str, int] = artefact.read_json(file)
-    if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != [*range(size)]:
-        raise DataError(f"{file} does not number {size} tokens from 0")
-    if [ids.get(name) for name in first] != [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]:
-        raise DataError(f"{file} does not hold {', '.join(first)} where config.json says")
+    special = [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]
+    numbers = [i for i in ids.values() if type(i) is int]
+    if len(ids) != size or sorted(numbers) != [*range(size)] or [ids.get(name) for name in first] != special:
+        raise DataError(f"{file} does not number {size} tokens from 0, with {', '.join(first)} where config.json says")
     order = first + sorted(ids.keys() - {*first}, key=ids.__getitem__)
     if any(name.startswith(">>") and name.endswith("<<") for name in order):
         raise DataError(f"{source} chooses its target language by >>xx<< in the text, which ours cannot")
@@ -128,8 +126,7 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
     model = {name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()}
     model |= {
-        "d_k": size,
-        "d_v": size,
+        **{"d_k": size, "d_v": size},
         "norm": "pre" if config.model_type == "pegasus" else "post",
         "attention_bias": any(bool(bias.any()) for bias in biases),
         "output_bias": bool(tensors[marian.BIAS].flatten()[ids[1:]].any()),

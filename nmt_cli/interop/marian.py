@@ -1,9 +1,7 @@
 """Our weights and vocabulary as transformers stores them (Marian for post-norm, Pegasus for pre-norm), and back.
 
-Two things differ besides names. Theirs has the sines of the positional encoding in the first half of d_model and the
-cosines in the second, ours alternates them: a permutation of d_model, applied to every weight that reads or writes
-the residual stream, turns one into the other exactly. And PAD, first in our vocabulary, is last in theirs, because
-CTranslate2 drops the last row of a Marian model and starts from a zero embedding instead.
+Their positional encodings are sines, then cosines; ours alternate. Permuting d_model turns one into the other exactly.
+PAD is last in theirs: CTranslate2 drops the last row of a Marian model and starts from a zero embedding instead.
 """
 
 import importlib
@@ -123,17 +121,15 @@ def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[in
 def write_marian(loaded: LoadedModel, out: Path) -> None:
     """Write what transformers loads into a directory; DataError if Marian and Pegasus cannot compute this model."""
     settings, corpus, size = loaded.recipe.model, loaded.recipe.corpus, loaded.model.vocabulary_size
-    if settings.positions != "sinusoidal":
-        raise DataError("this model cannot be exported: its positions are learned, theirs are sinusoids")
-    if not settings.num_heads * settings.d_k == settings.num_heads * settings.d_v == settings.d_model:
-        raise DataError("this model cannot be exported: its heads x d_k or x d_v is not d_model, theirs always is")
+    widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
+    if settings.positions != "sinusoidal" or widths != {settings.d_model}:
+        raise DataError("cannot export: theirs have sinusoidal positions, and num_heads x d_k and x d_v are d_model")
     transformers, pre, ids = library("transformers"), settings.norm == "pre", exported_ids(size)
     config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
         **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids[PAD]),
         **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), ids[EOS]),
-        vocab_size=size,
-        unk_token_id=ids[UNK],
+        **{"vocab_size": size, "unk_token_id": ids[UNK]},
         scale_embedding=True,
         static_position_embeddings=True,
         normalize_before=pre,  # these two are read by CTranslate2

@@ -1,11 +1,10 @@
 """Is an exported model the same? Token log-probabilities and translations of both toolkits, side by side.
 
-Both translate without length penalty, since theirs is another function. Their limit on the length of a translation
-holds for all sentences at once, so lines where either side reaches ours are not compared. All ids are closed by EOS.
+Without length penalty, since theirs differs; lines that reach our limit on the length are left out, since theirs is
+one for all sentences. All ids end with EOS.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +42,7 @@ class Transformers:
         theirs = library("transformers").AutoTokenizer.from_pretrained(self.model.name_or_path, **LOCAL)
         theirs.punc_normalizer = str  # what sacremoses changes before that is said in the export's README
         both = zip(theirs(lines)["input_ids"], tokenizer.encode(lines), strict=True)
-        different = sum(self.ours[ids].tolist() != [*mine, EOS] for ids, mine in both)
-        if different:
+        if different := sum(self.ours[ids].tolist() != [*mine, EOS] for ids, mine in both):
             raise DataError(f"MarianTokenizer splits {different} of {len(lines)} lines differently: not exported")
 
     def _padded(self, sentences: Sequence[Ids]) -> torch.Tensor:
@@ -92,29 +90,16 @@ class CTranslate2:
         yield from (result.log_probs for result in self.translator.score_batch(*sides, max_batch_size=BATCH))
 
 
-Peer = Transformers | CTranslate2
-
-
 def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
     """Return the largest difference of a token's log-probability in nats, relative where it is below -1."""
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
     return max(abs(p - q) / max(1.0, -p) for p, q in both)
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What a comparison shows, and the beam translations of both sides."""
-
-    text: str
-    ours: list[Ids]
-    theirs: list[Ids]
-
-
-def compare(translator: Translator, peer: Peer, lines: dict[int, str], exact: bool) -> Proof:
-    """Translate `lines` (by their index in the file) with both, greedily and with the recipe's beam.
-
-    Where `exact`, list the lines that differ, and raise DataError if log-probabilities or many translations do.
-    """
+def compare(
+    translator: Translator, peer: Transformers | CTranslate2, lines: dict[int, str], exact: bool
+) -> tuple[str, list[Ids], list[Ids]]:
+    """Translate `lines` (by their index in the file) with both; where `exact`, raise DataError if they differ."""
     numbers, extra_length = [*lines], translator.recipe.decoding.extra_length
     largest, rows, same, alike = 0.0, [], [], True
     for beam in sorted({1, translator.recipe.decoding.beam}):
@@ -140,4 +125,4 @@ def compare(translator: Translator, peer: Peer, lines: dict[int, str], exact: bo
     if exact and not (alike and largest <= TOLERANCE):
         must = f"log-probabilities must agree within {TOLERANCE:g}, and translations but for {MAX_DIFFERING:.0%}"
         raise DataError(f"the export is not kept: {must}. {text}")
-    return Proof(text, ours, theirs)
+    return text, ours, theirs

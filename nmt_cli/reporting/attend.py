@@ -3,13 +3,13 @@
 import math
 import shutil
 import sys
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from nmt_cli import artefact
@@ -25,7 +25,6 @@ from nmt_cli.translation.translator import Translator
 
 MOST_WEIGHTS = 600_000  # on a page: as whole numbers of at most five digits, mostly fewer, they keep it near 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
-POSITIONS = 64  # shown
 SHADES = " ░▒▓█"
 
 
@@ -42,18 +41,15 @@ class AttendOptions:
 
 
 def attend(texts: Sequence[str], options: AttendOptions) -> int:
-    """Write the page for one or more sentences, print a map of one head for each, and return the exit code.
-
-    A layer or head that is not there and a text that is empty or too long are UsageErrors.
-    """
+    """Write the page for one or more sentences, print a map of one head for each, and return the exit code."""
     if options.translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
     loaded = load_model(choose_models((options.model,) if options.model else ())[0])
     settings, role = loaded.recipe.model, options.role
     layer = options.layer or settings.num_layers
     if layer > settings.num_layers or (options.head or 1) > settings.num_heads:
-        sizes = f"{settings.num_layers} layers of {settings.num_heads} heads"
-        raise UsageError(f"--layer or --head is too high: there are {sizes}")
+        there = f"there are {settings.num_layers} layers of {settings.num_heads} heads"
+        raise UsageError(f"--layer or --head is too high: {there}")
     sentences, weights = _sentences(loaded, texts, options.translation)
     head = options.head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {
@@ -69,7 +65,7 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
     width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout is not None and sys.stdout.isatty()
     for sentence, heads in zip(sentences, weights, strict=True):
         rows, columns = sentence["names"][role]
-        lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], colour=colour, width=width)
+        lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], colour, width)
         text = "\n".join([f"{ROLES[role]}, layer {layer}, head {head}", *lines])
         print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal shows the numbers at least
     return 0
@@ -78,7 +74,7 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
 def _sentences(
     loaded: LoadedModel, texts: Sequence[str], translation: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
-    """Return what the page holds of each text, and its weights by role, layers x heads x rows x columns."""
+    """Return what the page holds of each text; and its weights by role, layers x heads x rows x columns."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
@@ -100,8 +96,7 @@ def _sentences(
     return sentences, all_weights
 
 
-def _name(token: str) -> str:
-    """Return how a token is shown: a dot where it continues a word."""
+def _name(token: str) -> str:  # as it is shown: after a dot where it continues a word
     name = token.removeprefix("▁") or "▁"
     return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
@@ -110,40 +105,26 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
     """Return the first positional encodings of each side that has its own; `values` are 127ths of `largest`."""
     shown, kind = [], model.settings.positions
     for side in ("src", "tgt") if kind == "learned" else ("src",):
-        values = model.positions(side)[:POSITIONS].detach()
+        values = model.positions(side)[:64].detach()
         largest = float(values.abs().max()) or 1.0
-        title = f"{kind} positions, {side}"
-        shown.append({"title": title, "largest": largest, "values": (values / largest * 127).round().int().tolist()})
+        whole = (values / largest * 127).round().int().tolist()
+        shown.append({"title": f"{kind} positions, {side}", "largest": largest, "values": whole})
     return shown
 
 
-def _width(text: str) -> int:  # in columns of a terminal
-    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
-
-
-def _fit(text: str, width: int) -> str:
-    while _width(text) > width:
-        text = text[:-1]
-    return text + " " * (width - _width(text))
-
-
-def terminal_map(
-    rows: Sequence[str], columns: Sequence[str], weights: Tensor, *, colour: bool, width: int = 100
-) -> list[str]:
-    """Return the lines of a map of one head, the strongest of each row named.
-
-    A token takes two columns of the terminal, one, or none, whichever fits.
-    """
-    left = min(14, max(map(_width, rows)) + 1)
-    room = width - left - len(" →  0.00") - max(map(_width, columns))
+def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, colour: bool, width: int) -> list[str]:
+    """Return a map of one head; a token takes two columns of the terminal, one, or none, whichever fits."""
+    left = min(14, max(map(cell_len, rows)) + 1)
+    room = width - left - len(" →  0.00") - max(map(cell_len, columns))
     cell = max(0, min(2, room // len(columns)))
     tall = min(12, max(map(len, columns)))
     downwards = [printable(name, tall).rjust(tall) for name in columns]
-    lines = [(" " * left + "".join(_fit(name[i], cell) for name in downwards)).rstrip() for i in range(tall) if cell]
+    heads = ["".join(set_cell_size(name[i], cell) for name in downwards) for i in range(tall) if cell]
+    lines = [(" " * left + head).rstrip() for head in heads]
     for name, row in zip(rows, weights.tolist(), strict=True):
         best = row.index(max(row))
         cells = [SHADES[min(4, math.ceil(w * 4 - 0.2))] * cell if w else "· "[:cell] for w in row]
         if colour:
             cells[best] = f"\x1b[1;36m{cells[best]}\x1b[0m"
-        lines.append(f"{_fit(name, left)}{''.join(cells)} → {columns[best]} {row[best]:.2f}")
+        lines.append(f"{set_cell_size(name, left)}{''.join(cells)} → {columns[best]} {row[best]:.2f}")
     return lines

@@ -7,7 +7,6 @@ from typing import Any
 
 Band = tuple[float, float, str]
 SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # of the image; its edges
-MOST_POINTS = 400  # of a line: more cannot be told apart at this width
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 def line_chart(
     title: str, lines: Sequence[Line], band: Band | None = None, marks: Sequence[float] = (), log: bool = False
 ) -> dict[str, Any] | None:
-    """Lay out a chart, with `log` on a logarithmic axis; None where no line has a point.
-
-    `band` is a range of values to shade (lowest, highest, what it is), `marks` are the x of lines from top to bottom.
-    """
+    """Lay out a chart, or None if no line has a point; `band` shades a range of values, `marks` are vertical lines."""
     lines = [line for line in lines if line.points]
     if not lines:
         return None
@@ -67,8 +63,9 @@ def line_chart(
 
     curves = []
     for line in lines:
-        points = [*line.points[: -1 : math.ceil(len(line.points) / MOST_POINTS)], line.points[-1], line.points[-1]]
-        path = " ".join(f"{x(step)},{y(value)}" for step, value in points)  # the last one twice: one alone is a dot
+        # At most 400 points, for more cannot be told apart; the last one twice, for one alone is a dot.
+        points = [*line.points[: -1 : math.ceil(len(line.points) / 400)], line.points[-1], line.points[-1]]
+        path = " ".join(f"{x(step)},{y(value)}" for step, value in points)
         style = f"s{line.colour % 6}{' dashed' * line.dashed}"  # the six colours of style.css
         curves.append({"name": line.name, "last": line.points[-1], "style": style, "path": path})
     ys = log_ticks(10**low, 10**high) if log else ticks(low, high)

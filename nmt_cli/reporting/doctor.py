@@ -1,7 +1,4 @@
-"""The doctor command: what a program can check in a run and finds wrong, most serious first.
-
-What each cause usually costs in BLEU, and according to whom, is told in recipes/README.md.
-"""
+"""The doctor command: what a program can check in a run and finds wrong, most serious first."""
 
 import itertools
 import json
@@ -24,15 +21,13 @@ WRONG, COSTLY = "wrong", "costly"  # the score means nothing, or it is lower tha
 FEW_TOKENS = 1000  # per step, whatever the corpus
 LOOK = "look at them (nmt score --details): mostly too little training or unclean data"
 AS_WRITTEN = "score what nmt translate writes, as it is"
-PREPARED = "see what nmt prepare dropped, and why"
 CALMER = "a lower training.rate_factor, more training.warmup_steps, training.precision=fp32 or model.norm=pre"
 OWN_TEST_SET = "translate the test set and score against its own references: nmt score HYP --corpus DATA"
-USUAL_COSTS = "What these usually cost in BLEU: recipes/README.md, “What usually costs BLEU”."
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: how serious, what and where it is, and what to do."""
+    """One thing that is wrong, and what to do."""
 
     severity: str
     what: str
@@ -68,15 +63,9 @@ def gather(directory: Path, data: Path | None, hypothesis: Path | None, referenc
 def _files(r: Record) -> Iterator[Finding]:
     """Files that do not belong together."""
     directory, corpus = r.run.directory, r.run.corpus
-    places = [directory, directory / "model", *([corpus.directory] if corpus else [])]
-    files = [place / "tokenizer.model" for place in places if (place / "tokenizer.model").is_file()]
-    for file in files[1:]:
-        if artefact.sha256(file) != artefact.sha256(files[0]):
-            do = "prepare the corpus with the run's tokenizer (nmt prepare --tokenizer FILE), or train a new run on it"
-            yield Finding(WRONG, f"this is another tokenizer than {files[0]}: the same ids are other tokens", file, do)
     if corpus and artefact.read_json(directory / "corpus.json").get("corpus") != corpus.identity:
-        do = "name the run's own: --data DIR"
-        yield Finding(WRONG, "the run was trained on another corpus", corpus.directory, do)
+        what = "the run was trained on another corpus; where the tokenizer differs, the same ids are other tokens"
+        yield Finding(WRONG, what, corpus.directory, "name the run's own: --data DIR")
     stamped = r.hypothesis == directory / "test.hyp" and (directory / "translations.json").is_file()
     if r.hypotheses and stamped and r.run.translations("test") is None:
         what = "another model or other decoding settings made these"
@@ -89,13 +78,12 @@ def _data(r: Record) -> Iterator[Finding]:
         return
     report, usual = corpus.directory / "cleaning.json", settings.expect.pairs[:1]
     cleaning = artefact.read_json(report)
+    says = [f"nmt prepare warned: {warning}" for warning in cleaning.get("warnings", [])]
+    if (dropped := 1 - cleaning["kept"] / max(1, cleaning["read"])) > 0.3:
+        says.append(f"{dropped:.0%} of the pairs were dropped")
     if usual and len(corpus.src) < 0.9 * usual[0]:
-        yield Finding(COSTLY, f"{len(corpus.src):,} training pairs, not {usual[0]:,}", report, PREPARED)
-    dropped = 1 - cleaning["kept"] / max(1, cleaning["read"])
-    if dropped > 0.3:
-        yield Finding(COSTLY, f"{dropped:.0%} of the pairs were dropped", report, PREPARED)
-    for warning in cleaning.get("warnings", []):
-        yield Finding(COSTLY, f"nmt prepare warned: {warning}", report, PREPARED)
+        says.append(f"{len(corpus.src):,} training pairs, not {usual[0]:,}")
+    yield from (Finding(COSTLY, what, report, "see what nmt prepare dropped, and why") for what in says)
 
 
 def _training(r: Record) -> Iterator[Finding]:
@@ -107,11 +95,10 @@ def _training(r: Record) -> Iterator[Finding]:
         do = f"nmt average-checkpoints {directory}, then translate and score"
         yield Finding(COSTLY, what, directory / "model", do)
     if 0 < r.step < 0.9 * training.steps:
-        what = f"{r.step:,} of {training.steps:,} steps"
-        yield Finding(COSTLY, what, log, "the same command again continues the run")
+        do = "the same command again continues the run"
+        yield Finding(COSTLY, f"{r.step:,} of {training.steps:,} steps", log, do)
     counted = [record["tgt_tokens_per_step"] for record in r.run.steps if record.get("tgt_tokens_per_step")]
-    tokens = statistics.fmean(counted) if counted else training.tokens_per_step
-    if tokens < max(FEW_TOKENS, 0.7 * training.tokens_per_step):
+    if counted and (tokens := statistics.fmean(counted)) < max(FEW_TOKENS, 0.7 * training.tokens_per_step):
         what = f"a step has {tokens:,.0f} target tokens, and the recipe {training.tokens_per_step:,}"
         yield Finding(COSTLY, what, log, f"a new run with more training.tokens_per_step, {FEW_TOKENS:,} or far more")
 
@@ -136,8 +123,7 @@ def _loss(r: Record) -> Iterator[Finding]:
 def _output(r: Record) -> Iterator[Finding]:
     count, bad = len(r.hypotheses), set[str]()
     if r.hypotheses and r.references and count != len(r.references):
-        wmt14 = " (2,737 are the filtered newstest2014, the paper's has 3,003)" * (2737 in (count, len(r.references)))
-        what = f"{count:,} translations and {len(r.references):,} references{wmt14}"
+        what = f"{count:,} translations and {len(r.references):,} references"
         yield Finding(WRONG, what, r.hypothesis, OWN_TEST_SET)
     if r.bleu is None:
         return
@@ -165,15 +151,14 @@ def _output(r: Record) -> Iterator[Finding]:
         what = f"{r.bleu:.1f} BLEU here, {best:.1f} on dev: line by line, these are not translations of the test set"
         yield Finding(WRONG, what, r.hypothesis, OWN_TEST_SET)
     words, usual = (sum(len(line.split()) for line in lines) for lines in (r.hypotheses, r.references))
-    if not 0.95 <= words / max(1, usual) <= 1.05:
-        what = f"the translations have {words / max(1, usual):.2f} times the words of their references"
-        do = "see the other findings first; decoding.alpha moves the length"
-        yield Finding(COSTLY, what, r.hypothesis, do)
+    if not 0.95 <= (ratio := words / max(1, usual)) <= 1.05:
+        what = f"the translations have {ratio:.2f} times the words of their references"
+        yield Finding(COSTLY, what, r.hypothesis, "see the other findings first; decoding.alpha moves the length")
 
 
 def examine(record: Record) -> list[Finding]:
     """Return all findings, the most serious first."""
-    findings = [*_files(record), *_data(record), *_training(record), *_loss(record), *_output(record)]
+    findings = [finding for check in (_files, _data, _training, _loss, _output) for finding in check(record)]
     return sorted(findings, key=lambda finding: finding.severity != WRONG)
 
 
@@ -194,7 +179,8 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
             rows = {f"{number:>2}. {finding.severity}": finding.what, "    in": finding.where, "    do": finding.do}
             texts = [f"{label:<12}{printable(words, 1000)}" for label, words in rows.items()]
             lines += ["", *(textwrap.fill(text, width, subsequent_indent=" " * 12) for text in texts)]
-        lines += ["", USUAL_COSTS if findings else "Nothing was found that is known to cost BLEU."]
+        usual_costs = "What these usually cost in BLEU: recipes/README.md, “What usually costs BLEU”."
+        lines += ["", usual_costs if findings else "Nothing was found that is known to cost BLEU."]
         lines += [f"Not checked, for there is nothing yet: {', '.join(unchecked)}."] if unchecked else []
         text = "\n".join(lines)
     if sys.stdout is None:

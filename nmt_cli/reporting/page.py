@@ -14,8 +14,7 @@ from nmt_cli.errors import printable
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def _visible(value: object) -> object:
-    """Spell out control characters and bidirectional marks, which escaping for HTML leaves alone."""
+def _visible(value: object) -> object:  # control characters and bidirectional marks are spelt out
     return value if hasattr(value, "__html__") else printable(value, 2000)
 
 
@@ -27,10 +26,7 @@ def compared(text: str, reference: str) -> list[tuple[str, bool]]:
 
 
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
-    """Return a page that shows `values`, all text escaped.
-
-    Its content security policy lets the browser load nothing and run nothing but the template `script`.
-    """
+    """Return a page of `values`, all escaped, whose policy lets a browser load nothing and run `script` only."""
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
     pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}

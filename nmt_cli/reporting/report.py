@@ -19,8 +19,6 @@ from nmt_cli.training.optim import noam_rate
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.transformer.model import parameter_count
 
-SHOWN_VALIDATIONS = 6
-HASHED = ("recipe.yaml", "dev.hyp", "test.hyp")
 Scorer = Callable[[ScoreOptions, list[str]], Report]
 
 
@@ -30,7 +28,7 @@ class _Run:
 
     files: RunFiles
     name: str
-    averaged: list[int]  # steps
+    averaged: list[int]  # steps of the checkpoints
     scores: Report | None
     parameters: int | None
     changes: list[str]  # from the first run of the page
@@ -44,28 +42,27 @@ def report(
     data: Path | None = None,
     score_trees: Scorer | None = None,
 ) -> Path:
-    """Write a run's report, with the runs in `compare` beside it, as one HTML file, and return where it is.
-
-    By default in the run, with the corpus in data/<corpus>. Trees are scored by `score_trees`, or not.
-    """
+    """Write a run's report, with the runs in `compare` beside it, as one HTML file, and return where it is."""
     opened = [read_run(directory, data) for directory in (run, *compare)]
     first, settings = opened[0], opened[0].settings
     runs = [_open(files, settings, score_trees) for files in opened]
+    hashed = [run / name for name in ("recipe.yaml", "dev.hyp", "test.hyp") if (run / name).exists()]
+    sampled = [(record["step"], record["samples"]) for record in first.validations if record.get("samples")]
     near, departures = paper.departures(settings)
     values = {
         "title": f"{run.name}: report",
         "run": runs[0],
         "runs": runs,
         "version": __version__,
-        "charts": list(_charts(runs)),
+        "charts": list(filter(None, _charts(runs))),
         "dev": first.corpus.lines("dev") if first.corpus else ([], []),
-        "samples": _samples(first),
+        "samples": sampled[: -1 : len(sampled) // 5 + 1] + sampled[-1:],  # some, the last among them
         "data": _data(first.corpus) if first.corpus else None,
         "near": near,
         "departures": [change.replace(": ", " -> ", 1).split(" -> ") for change in departures],
         "recipe": recipe.to_yaml(settings).decode().split("\n"),
         "checkpoints": list(_checkpoints(runs[0])),
-        "hashes": {file.name: artefact.sha256(file) for name in HASHED if (file := run / name).exists()},
+        "hashes": {file.name: artefact.sha256(file) for file in hashed},
     }
     target = out or run / "report.html"
     artefact.replace_file(target, render("report.html", values))
@@ -76,10 +73,10 @@ def _open(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None) -> 
     settings, corpus, scores, parameters = files.settings, files.corpus, None, None
     hypotheses = files.translations("test")
     score = score_trees if settings.corpus.format == "trees" else evaluate
-    if corpus and score and hypotheses and corpus.lines("test")[1]:
-        metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
-        scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
     if corpus:
+        if score and hypotheses and corpus.lines("test")[1]:
+            metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
+            scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
         parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
     changes = recipe.differences(recipe.to_plain(first), recipe.to_plain(settings))
     changes = [change for change in changes if paper.matters(change) or ".seed:" in change]
@@ -88,7 +85,7 @@ def _open(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None) -> 
     return _Run(files, files.directory.name, averaged, scores, parameters, changes, row)
 
 
-def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
+def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any] | None]:
     first, single = runs[0].files, len(runs) == 1
     training, expect = first.settings.training, first.settings.expect
 
@@ -108,12 +105,10 @@ def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
     steps, d_model = [1, *range(stride, training.steps + 1, stride)], first.settings.model.d_model
     rates = [(step, noam_rate(step, d_model, training)) for step in steps]
     band = (expect.bleu[0], expect.bleu[1], "expected of the model on test") if expect.bleu else None
-    if expect.paper_bleu and not band:
-        band = (expect.paper_bleu, expect.paper_bleu, "the paper's figure on test, another metric")
     marks = runs[0].averaged if single else ()
     losses = [*lines("nll", "training", 0, True), *lines("dev_nll", "dev", 1)]
     perplexities = [*lines("dev_perplexity"), expected(expect.dev_perplexity)]
-    charts = (
+    yield from (
         line_chart("Loss, nats per target token", losses, None, marks, True),
         line_chart("Dev perplexity per token", perplexities, None, marks, True),
         line_chart("Dev BLEU", [*lines("dev_bleu"), expected(expect.dev_bleu)], band, marks),
@@ -121,22 +116,14 @@ def _charts(runs: Sequence[_Run]) -> Iterator[dict[str, Any]]:
         line_chart("Gradient norm", [*lines("gradient_norm")], None, marks, True),
         line_chart("Target tokens per second", [*lines("tgt_tokens_per_second")], None, marks),
     )
-    yield from filter(None, charts)
-
-
-def _samples(files: RunFiles) -> list[tuple[int, list[str]]]:
-    """Return the step and the translations of some of the validations, the last among them."""
-    sampled = [(record["step"], record["samples"]) for record in files.validations if record.get("samples")]
-    stride = max(1, -(-(len(sampled) - 1) // (SHOWN_VALIDATIONS - 1)))
-    return sampled[:-1:stride] + sampled[-1:]
 
 
 def _data(corpus: Corpus) -> dict[str, Any]:
     lengths = {"source": corpus.src.lengths(), "target": corpus.tgt.lengths()}
     longest, lines = max(int(np.quantile(side, 0.995)) for side in lengths.values()), []
     for i, (name, side) in enumerate(lengths.items()):
-        counts = np.bincount(side, minlength=longest + 1)[: longest + 1].tolist()
-        lines.append(Line(f"{name}, {side.mean():.1f} on average", list(enumerate(counts)), i))
+        counts = enumerate(np.bincount(side, minlength=longest + 1)[: longest + 1].tolist())
+        lines.append(Line(f"{name}, {side.mean():.1f} on average", [*counts], i))
     cleaning = artefact.read_json(corpus.directory / "cleaning.json")
     reasons = {**cleaning.get("dropped", {}), **cleaning.get("noted", {})}
     return {
