@@ -133,7 +133,7 @@ def test_max_hours(lab: Lab) -> None:
 def test_patience_stops_and_the_best_checkpoint_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 2.0, 2.5, 2.5, 2.5])
     scores = {"dev_perplexity": 9.0, "dev_bleu": None}
-    monkeypatch.setattr(module, "validate", lambda *_: ({**scores, "dev_nll": next(losses)}, []))
+    monkeypatch.setattr(module, "validate", lambda *_: {**scores, "dev_nll": next(losses)})
     changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
     assert lab.train(*changes, "training.keep_checkpoints=2") == 0
     assert json.loads((lab.run / "best.json").read_text()) == {"step": 6, "dev_nll": 2.0, "dev_bleu": None}

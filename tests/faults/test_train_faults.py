@@ -106,7 +106,7 @@ def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, numb
             os.kill(os.getpid(), signal.SIGTERM)
             now[0] += seconds
             os.kill(os.getpid(), number)
-            os._exit(7 if stop.signal == signal.SIGTERM else 8)
+            os._exit(7 if stop.exit_code == 143 else 8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
 
 
@@ -192,8 +192,7 @@ def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(
 ) -> None:
     failing_saves(monkeypatch, [10, 15], error)
     assert lab.train() == 0
-    assert "NO CHECKPOINT of step 10" in (text := capsys.readouterr().err)
-    assert "MB are free" in text
+    assert "NO CHECKPOINT of step 10" in capsys.readouterr().err
     assert checkpoints.steps_in(lab.run) == [20, 30]
     assert lab.same()
 
