@@ -17,7 +17,7 @@ from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, Masks, Transformer, pack
 
 MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
-# 1 for numpy, which has no bf16: its bits. Torch turns booleans to bf16 six times slower than this.
+# 1 for numpy, which has no bf16: its bits.
 ONES: dict[torch.dtype, Any] = {
     torch.bfloat16: np.uint16(0x3F80), torch.float32: np.float32(1), torch.float64: np.float64(1)
 }  # fmt: skip

@@ -14,7 +14,6 @@ import torch
 from accelerate import tracking
 
 from nmt_cli import recipe
-from nmt_cli.console import warn
 from nmt_cli.errors import INTERRUPTED, TERMINATED, NmtError, StorageError, UsageError, from_os_error
 
 SIGNALS = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}  # and exit codes
@@ -23,9 +22,6 @@ ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler 
 
 def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = None) -> Any:
     """Return Accelerate's view of device and processes, or refuse what would not train the same model."""
-    if os.environ.get("MASTER_ADDR") and "WORLD_SIZE" not in os.environ:
-        advice = "ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node 2 -m nmt_cli train RECIPE"
-        warn(f"this is one process alone: on CPUs accelerate launch starts no more. Several: {advice}")
     if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
         raise UsageError(f"no tracker {tracker!r} here (there are {installed}). pip install {tracker}, or leave it out")
     # Another process may be validating or saving: wait for it ten minutes.
@@ -44,9 +40,8 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
         raise UsageError(f"{kind} is not supported: models of this size fit on every device. Launch with plain DDP")
     processes, parts = accelerator.num_processes, settings.training.micro_batches
     if processes > parts:
-        accelerator.wait_for_everyone()  # else the first to leave is lost to the others, and not refused
-        advice = "Raise training.micro_batches or launch fewer"
-        raise UsageError(f"{processes} processes cannot share {parts} micro-batches. {advice}")
+        accelerator.wait_for_everyone()  # else the others may lose the first to leave before they get here
+        raise UsageError(f"{processes} processes cannot share {parts} micro-batches. Raise training.micro_batches")
     return accelerator
 
 

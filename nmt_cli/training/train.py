@@ -212,8 +212,7 @@ def _announce(run: Run) -> None:
     if expect.parameters and expect.parameters != parameters:
         warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
     if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
-        span = "{:,} to {:,}".format(*expect.pairs)
-        warn(f"the recipe expects {span} training pairs, {run.corpus.directory} has {pairs:,}: results will differ")
+        warn("the recipe expects {:,} to {:,} training pairs, ".format(*expect.pairs) + f"this corpus has {pairs:,}")
     if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 
@@ -234,8 +233,8 @@ def _count_skipped(run: Run, norm: float) -> None:
 
 def _give_up(run: Run) -> None:
     step, crash = run.state.step, run.directory / "crash.json"
-    sentences = [m.tolist() for m in run.plan.micro_batches_of(step - 1)]
-    artefact.replace_file(crash, artefact.json_bytes({"step": step, "sentences": sentences}))
+    record = {"step": step, "sentences": [m.tolist() for m in run.plan.micro_batches_of(step - 1)]}
+    artefact.replace_file(crash, artefact.json_bytes(record))
     what = f"{run.state.skipped} steps had no finite gradient, the last was step {step} (its sentences: {crash})"
     raise DivergedError(f"{what}. The last good checkpoint is kept. Lower training.rate_factor or use fp32")
 

@@ -353,7 +353,7 @@ def test_a_run_killed_five_times_ends_with_the_same_bits(lab: Lab) -> None:
     draw = [random.SystemRandom().uniform(0.3, 1) for _ in range(5)]
     shares = [0.8 * part / sum(draw) for part in draw]  # of the time an undisturbed run takes, start included
     print(f"killed after {shares}")  # shown when the test fails
-    changes = ["training.steps=90", "training.validate_every=50"]
+    changes = ["training.steps=60", "training.validate_every=40"]
     kills = [{"set": changes, "kill_after": share} for share in shares]
     results = lab.jobs({"set": changes, "name": "undisturbed"}, *kills, {"set": changes})
     codes = [result["codes"] for result in results]
