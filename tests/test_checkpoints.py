@@ -139,9 +139,6 @@ def test_the_optimizer_comes_back(tmp_path: Path) -> None:
     for pair in models:
         step(*pair)
     assert torch.equal(model.weight, again.weight)
-    for wrong in ({"weight.step": moments["weight.step"]}, moments | {"bias.exp_avg": torch.zeros(4)}):
-        with pytest.raises(DataError, match="does not fit its model"):
-            checkpoints.restore_optimizer(again, fresh, wrong)
 
 
 def test_all_damaged_is_refused_not_started_afresh(run: Path) -> None:

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import batch_of, random_model, random_pairs, tiny
-from torch import nn
 
 from nmt_cli.recipe import Training
 from nmt_cli.training.loss import smoothed_loss
@@ -66,24 +65,6 @@ def test_the_papers_adam_and_nothing_more() -> None:
     (group,) = adam(model, Training(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)).param_groups
     assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
     assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
-
-
-def test_two_steps_by_hand() -> None:
-    layer = nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        layer.weight.fill_(1.0)
-    optimizer = adam(layer, PAPER)
-    weight, m, v = 1.0, 0.0, 0.0
-    for step, gradient in enumerate((0.5, -0.2), start=1):
-        rate = noam_rate(step, 512, PAPER)
-        layer.weight.grad = torch.tensor([[gradient]])
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        m, v = 0.9 * m + 0.1 * gradient, 0.98 * v + 0.02 * gradient**2
-        weight -= rate * (m / (1 - 0.9**step)) / (math.sqrt(v / (1 - 0.98**step)) + 1e-9)
-    assert layer.weight.item() == pytest.approx(weight, abs=1e-7)
-    assert layer.weight.item() < 1 - 1.7e-7
 
 
 def test_pads_row_stays_zero_through_training() -> None:

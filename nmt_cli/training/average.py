@@ -12,7 +12,7 @@ from nmt_cli.transformer.weights import TOKENIZER, read_tensors, save_model
 
 
 def mean_of(paths: list[Path]) -> dict[str, Tensor]:
-    """Return the mean of weight files of one run. Of each file one tensor is in memory at a time."""
+    """Return the mean of weight files, of each of which one tensor is in memory at a time."""
     sums: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for path in sorted(paths):  # so that the order they are named in does not matter
@@ -23,10 +23,7 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
 
 
 def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[int]]:
-    """Average a run's `last` checkpoints (None: the recipe's number); return the model directory and their steps.
-
-    The directory `out` must not exist; None is `run/model`, which is replaced.
-    """
+    """Average a run's `last` checkpoints into `out`, by default `run/model`; return that directory and the steps."""
     if not (run / "recipe.yaml").exists():
         raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():

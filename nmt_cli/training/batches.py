@@ -1,8 +1,6 @@
-"""Which sentences make step k: a pure function of (corpus, seed, k), whatever machine computes it.
+"""Which sentences make step k: a function of corpus, seed and k, whatever machine computes it.
 
-An epoch is a random permutation of the corpus cut into steps of equal cost; a step is sorted by length and cut into the
-recipe's micro-batches. Processes and memory only decide who computes which of these and how many at once, and dropout
-masks belong to the micro-batch: so the same recipe trains the same model on one process or many.
+Dropout masks belong to a micro-batch; processes and memory only decide who computes which and how many at once.
 """
 
 import itertools
@@ -19,7 +17,7 @@ from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, Masks, Transformer, pack
 
 MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
-# 1 in numpy's terms, which has no bf16: there its bits. Torch turns booleans to bf16 six times slower than this.
+# 1 for numpy, which has no bf16: its bits.
 ONES: dict[torch.dtype, Any] = {
     torch.bfloat16: np.uint16(0x3F80), torch.float32: np.float32(1), torch.float64: np.float64(1)
 }  # fmt: skip
@@ -27,12 +25,12 @@ ONES: dict[torch.dtype, Any] = {
 
 @dataclass(frozen=True)
 class StepBatch:
-    """One process' share of a step, micro-batches computed at once together, and the tokens of the whole step."""
+    """One process' share of a step, and the tokens of the whole step."""
 
-    passes: list[tuple[Batch, Masks | None]]
+    passes: list[tuple[Batch, Masks | None]]  # each is computed at once
     src_tokens: int
     tgt_tokens: int
-    weight: float = 1.0  # 0: another process computes this too, and this one only takes part
+    weight: float  # 0: another process computes this too, and this one only takes part
 
 
 def _cut(costs: Lengths, parts: int) -> list[int]:
@@ -43,7 +41,7 @@ def _cut(costs: Lengths, parts: int) -> list[int]:
 
 
 class BatchPlan:
-    """Which sentences each step takes: on average `tokens_per_step` source and as many target tokens, EOS counted."""
+    """An epoch is a random permutation cut into steps of equal cost; a step is sorted by length and cut again."""
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
@@ -85,17 +83,13 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 
 
 def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
-    """Return how many tokens of one side are computed at once where the recipe leaves it open.
-
-    Of all memory, not of what is free now: it decides what is summed first, and a resumed run must sum as before.
-    """
+    """Return how many tokens of one side fit in all memory, free or not: a resumed run must sum in the same order."""
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
     bytes_per_token = 8 * width * model.num_layers + 16 * model.d_model  # of activations, one token of each side
     if device.type == "cuda":
         return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    # More than this makes the CPU slower, not faster: activations no longer stay in its caches.
-    return max(256, min(8192, int(0.4 * memory / bytes_per_token)))
+    return max(256, min(8192, int(0.4 * memory / bytes_per_token)))  # more would not stay in the CPU's caches
 
 
 def dropout_mask(
@@ -115,12 +109,7 @@ def dropout_mask(
 def dropout_masks(
     model: Transformer, keys: Sequence[Sequence[int]], tokens: Sequence[tuple[int, int]], dtype: torch.dtype
 ) -> Masks | None:
-    """Return the dropout masks of micro-batches that are computed as one; the CPU and CUDA draw different ones.
-
-    Args:
-        keys: (seed, step from 0, micro-batch) of each.
-        tokens: source and target tokens of each.
-    """
+    """Return the dropout masks of micro-batches with these keys (seed, step, index) and (source, target) tokens."""
     if not model.settings.dropout:
         return None
     keep, device, sides = round((1 - model.settings.dropout) * MASK_LEVELS), model.embedding.weight.device, []

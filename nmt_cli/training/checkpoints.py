@@ -1,8 +1,4 @@
-"""Training state on disk: one directory per step, committed by one rename, verified before it is trusted.
-
-There is no pickle, no pointer to the latest checkpoint (it is the highest step that verifies), and no random state:
-dropout and data order are functions of the seed and the step.
-"""
+"""Training state on disk: one directory per step, committed by one rename, verified before it is trusted."""
 
 import dataclasses
 import re
@@ -19,10 +15,8 @@ from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.transformer.model import parameter_count
 from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
 
-KIND = "checkpoint"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-# Settings that may change between the parts of a run: they say when, where and how much at once, not what is learnt.
-# Where the text lies may change too: its content is compared by hash.
+# Settings that may change between the parts of a run: they do not say what is learnt. Texts are compared by hash.
 FREE_SETTINGS = re.compile(
     r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
     r"|patience|memory_tokens)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
@@ -32,7 +26,7 @@ FREE_SETTINGS = re.compile(
 
 @dataclasses.dataclass
 class State:
-    """Where a run is, beside its weights and Adam's moments. Before the first validation there is no best step."""
+    """Where a run is, beside its weights and Adam's moments."""
 
     step: int = 0
     seconds: float = 0.0  # of training, interruptions left out
@@ -52,25 +46,23 @@ def directory_of(run: Path, step: int) -> Path:
 
 
 def steps_in(run: Path) -> list[int]:
-    """Return the steps that have a checkpoint directory, lowest first; foreign entries are ignored."""
+    """Return the steps that have a checkpoint directory, lowest first."""
     entries = [e for e in (run / "checkpoints").glob("step-*") if e.is_dir() and not e.is_symlink()]
-    return sorted(int(name[1]) for e in entries if (name := re.fullmatch(r"step-(\d{7,})", e.name)))
+    return sorted(int(e.name[5:]) for e in entries if re.fullmatch(r"step-\d{7,}", e.name))
 
 
 def regular(steps: list[int], every: int) -> list[int]:
-    """Return the steps averaging chooses from: the multiples of `every` and the newest, not those of interruptions."""
+    """Return the steps to average: the multiples of `every` and the newest, not those of interruptions."""
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
-def save(
-    run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], manifest: dict[str, Any]
-) -> None:
-    """Commit the checkpoint of a step, replacing a damaged one. Weights that are not finite are never written."""
+def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], about: dict[str, str]) -> None:
+    """Commit the checkpoint of a step, replacing a damaged one; DivergedError where a weight is not finite."""
     for name, tensor in model.items():
         if not torch.isfinite(tensor).all():
             raise DivergedError(f"weight {name} is not finite at step {state.step}; the last good checkpoint is kept")
-    manifest = {"step": state.step, **manifest}
-    with artefact.staged(directory_of(run, state.step), KIND, manifest, overwrite=True) as stage:
+    manifest = {"step": state.step, **about}
+    with artefact.staged(directory_of(run, state.step), "checkpoint", manifest, overwrite=True) as stage:
         save_tensors(stage / MODEL, model)
         save_tensors(stage / OPTIMIZER, moments)
         artefact.write_file(stage / STATE, artefact.json_bytes(dataclasses.asdict(state)))
@@ -88,10 +80,7 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
 
 def check(run: Path, step: int) -> dict[str, Any]:
     """Return the manifest of a checkpoint after comparing every byte of it with its hashes."""
-    manifest = artefact.verify(directory_of(run, step), KIND)
-    if manifest["step"] != step:
-        raise DataError(f"{directory_of(run, step)} holds the checkpoint of step {manifest['step']}")
-    return manifest
+    return artefact.verify(directory_of(run, step), "checkpoint")
 
 
 def newest(run: Path, corpus: str) -> int:
@@ -99,8 +88,9 @@ def newest(run: Path, corpus: str) -> int:
     steps = steps_in(run)
     for step in reversed(steps):
         try:
-            if check(run, step).get("corpus") != corpus:
-                raise DataError("it was trained on another corpus")
+            manifest = check(run, step)
+            if (manifest["step"], manifest.get("corpus")) != (step, corpus):
+                raise DataError("it is of another step or corpus")
             read_state(run, step)
             return step
         except (NmtError, OSError) as error:
@@ -119,24 +109,19 @@ def read_state(run: Path, step: int) -> State:
 
 
 def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of a verified checkpoint: the weights, and Adam's moments."""
     return load_tensors(directory_of(run, step) / MODEL), load_tensors(directory_of(run, step) / OPTIMIZER)
 
 
 def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return Adam's state as tensors named after the parameters; {} before its first step."""
-    named = [(name, optimizer.state[parameter]) for name, parameter in model.named_parameters()]
-    return {f"{name}.{key}": value for name, state in named for key, value in state.items()}
+    parameters = model.named_parameters()
+    return {f"{name}.{key}": value for name, each in parameters for key, value in optimizer.state[each].items()}
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
-    """Give Adam back its state; {} is that before its first step."""
-    for name, parameter in model.named_parameters() if moments else ():
-        missing, keys = torch.empty(0), ("step", "exp_avg", "exp_avg_sq")
-        state = {key: moments.get(f"{name}.{key}", missing).to(parameter.device) for key in keys}
-        if [value.shape for value in state.values()] != [(), parameter.shape, parameter.shape]:
-            raise DataError(f"the checkpoint's {OPTIMIZER} does not fit its model: {name}. Remove this checkpoint")
-        optimizer.state[parameter] = state
+    for name, each in model.named_parameters() if moments else ():
+        keys = ("step", "exp_avg", "exp_avg_sq")
+        optimizer.state[each] = {key: moments[f"{name}.{key}"].to(each.device) for key in keys}
 
 
 def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:
@@ -147,11 +132,10 @@ def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0)
 
 def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
-    corpus = open_corpus(data, content=True)
-    stored, changed = run / "recipe.yaml", list[str]()
+    corpus, stored = open_corpus(data, content=True), run / "recipe.yaml"
     if stored.exists():
-        changed = recipe.differences(recipe.to_plain(recipe.load_stored(stored)), recipe.to_plain(settings))
-        fixed = [line for line in changed if not FREE_SETTINGS.match(line)]
+        changes = recipe.differences(recipe.to_plain(recipe.load_stored(stored)), recipe.to_plain(settings))
+        fixed = [line for line in changes if not FREE_SETTINGS.match(line)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
         if fixed:
@@ -161,8 +145,7 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     else:
         artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-    if changed or not stored.exists():
-        artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run
+    artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run
     parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
     need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), artefact.free_megabytes(run)
     if free < need:

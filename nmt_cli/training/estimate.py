@@ -1,6 +1,5 @@
 """What a run takes, before it is started: sizes by formula, speed by a few real steps. Nothing is kept."""
 
-import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -17,16 +16,14 @@ from nmt_cli.training.metrics import peak_memory_mb
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.model import parameter_count
 
-MEASURED_SECONDS = 10.0
-MEASURED_TOKENS = 2048  # of a step on the CPU: its speed no longer depends on more, and a whole one may take minutes
+MEASURED_SECONDS, MEASURED_TOKENS = 10.0, 2048  # of a step on the CPU: more tokens make it no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
 
 
 def flops(model: recipe.Model, vocabulary_size: int, src_lengths: Lengths, tgt_lengths: Lengths) -> float:
-    """Return the floating-point operations of a forward and backward pass over sentence pairs, pads not counted.
+    """Return the floating-point operations of the matrix products of a forward and backward pass, pads not counted.
 
-    Matrix products only: 6 for each weight and token it meets (2 forward, 4 backward), where keys and values of
-    cross-attention meet source tokens; and attention's two products, whose causal half is counted like the rest.
+    6 for each weight and token it meets (2 forward, 4 backward), and attention's two products, not halved where causal.
     """
     heads = model.num_heads * (model.d_k + model.d_v)
     per_token = model.num_layers * model.d_model * (3 * heads + 2 * model.d_ff)
@@ -36,10 +33,7 @@ def flops(model: recipe.Model, vocabulary_size: int, src_lengths: Lengths, tgt_l
 
 
 def dry_run(settings: recipe.Recipe, data: Path) -> int:
-    """Show what training a recipe on this machine takes, beside the paper's figures, and return the exit code.
-
-    Without a prepared corpus speed is measured on random sentences of the usual length.
-    """
+    """Show what training takes on this machine, with random sentences where no corpus is prepared; return 0."""
     training, prepared = settings.training, artefact.present(data)
     with tempfile.TemporaryDirectory() as directory:
         accelerator = make_accelerator(settings, Path(directory))
@@ -50,7 +44,7 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
             changes |= {"tokens_per_step": MEASURED_TOKENS, "micro_batches": parts}
         measured = settings.model_copy(update={"training": training.model_copy(update=changes)})
         if accelerator.is_main_process:
-            text = str(data) if prepared else f"random sentences of {TYPICAL_LENGTH} tokens, as {data} is not prepared"
+            text = str(data) if prepared else f"random sentences, as {data} is not prepared"
             say(f"measuring steps on {text}, for some seconds; nothing is kept")
         try:
             run = Run(measured, corpus, accelerator, Path(directory), 0)
@@ -63,8 +57,7 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     device = f"{accelerator.num_processes} x {accelerator.device.type}, {str(run.dtype).removeprefix('torch.')}"
     operations = flops(settings.model, vocabulary, src, tgt) / tgt.sum() * tokens * training.steps
     time_to_the_end = duration(min(training.steps * seconds, (training.max_hours or float("inf")) * 3600))
-    # The paper: Table 3, sections 5.1 and 5.2; FLOPs as Table 2 counts them, of GPUs that compute all the time.
-    rows = [
+    rows = [  # the paper's are of Table 3, sections 5.1 and 5.2, and Table 2 for FLOPs
         ("device", device, "8 x P100", "8 x P100"),
         ("parameters", f"{parameters:,}", "65 M", "213 M"),
         ("steps", f"{training.steps:,}", "100,000", "300,000"),
@@ -73,12 +66,11 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
         ("seconds per step", f"{seconds:.3g}", "0.4", "1.0"),
         ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
         ("time to the end", time_to_the_end, "12 h", "3.5 d"),
-        ("memory for weights and Adam", f"{16 * parameters / 1e6:,.0f} MB", "-", "-"),
         ("memory, measured peak", f"{peak_memory_mb():,} MB", "-", "-"),
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
     if accelerator.is_main_process:
-        title = f"{settings.name}: what it takes (validation and checkpoints come on top of the time)"
+        title = f"{settings.name}: what it takes, without the time for validation and checkpoints"
         table(title, ["", "here", "paper, base", "paper, big"], rows)
     accelerator.end_training()
     return 0
@@ -87,18 +79,15 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
 def _measure(run: Run) -> float:
     """Return target tokens per second, over real steps after a first one."""
     run.take_step(1, run.step_batch(0))
-    began, tokens = time.monotonic(), 0
-    for step in itertools.count(1):
+    began, tokens, step = time.monotonic(), 0, 1
+    while not largest(run.accelerator, int(tokens > 0 and time.monotonic() - began >= MEASURED_SECONDS)):
         batch = run.step_batch(step)
         run.take_step(step + 1, batch)
-        tokens += batch.tgt_tokens
-        if largest(run.accelerator, int(time.monotonic() - began >= MEASURED_SECONDS)):
-            break
+        tokens, step = tokens + batch.tgt_tokens, step + 1
     return tokens / (time.monotonic() - began)
 
 
 def _random_corpus(settings: recipe.Recipe, directory: Path) -> Corpus:
-    """Return some steps of pairs of random tokens, all of the usual length."""
     vocabulary = settings.corpus.tokenizer.vocabulary_size
     length = min(TYPICAL_LENGTH, settings.model.max_length)
     pairs = max(64, 4 * settings.training.tokens_per_step // length)

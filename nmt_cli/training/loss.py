@@ -10,16 +10,14 @@ from torch import Tensor, nn
 
 from nmt_cli.transformer.model import Batch, Masks, Transformer
 
-BLOCK_BYTES = 64 << 20  # logits held at once on the CPU
-CUDA_BLOCK_BYTES = 2 << 30
+BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # of logits held at once
 ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its cache
 
 
 class _SmoothedLoss(torch.autograd.Function):
-    """The loss and its gradient, computed together, a block of rows at a time.
+    """The loss and its gradient together, a block of rows at a time: all logits of a step would be 3.7 GB.
 
-    All logits at once (25,000 tokens x a vocabulary of 37,000) would be 3.7 GB. The gradient from above is a number, so
-    ours is computed at once. The even part of the smoothing is the same for every row or column: not in the logits.
+    The even part of the smoothing is the same for every row or column, so it is added outside the logits.
     """
 
     @staticmethod
@@ -58,7 +56,7 @@ class _SmoothedLoss(torch.autograd.Function):
 
 
 def _softmax_(logits_CV: Tensor, wide: torch.dtype) -> Tensor:
-    """Replace logits by probabilities and return the logarithm of each row's sum of exponentials, C x 1."""
+    """Replace logits by probabilities and return the logarithm of each row's sum of exponentials."""
     norms = []
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
         probs_RV = torch.softmax(rows_RV, -1)
@@ -72,11 +70,7 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
     The target distribution is (1 - smoothing) on the label plus smoothing spread evenly over the vocabulary but PAD,
-    the label included: Szegedy et al. 2015, which the paper cites, and torch's cross_entropy over those V - 1 classes.
-    (The released code gave the label none of the even part: smoothing / (V - 2) on each other token.)
-
-    Args:
-        hidden_ND: the decoder's output; `weight_VD`: the tied embedding matrix, PAD first; `labels_N`: never PAD.
+    the label included: Szegedy et al. 2015, which the paper cites. (The released code gave the label none of it.)
     """
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll

@@ -13,7 +13,7 @@ from nmt_cli.errors import DataError
 
 
 class Metrics:
-    """The metrics file of a run, cut back to `size` bytes: without what was written after the last checkpoint."""
+    """The metrics file of a run, cut back to its `size` at the last checkpoint."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.file = path.open("a+b", buffering=0)
@@ -22,7 +22,7 @@ class Metrics:
         self.file.truncate(self.size)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record, null for numbers that are not finite; where that fails, warn and go on without it."""
+        """Append one record, null for numbers that are not finite; where that fails, warn and go on."""
         finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in record.items()}
         line = json.dumps(finite, ensure_ascii=False).encode() + b"\n"
         try:
@@ -34,7 +34,6 @@ class Metrics:
             self.file.truncate(self.size)
 
     def commit(self) -> int:
-        """Force the lines to the disk and return the size of the file."""
         os.fsync(self.file.fileno())
         return self.size
 
@@ -44,7 +43,7 @@ class Metrics:
 
 def peak_memory_mb() -> int:
     """Return the most memory this process has held so far, of its GPU where it has one."""
-    import torch  # here, as reading the file needs none
+    import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() // 1_000_000

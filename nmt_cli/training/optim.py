@@ -7,11 +7,7 @@ from nmt_cli.recipe import Training
 
 
 def noam_rate(step: int, d_model: int, training: Training) -> float:
-    """Return the learning rate of `step` (the first is 1), equation 3.
-
-    d_model^-0.5 x min(step^-0.5, step x warmup^-1.5), times the recipe's factor, and over the recipe's last
-    `cooldown_steps` (0 in the paper) times a line that ends at zero.
-    """
+    """Return equation 3's learning rate of `step` (from 1), with a line towards zero over the last `cooldown_steps`."""
     rate: float = training.rate_factor * d_model**-0.5 * min(step**-0.5, step * training.warmup_steps**-1.5)
     left = training.steps - step + 1
     return rate * min(1.0, left / (training.cooldown_steps + 1)) if training.cooldown_steps else rate

@@ -22,11 +22,11 @@ class RunFiles:
     settings: recipe.Recipe
     corpus: Corpus | None
     steps: list[dict[str, Any]]  # the records of metrics.jsonl about training
-    validations: list[dict[str, Any]]  # and those about validations
+    validations: list[dict[str, Any]]
     model: dict[str, Any] | None  # the manifest of directory/model
 
     def translations(self, split: str) -> list[str] | None:
-        """Return what reproduce translated of "dev" or "test" with this very model and decoding, else None."""
+        """Return what reproduce translated of "dev" or "test" with this very model and decoding."""
         stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
         if self.model is None or not stamp.is_file() or not hypotheses.is_file():
             return None
@@ -40,10 +40,7 @@ def translations_id(model: dict[str, Any], decoding: recipe.Decoding) -> str:
 
 
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
-    """Open a run, and its corpus where there is one: `data`, else data/<corpus> here or beside runs/.
-
-    Unless `any_corpus` will do, one that the run was not trained on is a DataError.
-    """
+    """Open a run, and the corpus it was trained on: `data`, else data/<corpus> here or beside runs/, else None."""
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
     settings, model = recipe.load_stored(directory / "recipe.yaml"), directory / "model"
@@ -56,11 +53,6 @@ def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = Fa
     if corpus and corpus.identity != trained_on and not any_corpus:
         raise DataError(f"{directory} was trained on another corpus than {corpus.directory}. Name its own: --data DIR")
     records = metrics.read(directory / "metrics.jsonl")
-    return RunFiles(
-        directory,
-        settings,
-        corpus,
-        steps=[record for record in records if "rate" in record],
-        validations=[record for record in records if "dev_nll" in record],
-        model=artefact.verify(model, "model", content=False) if artefact.present(model) else None,
-    )
+    steps, validations = ([record for record in records if key in record] for key in ("rate", "dev_nll"))
+    manifest = artefact.verify(model, "model", content=False) if artefact.present(model) else None
+    return RunFiles(directory, settings, corpus, steps, validations, manifest)

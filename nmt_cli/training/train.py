@@ -28,17 +28,14 @@ from nmt_cli.transformer.model import Batch, Masks, Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
 
 MAX_SKIPPED, MAX_FAILED_SAVES = 10, 3  # in a row
-Step = tuple[float, float, int, int]  # summed nll, gradient norm, source tokens, target tokens
 DONE, STOPPED = "done", "a signal asked for it; the same command resumes"
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The prepared corpus, the run's directory, and one of Accelerate's trackers, beside metrics.jsonl."""
-
     data: Path
     run: Path
-    tracker: str | None = None
+    tracker: str | None = None  # one of Accelerate's, beside metrics.jsonl
 
 
 def train(settings: recipe.Recipe, options: TrainOptions) -> int:
@@ -54,7 +51,10 @@ def train(settings: recipe.Recipe, options: TrainOptions) -> int:
             step = on_main(accelerator, begin)["step"]
             run = Run(settings, open_corpus(options.data), accelerator, options.run, step)
             if options.tracker:
-                accelerator.init_trackers(settings.name, _flat(settings))
+                sections = [(name, each) for name, each in recipe.to_plain(settings).items() if isinstance(each, dict)]
+                values = {f"{name}.{key}": value for name, section in sections for key, value in section.items()}
+                plain = {key: value if isinstance(value, int | float) else str(value) for key, value in values.items()}
+                accelerator.init_trackers(settings.name, plain)  # trackers want one level of numbers and text
             if accelerator.is_main_process:
                 _announce(run)
             reason = _loop(run, stop)
@@ -67,19 +67,18 @@ def train(settings: recipe.Recipe, options: TrainOptions) -> int:
 
 
 def _loop(run: "Run", stop: Stop) -> str:
-    """Train until there is a reason to stop, and return it."""
     training, state = run.settings.training, run.state
     began, text = time.monotonic() - state.seconds, ""
     progress = Progress("training", training.steps, "steps", every=None, done=state.step)
     with ThreadPoolExecutor(1) as pool, progress as bar:
-        window, window_began = list[Step](), time.monotonic()
+        window, window_began = list[tuple[float, ...]](), time.monotonic()
         upcoming = pool.submit(run.step_batch, state.step)
         reason = _reason_to_stop(run, stop)
         while not reason:
             batch = upcoming.result()
-            upcoming = pool.submit(run.step_batch, state.step + 1)  # while this one is computed
-            nll, norm = run.take_step(state.step + 1, batch)
             state.step += 1
+            upcoming = pool.submit(run.step_batch, state.step)  # while this one is computed
+            nll, norm = run.take_step(state.step, batch)
             last = state.step == training.steps
             _count_skipped(run, norm)
             window.append((nll, norm, batch.src_tokens, batch.tgt_tokens))
@@ -101,12 +100,11 @@ def _loop(run: "Run", stop: Stop) -> str:
 
 
 def _reason_to_stop(run: "Run", stop: Stop) -> str:
-    """Return why training ends here, "" where it goes on; the same on every process."""
     training, state = run.settings.training, run.state
     if state.step >= training.steps:
         return DONE
     out_of_hours = training.max_hours is not None and state.seconds >= training.max_hours * 3600
-    urgency = largest(run.accelerator, 2 if stop.signal else int(out_of_hours))
+    urgency = largest(run.accelerator, 2 if stop.asked else int(out_of_hours))
     if urgency:
         return STOPPED if urgency == 2 else f"{training.max_hours} hours are over"
     if training.patience is not None and state.not_better >= training.patience:
@@ -115,8 +113,6 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
 
 
 class Run:
-    """A run in training: its data, its model, and where they are computed."""
-
     def __init__(self, settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> None:
         """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch."""
         training, device = settings.training, accelerator.device
@@ -148,13 +144,12 @@ class Run:
         self.dtype = choose_dtype(training.precision, device)  # of the arithmetic; weights and moments are float32
         optimizer = adam(self.transformer, training)
         checkpoints.restore_optimizer(self.transformer, optimizer, moments)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # DDP's new word for broadcast_buffers is too new for us
-            model = LossModel(self.transformer, training.label_smoothing, self.dtype)
+        model = LossModel(self.transformer, training.label_smoothing, self.dtype)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
             self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
         log = directory / "metrics.jsonl"
-        self.metrics = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
+        self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.check_memory()
 
     def step_batch(self, index: int) -> batches.StepBatch:
@@ -170,23 +165,18 @@ class Run:
         return batches.StepBatch(passes, sum(src for src, _ in tokens), sum(tgt for _, tgt in tokens), weight)
 
     def _pass(self, index: int, micro_batches: dict[int, Lengths]) -> tuple[Batch, Masks | None]:
-        """Return micro-batches of a step that are computed at once, and their dropout masks."""
         batch = self.plan.batch(np.concatenate(list(micro_batches.values())), self.accelerator.device)
         keys = [(self.settings.training.seed, index, i) for i in micro_batches]
         tokens = [self.plan.tokens(sentences) for sentences in micro_batches.values()]
         return batch, batches.dropout_masks(self.transformer, keys, tokens, self.dtype)
 
     def take_step(self, step: int, batch: batches.StepBatch) -> tuple[float, float]:
-        """Do `step` (from 1): gradient, learning rate, Adam. Return this process' summed nll and the gradient's norm.
-
-        The loss is summed and divided once by the target tokens of the whole step. DDP averages gradients over
-        processes, so the sum is multiplied by their number first. A gradient that is not finite changes nothing.
-        """
+        """Do `step` (from 1), or nothing where a gradient is not finite; return this process' nll and the norm."""
         accelerator = self.accelerator
         total = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         for i, (pairs, masks) in enumerate(batch.passes, 1):
             with contextlib.nullcontext() if i == len(batch.passes) else accelerator.no_sync(self.model):
-                loss, nll = self.model(pairs, masks)
+                loss, nll = self.model(pairs, masks)  # sums; DDP averages gradients over processes
                 accelerator.backward(loss * (batch.weight * accelerator.num_processes / batch.tgt_tokens))
             total += nll.detach() * batch.weight
         norm = float(accelerator.clip_grad_norm_(self.model.parameters(), float("inf")))
@@ -205,18 +195,10 @@ class Run:
         longest = np.argsort(-longer)[:tokens]
         pairs, masks = self._pass(0, {0: longest[: max(1, np.searchsorted(longer[longest].cumsum(), tokens, "right"))]})
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
-        moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam makes them in its first step
+        _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam makes them in its first step
         with self.accelerator.no_sync(self.model):
             self.accelerator.backward(0 * self.model(pairs, masks)[0])
-        del moments
         self.optimizer.zero_grad(set_to_none=True)
-
-
-def _flat(settings: recipe.Recipe) -> dict[str, str | float]:
-    """Return the recipe as trackers want it: one level, numbers and text only."""
-    sections = [(name, values) for name, values in recipe.to_plain(settings).items() if isinstance(values, dict)]
-    flat = {f"{name}.{key}": value for name, values in sections for key, value in values.items()}
-    return {key: value if isinstance(value, int | float) else str(value) for key, value in flat.items()}
 
 
 def _announce(run: Run) -> None:
@@ -230,8 +212,7 @@ def _announce(run: Run) -> None:
     if expect.parameters and expect.parameters != parameters:
         warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
     if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
-        span = "{:,} to {:,} training pairs".format(*expect.pairs)
-        warn(f"the recipe expects {span}, {run.corpus.directory} has {pairs:,}: results will differ")
+        warn("the recipe expects {:,} to {:,} training pairs, ".format(*expect.pairs) + f"this corpus has {pairs:,}")
     if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 
@@ -252,16 +233,14 @@ def _count_skipped(run: Run, norm: float) -> None:
 
 def _give_up(run: Run) -> None:
     step, crash = run.state.step, run.directory / "crash.json"
-    sentences = [m.tolist() for m in run.plan.micro_batches_of(step - 1)]
-    artefact.replace_file(crash, artefact.json_bytes({"step": step, "sentences": sentences}))
-    raise DivergedError(
-        f"{run.state.skipped} steps had no finite gradient, the last was step {step} (its sentences: {crash}). "
-        "The last good checkpoint is kept. Lower training.rate_factor or use fp32"
-    )
+    record = {"step": step, "sentences": [m.tolist() for m in run.plan.micro_batches_of(step - 1)]}
+    artefact.replace_file(crash, artefact.json_bytes(record))
+    what = f"{run.state.skipped} steps had no finite gradient, the last was step {step} (its sentences: {crash})"
+    raise DivergedError(f"{what}. The last good checkpoint is kept. Lower training.rate_factor or use fp32")
 
 
-def _log(run: Run, window: list[Step], seconds: float, bar: Progress) -> str:
-    """Write a line of metrics about the steps since the last one, and return what progress shows of it."""
+def _log(run: Run, window: list[tuple[float, ...]], seconds: float, bar: Progress) -> str:
+    """Write metrics of the steps since the last line, and return what progress shows of them."""
     settings, state, device = run.settings, run.state, run.accelerator.device
     nll, norm, src_tokens, tgt_tokens = (list(column) for column in zip(*window, strict=True))
     total = float(run.accelerator.reduce(torch.tensor(sum(nll), dtype=torch.float64, device=device), "sum"))
@@ -293,32 +272,30 @@ def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
     state = run.state
     scores = on_main(run.accelerator, _measure, run, dev, bar)
     state.dev_nll, state.dev_bleu = scores["dev_nll"], scores["dev_bleu"]
-    state.not_better += 1
-    if state.best_nll is None or scores["dev_nll"] < state.best_nll:
-        state.not_better = 0
+    better = state.best_nll is None or scores["dev_nll"] < state.best_nll
+    state.not_better = 0 if better else state.not_better + 1
+    if better:
         state.best_step, state.best_nll, state.best_bleu = state.step, state.dev_nll, state.dev_bleu
 
 
 def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
     step, start = run.state.step, time.monotonic()
-    scores, samples = validate(run.transformer, run.dtype, dev, run.settings)
-    assert run.metrics
-    run.metrics.write({"step": step, **scores, "seconds": run.state.seconds, "samples": samples})
-    run.accelerator.log({name: score for name, score in scores.items() if score is not None}, step=step)
-    text = f"dev nll {scores['dev_nll']:.3f}  perplexity {scores['dev_perplexity']:.2f}"
-    text += "" if scores["dev_bleu"] is None else f"  BLEU {scores['dev_bleu']:.2f}"
+    record = validate(run.transformer, run.dtype, dev, run.settings)
+    run.metrics.write({"step": step, **record, "seconds": run.state.seconds})
+    scores = {name: score for name, score in record.items() if isinstance(score, float)}
+    run.accelerator.log(scores, step=step)
+    text = "  ".join(f"{name.replace('_', ' ').replace('bleu', 'BLEU')} {score:.3f}" for name, score in scores.items())
     bar.line(f"step {step:,}  {text}  ({duration(time.monotonic() - start)})")
-    worse = off_the_curve(run.settings.expect, step, scores)
+    worse = off_the_curve(run.settings.expect, step, record)
     if worse and not run.warned:
         run.warned = True
         warn(f"step {step:,} is off the curve: {worse}. nmt doctor {run.directory} says why")
-    return scores
+    return {"dev_nll": record["dev_nll"], "dev_bleu": record["dev_bleu"]}
 
 
 def _save_checkpoint(run: Run, is_last: bool) -> None:
     """Commit a checkpoint, then remove those no longer needed. A full disk ends a run only at its third failure."""
     training, state = run.settings.training, run.state
-    assert run.metrics
     try:
         state.metrics_bytes = run.metrics.commit()
         weights, moments = run.transformer.state_dict(), checkpoints.optimizer_tensors(run.transformer, run.optimizer)
@@ -330,19 +307,17 @@ def _save_checkpoint(run: Run, is_last: bool) -> None:
         run.failed_saves += 1
         if is_last or run.failed_saves >= MAX_FAILED_SAVES:
             raise
-        free = artefact.free_megabytes(run.directory)
-        warn(f"NO CHECKPOINT of step {state.step:,}: {error}; {free} MB are free. Training goes on")
+        warn(f"NO CHECKPOINT of step {state.step:,}: {error}. Training goes on")
     else:
         run.failed_saves = 0
         checkpoints.prune(run.directory, state, training.checkpoint_every, training.keep_checkpoints)
 
 
 def _save_model(run: Run) -> None:
-    """Commit the last weights as a model, unless the run's model is of this step already."""
-    directory, steps = run.directory / "model", [run.state.step]
+    directory, manifest = run.directory / "model", {"steps": [run.state.step], "corpus": run.corpus.identity}
     with contextlib.suppress(NmtError):
-        if artefact.verify(directory, "model").get("steps", [])[-1:] == steps:
+        present = artefact.verify(directory, "model")
+        if {"steps": present.get("steps", [])[-1:], "corpus": present.get("corpus")} == manifest:
             return
-    manifest = {"steps": steps, "corpus": run.corpus.identity}
     save_model(directory, run.transformer.state_dict(), run.settings, run.corpus.tokenizer_file, manifest)
     say(f"{directory} holds the last weights. Next: nmt average-checkpoints {run.directory}")

@@ -17,12 +17,12 @@ from nmt_cli.translation.segments import encode
 from nmt_cli.translation.translator import Translator
 
 TOKENS_AT_ONCE = 4096
-# How much worse than expected is another curve, not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
+# Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 
 
 class DevSet:
-    """The development lines of a corpus, and the ids of those pairs that fit the model, short ones first."""
+    """Development lines, and the ids of those pairs that fit the model, short ones first."""
 
     def __init__(self, corpus: Corpus, settings: recipe.Recipe) -> None:
         self.lines, self.references = corpus.lines("dev")
@@ -35,37 +35,33 @@ class DevSet:
 
 
 def dev_nll(model: Transformer, dtype: torch.dtype, dev: DevSet) -> float:
-    """Return the negative log-likelihood per target token in nats, not smoothed, EOS counted."""
+    """Return the negative log-likelihood per target token in nats."""
     total, tokens, start = 0.0, 0, 0
     with torch.inference_mode():
         while start < len(dev.pairs):
             end = start + 1
             while end < len(dev.pairs) and (end + 1 - start) * max(map(len, dev.pairs[end])) <= TOKENS_AT_ONCE:
                 end += 1
-            src, tgt = zip(*dev.pairs[start:end], strict=True)
-            sides = [(np.concatenate(side), np.array([len(ids) for ids in side])) for side in (src, tgt)]
-            batch = pack(*sides[0], *sides[1], model.embedding.weight.device)
+            columns = zip(*dev.pairs[start:end], strict=True)
+            src, tgt = ((np.concatenate(column), np.array([len(ids) for ids in column])) for column in columns)
+            batch = pack(*src, *tgt, model.embedding.weight.device)
             _, nll = smoothed_loss(*model.output_terms(model(batch, None, dtype)), batch.tgt_out_N, 0.0)
             total, tokens, start = total + float(nll), tokens + len(batch.tgt_out_N), end
     return total / tokens
 
 
-def validate(
-    model: Transformer, dtype: torch.dtype, dev: DevSet, settings: recipe.Recipe
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the loss over the whole development set, BLEU over the recipe's first `validate_bleu` lines, and samples.
-
-    BLEU is None where the recipe asks for none."""
+def validate(model: Transformer, dtype: torch.dtype, dev: DevSet, settings: recipe.Recipe) -> dict[str, Any]:
+    """Return the loss over the development set, BLEU over its first `validate_bleu` lines (0: None), and samples."""
     nll, bleu, lines = dev_nll(model, dtype, dev), None, list[str]()
     if count := min(settings.training.validate_bleu, len(dev.lines)):
         translations = Translator.of(model, dev.tokenizer, settings, dtype).translate(dev.lines[:count])
         lines = [translation.text for translation in translations]
         bleu = corpus_bleu(lines, dev.references[:count])[0]
-    return {"dev_nll": nll, "dev_perplexity": math.exp(min(nll, 700)), "dev_bleu": bleu}, lines[:10]
+    return {"dev_nll": nll, "dev_perplexity": math.exp(min(nll, 700)), "dev_bleu": bleu, "samples": lines[:10]}
 
 
 def off_the_curve(expect: recipe.Expect, step: int, scores: dict[str, Any]) -> str | None:
-    """Return in words what is clearly worse than the recipe expects at this or the last earlier step; else None."""
+    """Return in words what is clearly worse than the recipe expects at this or the last earlier step."""
     at, worse = sum(expected <= step for expected in expect.dev_steps) - 1, []
     if at < 0:
         return None

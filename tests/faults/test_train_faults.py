@@ -106,7 +106,7 @@ def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, numb
             os.kill(os.getpid(), signal.SIGTERM)
             now[0] += seconds
             os.kill(os.getpid(), number)
-            os._exit(7 if stop.signal == signal.SIGTERM else 8)
+            os._exit(7 if stop.exit_code == 143 else 8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
 
 
@@ -192,8 +192,7 @@ def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(
 ) -> None:
     failing_saves(monkeypatch, [10, 15], error)
     assert lab.train() == 0
-    assert "NO CHECKPOINT of step 10" in (text := capsys.readouterr().err)
-    assert "MB are free" in text
+    assert "NO CHECKPOINT of step 10" in capsys.readouterr().err
     assert checkpoints.steps_in(lab.run) == [20, 30]
     assert lab.same()
 
@@ -354,7 +353,7 @@ def test_a_run_killed_five_times_ends_with_the_same_bits(lab: Lab) -> None:
     draw = [random.SystemRandom().uniform(0.3, 1) for _ in range(5)]
     shares = [0.8 * part / sum(draw) for part in draw]  # of the time an undisturbed run takes, start included
     print(f"killed after {shares}")  # shown when the test fails
-    changes = ["training.steps=90", "training.validate_every=50"]
+    changes = ["training.steps=60", "training.validate_every=40"]
     kills = [{"set": changes, "kill_after": share} for share in shares]
     results = lab.jobs({"set": changes, "name": "undisturbed"}, *kills, {"set": changes})
     codes = [result["codes"] for result in results]
