@@ -14,6 +14,7 @@ import torch
 from accelerate import tracking
 
 from nmt_cli import recipe
+from nmt_cli.console import warn
 from nmt_cli.errors import INTERRUPTED, TERMINATED, NmtError, StorageError, UsageError, from_os_error
 
 SIGNALS = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}  # and exit codes
@@ -22,6 +23,9 @@ ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler 
 
 def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = None) -> Any:
     """Return Accelerate's view of device and processes, or refuse what would not train the same model."""
+    if "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ:
+        command = "ACCELERATE_USE_CPU=true torchrun --standalone --nproc_per_node 2 -m nmt_cli train RECIPE"
+        warn(f"on CPUs accelerate launch starts only one process, whatever --num_processes says. Use {command}")
     if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
         raise UsageError(f"no tracker {tracker!r} here (there are {installed}). pip install {tracker}, or leave it out")
     # Another process may be validating or saving: wait for it ten minutes.
