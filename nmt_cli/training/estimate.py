@@ -72,6 +72,8 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     if accelerator.is_main_process:
         title = f"{settings.name}: what it takes, without the time for validation and checkpoints"
         table(title, ["", "here", "paper, base", "paper, big"], rows)
+    del run
+    accelerator.free_memory()  # as in train
     accelerator.end_training()
     return 0
 

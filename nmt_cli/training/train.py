@@ -60,6 +60,8 @@ def train(settings: recipe.Recipe, options: TrainOptions) -> int:
             reason = _loop(run, stop)
             if reason != STOPPED:
                 on_main(accelerator, _save_model, run)
+            del run
+            accelerator.free_memory()  # of DDP first: as the last owner of gloo it may wait for its threads forever
             accelerator.end_training()
             return stop.exit_code if reason == STOPPED else 0
         except (RuntimeError, MemoryError) as error:

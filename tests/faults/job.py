@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import accelerate  # noqa: F401
+import torch._dynamo  # noqa: F401  # the first optimizer of a process imports it, for seconds
 
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
