@@ -117,9 +117,11 @@ def remove_tree(path: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Put an artefact back that stepped aside for a new one which never came."""
+    """Put an artefact back that stepped aside for a new one which never came; remove it where the new one is there."""
     aside = beside(target, ".old-")
-    if not target.exists() and aside.is_dir():
+    if aside.is_dir() and target.exists():
+        remove_tree(aside)
+    elif aside.is_dir():
         with contextlib.suppress(OSError):  # another process was faster
             aside.rename(target)
 

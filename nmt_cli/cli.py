@@ -135,7 +135,9 @@ def train(
         from nmt_cli.training.estimate import dry_run as estimate
 
         return estimate(settings, data)
-    if not (data / "manifest.json").exists():  # said before torch is imported
+    from nmt_cli import artefact
+
+    if not artefact.present(data):  # said before torch is imported
         raise MissingError(f"no prepared corpus in {data}. Run: nmt prepare {data.name}")
     from nmt_cli.training import train as command
 

@@ -57,6 +57,8 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
     if code or not main:
         return code
     saved = checkpoints.regular(checkpoints.steps_in(options.run), settings.training.checkpoint_every)
+    if len(saved) < settings.averaging.last:
+        warn(f"training ended early: {len(saved)} checkpoints are averaged, not {settings.averaging.last}")
     if last := min(settings.averaging.last, len(saved)):
         model, steps = average(options.run, last, None)
         say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")

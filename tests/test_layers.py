@@ -38,7 +38,7 @@ PACKAGE_ITSELF, PUBLIC = "__init__", {"translation"}
 OWNERS = {
     "yaml": {"recipe"},
     "pydantic": {"recipe"},
-    "rich": {"console"},
+    "rich": {"console", "reporting.attend"},
     "typer": {"cli"},
     "jinja2": {"reporting"},
     "sentencepiece": {"corpus.tokenizer", "interop"},

@@ -171,6 +171,8 @@ def _held_out(text: sources.Text, split: str) -> Sentences:
             where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
             raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
         pairs.append((src, tgt))
+    if not pairs:
+        raise DataError(f"{text.splits[split].name} is empty")
     return pairs
 
 

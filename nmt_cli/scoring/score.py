@@ -68,12 +68,15 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
+    default = socket.getdefaulttimeout()
     socket.setdefaulttimeout(60)
     try:
         return Path(dataset.get_source_file(pair)), [Path(file) for file in dataset.get_reference_files(pair)]
     except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
         reason = f"cannot fetch test set {name} {pair} from {dataset.data[0]}: {str(error)[:60]}"
         raise DownloadError(f"{reason}. Run again with a network, or use --reference") from None
+    finally:
+        socket.setdefaulttimeout(default)
 
 
 def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | None]:
@@ -91,7 +94,7 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
     if options.corpus is not None:
         if not artefact.present(options.corpus):
             raise MissingError(f"no prepared corpus in {options.corpus}. Run: nmt prepare {options.corpus.name}")
-        language = str(artefact.verify(options.corpus, "corpus", content=False)["tgt"])
+        language = str(artefact.verify(options.corpus, "corpus")["tgt"])
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)

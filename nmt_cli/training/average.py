@@ -17,8 +17,9 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
     dtypes: dict[str, torch.dtype] = {}
     for path in sorted(paths):  # so that the order they are named in does not matter
         for name, tensor in read_tensors(path):
+            if dtypes.setdefault(name, tensor.dtype) != tensor.dtype or sums.get(name, tensor).shape != tensor.shape:
+                raise DataError(f"{path}: tensor {name} is not like that of the other checkpoints of the run")
             sums[name] = sums[name].add_(tensor) if name in sums else tensor.double()
-            dtypes[name] = tensor.dtype
     return {name: (sums.pop(name) / len(paths)).to(dtype) for name, dtype in dtypes.items()}
 
 

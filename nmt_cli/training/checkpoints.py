@@ -120,8 +120,10 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     for name, each in model.named_parameters() if moments else ():
-        keys = ("step", "exp_avg", "exp_avg_sq")
-        optimizer.state[each] = {key: moments[f"{name}.{key}"].to(each.device) for key in keys}
+        state = {key: moments.get(f"{name}.{key}") for key in ("step", "exp_avg", "exp_avg_sq")}
+        if any(value is None or (key != "step" and value.shape != each.shape) for key, value in state.items()):
+            raise DataError(f"the checkpoint's state of Adam for {name} is missing or does not fit the model")
+        optimizer.state[each] = {key: value.to(each.device) for key, value in state.items() if value is not None}
 
 
 def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:

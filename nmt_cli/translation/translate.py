@@ -57,7 +57,8 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     if os.environ.get("NMT_MODEL"):
         chosen = Path(os.environ["NMT_MODEL"])
     else:  # manifests from before 2026 do not say when the model was made: then the file's time counts
-        manifests = Path("runs").glob("*/model/manifest.json")
+        models = [run / "model" for run in Path("runs").glob("*") if artefact.present(run / "model")]
+        manifests = [model / artefact.MANIFEST for model in models]
         ages = [(artefact.read_json(m).get("created", ""), m.stat().st_mtime_ns, m.parent) for m in manifests]
         if not ages:
             raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
