@@ -73,8 +73,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
     files = sources.local_files(corpus, options.mirror)
     differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
     if differs:
-        what = "; ".join(differs)[:150]
-        raise OutputError(f"{out} exists with other inputs ({what}). Pass --overwrite or another --out")
+        what = f"{out} exists with other inputs ({'; '.join(differs)[:150]})"
+        raise OutputError(f"{what}. Run nmt prepare with --overwrite, or choose another --out (reproduce: --data)")
     return True
 
 

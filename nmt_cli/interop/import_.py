@@ -63,9 +63,8 @@ def _config(source: Path) -> Any:
     transformers = marian.library("transformers")
     for name in ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"):
         if not (source / name).is_file():
-            raise MissingError(
-                f"{source / name} is missing. If the weights are a pickle, save them by save_pretrained()"
-            )
+            advice = "Marian models of transformers have it; save a pickle's weights by save_pretrained()"
+            raise MissingError(f"{source / name} is missing. {advice}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     except Exception as error:  # whatever they raise
