@@ -19,6 +19,9 @@ GOLD = "S NP PRP /NP VP VBD NP DT NN /NP PP IN NP NNS /NP /PP /VP . /S"
 ATTACHED = "S NP PRP /NP VP VBD NP NP DT NN /NP PP IN NP NNS /NP /PP /NP /VP . /S"
 
 
+PUNCTUATION = (",", ":", "``", "''", ".")
+
+
 def counts(gold: int, found: int, matched: int, **more: int) -> Brackets:
     return Brackets(gold, found, matched, 1, **{"complete": int(gold == found == matched), **more})
 
@@ -32,15 +35,16 @@ def counts(gold: int, found: int, matched: int, **more: int) -> Brackets:
         (GOLD.replace("VBD", "NN").replace("IN", "XX"), GOLD, counts(6, 6, 6)),
         # A wrong label is missed and found for nothing.
         (GOLD.replace("PP", "SBAR"), GOLD, counts(6, 6, 5)),
-        # TOP is none either.
+        # TOP is none either, nor what is punctuation or a trace.
         (f"TOP {GOLD} /TOP", GOLD, counts(6, 6, 6)),
+        *((f"S {name} NN /{name} /S", "S NN /S", counts(1, 1, 1)) for name in ("-NONE-", *PUNCTUATION)),
         # ADVP and PRT are one label.
         ("S VB PRT RP /PRT /S", "S VB ADVP RB /ADVP /S", counts(2, 2, 2)),
         # Two brackets of one label on one span match one each: S, NP, NP against S, NP.
         ("S NP NP NN /NP /NP /S", "S NP NN /NP /S", counts(2, 3, 2)),
         # Punctuation is left out: wherever it hangs, the spans are the same; a phrase of nothing else is no bracket.
         ("S NP NN , /NP VP VB /VP . /S", "S NP NN /NP , VP VB . /VP /S", counts(3, 3, 3)),
-        ("S `` NP NN /NP '' VP VB /VP . /S", "S NP `` NN '' /NP VP VB /VP . /S", counts(3, 3, 3)),
+        ("S `` NP NN /NP '' VP VB /VP : /S", "S NP `` NN '' /NP VP VB /VP : /S", counts(3, 3, 3)),
         # The gold tree says what is punctuation: "," is none here, so NP 0-1 and NP 0-2 differ.
         ("S NP NN , /NP VB /S", "S NP NN /NP CC VB /S", counts(2, 2, 1)),
         # No tree, or another number of words: all six are missed and none found.
