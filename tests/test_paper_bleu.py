@@ -129,8 +129,11 @@ def test_perfect_empty_and_short_hypotheses() -> None:
 def test_refuses_other_languages_and_unequal_counts() -> None:
     with pytest.raises(UsageError, match="de, en, fr"):
         moses_tokenize("a", "xx")
-    with pytest.raises(DataError, match="cannot score 1 hypotheses against 2 references"):
-        paper_bleu(["a"], ["a", "b"], language="de")
+    for counts in ((1, 2), (2, 1), (0, 0)):
+        with pytest.raises(DataError, match="cannot score {} hypotheses against {} references".format(*counts)):
+            paper_bleu(*(["a"] * count for count in counts), language="de")
+        with pytest.raises(DataError, match="give one of each"):
+            score_lines("bleu", ["a"] * counts[0], [["a"] * counts[1]])
 
 
 @given(st.text(), st.sampled_from(LANGUAGES))

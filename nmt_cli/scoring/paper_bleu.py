@@ -103,10 +103,7 @@ def split_compounds(line: bytes) -> bytes:
 
 
 def prepare(lines: Iterable[str], language: str, *, fold_quotes: bool = False) -> list[str]:
-    """Return raw lines as they reach multi-bleu.perl: compounds are split for German only.
-
-    Bytes that are not ASCII are escaped, because to Perl they are no white space.
-    """
+    """Return raw lines as they reach multi-bleu.perl, bytes beyond ASCII escaped: to Perl they are no white space."""
     prepared = []
     for line in map(replace_unicode_punctuation, lines):
         tokens = moses_tokenize(line.translate(_QUOTES) if fold_quotes else line, language).encode()
