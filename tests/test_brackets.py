@@ -81,7 +81,8 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
         "  (. .)) )",
         "(TOP (NP (NN rain)))",
     ]
-    more: dict[str, Any] = {"segments": tmp_path / "rows", "fail_under": 90}
+    words = texts.write(tmp_path / "words", ["I saw the man with glasses !", "rain"])  # not the trees' words
+    more: dict[str, Any] = {"segments": tmp_path / "rows", "fail_under": 90, "source": words}
     options = options_for(tmp_path, [ATTACHED, "NN NN"], gold, **more)
     assert print_report(evaluate(options), "json") == 1  # 2 x 6 / (7 + 7) is 85.71
     (entry,) = json.loads(capfd.readouterr().out)["scores"]
@@ -91,6 +92,7 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     assert (entry["unparsable"], entry["wrong_length"], entry["complete_match"]) == (0, 1, 0)
     first, second = (json.loads(line) for line in (tmp_path / "rows").read_text().split("\n")[:2])
     assert first["tree"].startswith("(TOP (S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the)")
+    assert first["tree"].endswith("(. !)))")
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
     better = evaluate(options, [ATTACHED, "NP NN /NP"])  # lines of a model: 2 x 7 / (7 + 8)
     assert (better.failures, better.scores[0].signature) == ([], "evalb conventions|prm:COLLINS|unparsable:missed")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
 from nmt_cli import artefact
@@ -72,7 +73,8 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
     good, bad, reference = (files[name] for name in ("good", "bad", "ref"))
     names, changed = ("bleu", "chrf", "ter"), ("-lc", "--chrf-lowercase", "--tokenize", "intl")
     theirs = sacrebleu(reference, good, "-i", bad, "-m", *names, "-w", 6, *changed)
-    ours = evaluate(hypothesis=bad, references=[reference, good], metrics=names, lowercase=True, tokenize="intl").scores
+    twice: dict[str, Any] = {"metrics": (*names, "bleu"), "references": [reference, good]}
+    ours = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", **twice).scores
     assert [(s.signature, round(s.score, 6)) for s in ours] == [(s["signature"], s["score"]) for s in theirs]
     assert ours[0].verbose.translate({ord("="): " = ", ord(","): ""}) == theirs[0]["verbose_score"]
     (compared, *_) = evaluate(hypothesis=bad, baseline=good, references=[reference]).comparisons
@@ -199,7 +201,8 @@ def test_named_test_set_without_network(
 def test_warns_of_tokenised_hypotheses(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     options, plain = ScoreOptions(references=(files["ref"],)), "Das ist gut: 3.5 %, z. B. & so!"
     for line in ("Das ist gut .", "l&apos; homme", "Hal@@ lo"):
-        assert "5 of 40 hypotheses look tokenised" in score.evaluate(options, [plain] * 35 + [line] * 5).warnings[0]
+        report = score.evaluate(options, [plain] * 35 + [line] * 5)
+        assert "**Warning:** 5 of 40 hypotheses look tokenised" in report.markdown()
     assert score.evaluate(options, [plain] * 36 + ["Hal@@ lo"] * 4).warnings == []  # one in ten may be
     assert run(options, ["Hal@@ lo"] * 40) == 0
     assert "look tokenised" in capfd.readouterr().err
@@ -235,8 +238,13 @@ def test_the_gate_reads_the_bootstrap_of_the_first_metric(
 
     monkeypatch.setattr(metrics, "PairedTest", paired)
     more: dict[str, Any] = {"references": (files["ref"],), "metrics": (metric, "chrf"), "baseline": files["bad"]}
-    assert run(ScoreOptions(files["good"], **more)) == 0
-    assert run(ScoreOptions(files["good"], **more, fail_if_worse=True)) == code
+    assert evaluate(hypothesis=files["good"], **more).markdown().split("\n")[0][-1].isdigit()
+    report = evaluate(hypothesis=files["good"], **more, fail_if_worse=True)
+    assert score.print_report(report, "text") == code
+    lines = report.markdown().split("\n")
+    assert lines[0].endswith("❌" if code else "✅")
+    name = metrics.METRICS[metric]
+    assert f"| {name} | 30.00 ± 1.00 | 20.00 ± 1.00 | -10.00 | {p_bs:.4f} | {p_ar:.4f} |" in lines
 
 
 def test_lengths_and_extremes(tmp_path: Path) -> None:
@@ -268,6 +276,8 @@ def test_what_a_text_holds_cannot_break_the_report(files: dict[str, Path], tmp_p
     names = ["line", "hypothesis", "references", "bleu", "chrf", "source", "baseline", "baseline_chrf"]
     assert (list(rows[0]), rows[0]["hypothesis"]) == (names, evil)
     assert rows[0]["chrf"] < rows[1]["chrf"] == rows[1]["baseline_chrf"]
+    texts = hypotheses[1], rows[1]["references"]
+    assert [rows[1][name] for name in ("bleu", "chrf")] == [sentence_bleu(*texts).score, sentence_chrf(*texts).score]
     markdown = report.markdown()
     assert "\x1b" not in markdown + report.text()
     assert r"a\|b &lt;img src=x>" in markdown
