@@ -64,7 +64,7 @@ Quiet = Annotated[bool, _option("No progress and no log lines", "--quiet", "-q")
 
 METRICS = (
     "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first one gates. Default: bleu, chrf, "
-    "and paper-bleu for German and French"
+    "paper-bleu for German and French, paper-bleu-quotes for German"
 )
 CORPORA = (
     "toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de, wmt14-en-fr or a reverse direction; hub:OWNER/NAME; or a "

@@ -8,7 +8,6 @@ each side of wmt14-mini after these steps (the last one for German only), and it
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,15 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEUScore
 
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.scoring.metrics import score_lines
-from nmt_cli.scoring.paper_bleu import (
-    LANGUAGES,
-    moses_tokenize,
-    multi_bleu,
-    paper_bleu,
-    prepare_line,
-    replace_unicode_punctuation,
-    split_compounds,
-)
+from nmt_cli.scoring import paper_bleu as paper
+from nmt_cli.scoring.metrics import comparable, score_lines
+from nmt_cli.scoring.paper_bleu import LANGUAGES, moses_tokenize, paper_bleu
 
 GOLDEN = Path(__file__).parent / "data" / "moses"
+PUBLISHED = {
+    "de-en/test.de": {"bleu": "28.6", "paper-bleu": "compare paper-BLEU-quotes", "paper-bleu-quotes": "27.3 (base)"},
+    "fr-en/test.fr": {"bleu": "41.4", "paper-bleu": "38.1 (base)"},
+}
 
 
 def json_lines(name: str, count: int) -> list[list]:
@@ -42,20 +38,32 @@ def printed(bleu: BLEUScore) -> str:
     return f"BLEU = {bleu.score:.2f}, {bleu.prec_str} ({counts})"
 
 
+def prepare(lines: list[str], language: str, *, fold_quotes: bool = False) -> list[bytes]:
+    return [line.encode("ascii", "surrogateescape") for line in paper.prepare(lines, language, fold_quotes=fold_quotes)]
+
+
 def test_every_step_equals_perl_on_a_thousand_lines() -> None:
     for language, line, punctuation, tokens, compounds in json_lines("steps.jsonl", 1000):
-        assert replace_unicode_punctuation(line) == punctuation
+        assert paper.replace_unicode_punctuation(line) == punctuation
         assert moses_tokenize(punctuation, language) == tokens
-        assert split_compounds(tokens.encode()).decode() == compounds
+        assert paper.split_compounds(tokens.encode()).decode() == compounds
+        assert prepare([line], language) == [(compounds if language == "de" else tokens).encode()]
 
 
 def test_multi_bleu_prints_what_perl_prints() -> None:
     for hypotheses, references, output in json_lines("multi_bleu.jsonl", 50):
-        result = multi_bleu(*([line.encode() for line in lines] for lines in (hypotheses, *references)))
+        texts = [[line.encode().decode("ascii", "surrogateescape") for line in x] for x in (hypotheses, *references)]
+        result = paper.multi_bleu().corpus_score(texts[0], texts[1:])
         if output and result.ref_len:
             assert printed(result) == output
         else:  # Perl divides by zero where no hypothesis has a token
             assert (result.score, result.sys_len * result.ref_len) == (0, 0)
+
+
+@pytest.mark.parametrize("references", [["a b c d", "a b c d e f"], ["a b c d e f", "a b c d"]])
+def test_of_two_references_equally_close_the_shorter_one_counts(references: list[str]) -> None:
+    result = paper_bleu(["a b c d e"], *([line] for line in references), language="de")
+    assert (result.ref_len, result.bp, result.precisions) == (4, 1, [100] * 4)
 
 
 def thin(lines: list[str]) -> list[str]:
@@ -63,35 +71,61 @@ def thin(lines: list[str]) -> list[str]:
     return [" ".join(w for j, w in enumerate(line.split(" ")) if (i * 7 + j * 3) % 11) for i, line in enumerate(lines)]
 
 
-@pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="NMT_CORPORA is not set")
-def test_real_text_gives_the_hashes_and_scores_of_perl_and_the_published_number_of_tokens() -> None:
+def test_real_text_gives_the_hashes_and_scores_of_perl_and_the_published_number_of_tokens(corpora: Path) -> None:
     import pyarrow.parquet as parquet
 
     for name, expected in json.loads((GOLDEN / "real_text.json").read_text()).items():
         pair, split, language = name.replace(".", "/").split("/")
-        files = sorted((Path(os.environ["NMT_CORPORA"]) / "wmt14-mini" / pair).glob(f"{split}-*.parquet"))
+        files = sorted((corpora / "wmt14-mini" / pair).glob(f"{split}-*.parquet"))
         lines = [row[language] for file in files for row in parquet.read_table(file)["translation"].to_pylist()]
-        prepared = [prepare_line(line, language) for line in lines]
+        prepared = prepare(lines, language)
         digest = hashlib.sha256(b"".join(line + b"\n" for line in prepared)).hexdigest()
         assert (len(prepared), digest) == (expected["lines"], expected["sha256"]), name
         if "multi_bleu" in expected:
-            assert printed(paper_bleu(thin(lines), lines, language=language)) == expected["multi_bleu"], name
+            score, _ = score_lines("paper-bleu", thin(lines), [lines], language=language)
+            assert f"BLEU = {score.score:.2f}, {score.verbose}" == expected["multi_bleu"], name
+        for metric, published in PUBLISHED.get(name, {}).items():
+            assert published in score_lines(metric, thin(lines), [lines], language=language)[0].compare_with
         if name == "de-en/test.de":
-            assert sum(len(line.split()) for line in prepared) == 64_496
             assert sum(len(line.replace(b" ##AT##-##AT## ", b"-").split()) for line in prepared) == 63_078
+            folded = prepare(lines, language, fold_quotes=True)
+            assert [sum(len(line.split()) for line in text) for text in (prepared, folded)] == [64_496] * 2
+            assert sum(a != b for a, b in zip(prepared, folded, strict=True)) == 305  # 304 have „, another one ›
+
+
+def test_published_figures_are_of_the_very_metric_case_and_test_set() -> None:
+    for metric, case, length in (("paper-bleu-quotes", "mixed", 64_495), ("bleu", "lc", 62_688)):
+        assert "on the same test set" in comparable(metric, f"case:{case}", length, "de")
+
+
+@pytest.mark.parametrize(
+    ("metric", "language", "signature"),
+    [
+        ("paper-bleu", "de", "tok:moses2017-de|punct:replace-unicode|split:atat"),
+        ("paper-bleu-quotes", "de", "tok:moses2017-de|punct:replace-unicode|quotes:ascii|split:atat"),
+        ("paper-bleu", "fr", "tok:moses2017-fr|punct:replace-unicode|split:none"),
+    ],
+)
+def test_a_signature_says_how_the_tokens_were_made(metric: str, language: str, signature: str) -> None:
+    (score, _) = score_lines(metric, ["a"], [["a"], ["b"]], language=language)
+    assert score.signature == f"nrefs:2|case:mixed|{signature}|smooth:none|arithmetic:multi-bleu"
 
 
 def test_compounds_are_split_for_german_only() -> None:
-    assert prepare_line("a-b-c a-é-b", "de") == "a ##AT##-##AT## b-c a ##AT##-##AT## é ##AT##-##AT## b".encode()
-    assert prepare_line("peut-être", "fr") == "peut-être".encode()
-    assert "split:none" in score_lines("paper-bleu", ["a"], [["a"]], language="fr")[0].signature
-    assert "split:atat" in score_lines("paper-bleu", ["a"], [["a"]], language="de")[0].signature
+    (tokens,) = prepare(["a-b-c a-é-b"], "de")
+    assert tokens.decode() == "a ##AT##-##AT## b-c a ##AT##-##AT## é ##AT##-##AT## b"
+    assert prepare(["peut-être"], "fr") == ["peut-être".encode()]
 
 
-def test_folded_quotes_match_ascii_ones() -> None:
-    ours, reference = ["Er sagt „ja“ und ‚nein‘ dazu."], ["Er sagt \"ja\" und 'nein' dazu."]
+@pytest.mark.parametrize("written", ["„ja“", "„ja”", "«ja»", "»ja«", "‚ja‘", "›ja‹", "‹ja›"])
+def test_folded_quotes_match_ascii_ones(written: str) -> None:
+    ascii_quote = "'" if written[0] in "‚›‹" else '"'
+    ours, reference = [f"Er sagt {written} dazu."], [f"Er sagt {ascii_quote}ja{ascii_quote} dazu."]
     assert paper_bleu(ours, reference, language="de").score < 60
     assert paper_bleu(ours, reference, language="de", fold_quotes=True).score == pytest.approx(100)
+    assert paper_bleu(reference, ours, language="de", fold_quotes=True).score == pytest.approx(100)
+    (score, _) = score_lines("paper-bleu-quotes", ours, [reference], language="de")
+    assert score.score == pytest.approx(100)
 
 
 def test_perfect_empty_and_short_hypotheses() -> None:
@@ -99,19 +133,22 @@ def test_perfect_empty_and_short_hypotheses() -> None:
     assert paper_bleu(lines, lines, language="de").score == pytest.approx(100)
     assert paper_bleu(["", ""], lines, language="de").score == 0
     empty, _ = score_lines("paper-bleu", lines, [["", ""]], language="de")
-    assert (empty.score, empty.details["length_ratio"]) == (0, None)
+    assert (empty.score, empty.details["length_ratio"]) == (0, 0)
     assert paper_bleu(["ein Satz"], ["ein Satz"], language="de").score == 0  # no 4-gram, no smoothing
 
 
 def test_refuses_other_languages_and_unequal_counts() -> None:
     with pytest.raises(UsageError, match="de, en, fr"):
         moses_tokenize("a", "xx")
-    with pytest.raises(DataError, match="cannot score 1 hypotheses against 2 references"):
-        paper_bleu(["a"], ["a", "b"], language="de")
+    for counts in ((1, 2), (2, 1), (0, 0)):
+        with pytest.raises(DataError, match="cannot score {} hypotheses against {} references".format(*counts)):
+            paper_bleu(*(["a"] * count for count in counts), language="de")
+        with pytest.raises(DataError, match="give one of each"):
+            score_lines("bleu", ["a"] * counts[0], [["a"] * counts[1]])
 
 
 @given(st.text(), st.sampled_from(LANGUAGES))
 def test_any_text_gives_one_line_without_control_characters(line: str, language: str) -> None:
     line = line.replace("\n", "")
     assert not line.strip() or not any(ord(c) < 32 for c in moses_tokenize(line, language))
-    prepare_line(line, language).decode()
+    prepare([line], language)

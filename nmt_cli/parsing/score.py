@@ -1,5 +1,6 @@
 """Scores of parsing: the report of `nmt score --metric brackets`, and the table of `nmt reproduce`."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,8 @@ from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import ScoreOptions, finish, read_inputs
 
 LABELS = "labels"  # the target language of recipes/parsing.yaml
-COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 "
-COMPARE_WITH += (
-    "(WSJ only) and 92.7. What is not a tree, or has another number of words, has all its gold brackets missed"
-)
+COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ "
+COMPARE_WITH += "only) and 92.7. What is not a tree, or has another number of words, has all its gold brackets missed"
 
 
 def wanted(options: ScoreOptions) -> bool:
@@ -39,7 +38,14 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
     verbose = ", ".join(f"{name.replace('_', ' ')}={round(value, 2)}" for name, value in details.items())
     report.scores.append(Score("brackets", "bracket F1", f1, SIGNATURE, details, COMPARE_WITH, verbose))
     words = report.source.lines if report.source else [""] * len(gold)
-    finish(report, options, lambda i: _segment(lines[i], gold[i], words[i]))
+
+    def segment_details(i: int) -> dict[str, Any]:
+        tree = None
+        with contextlib.suppress(ValueError):  # the words are not known, or it is no tree of as many words
+            tree = bracketed(words[i].split(" ") if words[i] else [], lines[i].split())
+        return {"brackets": compare(lines[i], gold[i])._asdict(), "tree": tree}
+
+    finish(report, options, segment_details)
     return report
 
 
@@ -53,14 +59,6 @@ def _linearise(report: Report) -> None:
         sentences = list(read((line.encode() for line in gold.lines), gold.name))
         report.references = [replace(gold, lines=[" ".join(labels) for _, labels in sentences])]
         report.source = report.source or replace(gold, lines=[" ".join(words) for words, _ in sentences])
-
-
-def _segment(hypothesis: str, gold: str, words: str) -> dict[str, Any]:
-    try:
-        tree = bracketed(words.split(" ") if words else [], hypothesis.split())
-    except ValueError:
-        tree = None  # the words are not known, or it is no tree of as many words
-    return {"brackets": compare(hypothesis, gold)._asdict(), "tree": tree}
 
 
 def rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> tuple[list[list[str]], str]:

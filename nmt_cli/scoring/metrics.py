@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from sacrebleu import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
@@ -21,16 +22,16 @@ COMPARABLE = {
     ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU of newstest2014 en-de. "
     "The paper's 27.3 and 28.4 are another metric, about 26.6 and 27.7 on this scale",
     ("bleu", 77_306): "41.4 (Ott et al. 2018, big) and other sacreBLEU, not with the paper's 38.1 and 41.8",
-    ("paper-bleu", 64_496): "the paper's 27.3 (base) and 28.4 (big), and 29.3 (Ott et al. 2018). Not with sacreBLEU. "
-    "Their reference had all quotation marks in ASCII: --metric paper-bleu-quotes",
+    ("paper-bleu", 64_496): "figures against the official reference. The paper's had its quotation marks in ASCII: "
+    "compare paper-BLEU-quotes with its 27.3 and 28.4",
+    ("paper-bleu-quotes", 64_496): "the paper's 27.3 (base) and 28.4 (big), and 29.3 (Ott et al. 2018). "
+    "Not with sacreBLEU",
     ("paper-bleu", 81_149): "the paper's 38.1 (base) and 41.8 (big), whose scorer was never published, not sacreBLEU",
 }
 
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a corpus by one metric, with all that is needed to compare it."""
-
     metric: str  # the option's name, such as "chrf"
     name: str  # such as "chrF2"
     score: float  # 0 to 100; TER may exceed 100
@@ -42,10 +43,9 @@ class Score:
 
 def comparable(metric: str, signature: str, reference_length: int, language: str) -> str:
     """Return the published figures that a score may be compared with; the length is in the metric's own tokens."""
-    family = metric.removesuffix("-quotes")
-    if "case:mixed" in signature and (family, reference_length) in COMPARABLE:
-        return COMPARABLE[family, reference_length]
-    if family == "paper-bleu":
+    if "case:mixed" in signature and (metric, reference_length) in COMPARABLE:
+        return COMPARABLE[metric, reference_length]
+    if metric.startswith("paper"):
         kind = "tokenised, compound-split" if language == "de" else "Moses-tokenised"
         return f"{kind} BLEU on the same test set. Not with sacreBLEU"
     return "figures with this signature on the same test set"
@@ -56,31 +56,23 @@ def score_lines(
     *, language: str = "", tokenize: str = "13a", lowercase: bool = False,
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
     """Return the score of raw lines, and the comparison with the baseline's; a DataError says that counts differ."""
-    paper.check_counts(hypotheses, references)  # sacreBLEU would cut to the shorter side
-    scorer: Any = None
-    if metric == "bleu":
-        scorer = BLEU(tokenize=tokenize, lowercase=lowercase, force=True, references=references)
-    elif metric == "chrf":
-        scorer = CHRF(lowercase=lowercase, references=references)
-    elif metric == "ter":
-        scorer = TER(references=references)
-    if scorer:
-        result: Any = scorer.corpus_score(hypotheses, None)
-        signature = str(scorer.get_signature())
-    else:
-        fold_quotes, texts = metric.endswith("quotes"), [hypotheses, *references, *([baseline] if baseline else [])]
-        tokens = [[paper.prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts]
-        result = paper.multi_bleu(*tokens[: 1 + len(references)])
+    paper.check_counts(hypotheses, references)
+    fold_quotes, as_paper = metric.endswith("quotes"), metric.startswith("paper")
+    if as_paper:
+        texts = (hypotheses, baseline or [], *references)
+        hypotheses, baseline, *references = (paper.prepare(text, language, fold_quotes=fold_quotes) for text in texts)
+    bleu = partial(BLEU, tokenize=tokenize, lowercase=lowercase, force=True)
+    kinds: dict[str, Any] = {"bleu": bleu, "chrf": partial(CHRF, lowercase=lowercase), "ter": TER}
+    scorer = kinds.get(metric, paper.multi_bleu)(references=references)
+    result = scorer.corpus_score(hypotheses, None)
+    signature = str(scorer.get_signature())
+    if as_paper:
         signature = f"nrefs:{len(references)}|case:mixed|tok:moses2017-{language}|punct:replace-unicode"
         signature += f"{'|quotes:ascii' if fold_quotes else ''}|split:{'atat' if language == 'de' else 'none'}"
         signature += "|smooth:none|arithmetic:multi-bleu"
-        if baseline:
-            hypotheses, *references, baseline = ([line.decode() for line in lines] for lines in tokens)
-            scorer = BLEU(tokenize="none", smooth_method="none", force=True, references=references)
     details, verbose = {}, ""
     if "bleu" in metric:
-        details = {"precisions": result.precisions, "bp": result.bp}
-        details |= {"length_ratio": result.ratio if result.ref_len else None}
+        details = {"precisions": result.precisions, "bp": result.bp, "length_ratio": result.ratio}
         details |= {"hyp_len": result.sys_len, "ref_len": result.ref_len}
         counts = f"BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len}"
         verbose = f"{result.prec_str} ({counts})"
@@ -91,21 +83,18 @@ def score_lines(
 
 def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:
     """Test by sacreBLEU's paired bootstrap (bs), with half of the 95 % interval, and approximate randomisation (ar)."""
-
-    def test(kind: str) -> tuple[Any, ...]:
-        signatures, results = PairedTest([("baseline", baseline), ("this", hypotheses)], {metric: scorer}, None, kind)()
+    row: dict[str, Any] = {"metric": metric, "name": METRICS[metric]}
+    systems, test = [("baseline", baseline), ("this", hypotheses)], cast(Any, PairedTest)
+    for kind in ("bs", "ar"):
+        signatures, results = test(systems, {metric: scorer}, None, kind)()
         ((name, signature),) = signatures.items()
-        return str(signature), *results[name]
-
-    (signature_bs, old, bs), (signature_ar, _, ar) = test("bs"), test("ar")
-    difference = float(bs.score - old.score)
-    worse = difference > 0 if metric == "ter" else difference < 0
-    return {
-        "metric": metric, "name": METRICS[metric], "p_bs": float(bs.p_value), "signature_bs": signature_bs,
-        "baseline": float(old.score), "score": float(bs.score), "difference": difference,
-        "baseline_ci": float(old.ci), "score_ci": float(bs.ci), "p_ar": float(ar.p_value),
-        "signature_ar": signature_ar, "significantly_worse": worse and bool(bs.p_value < 0.05),
-    }  # fmt: skip
+        old, new = results[name]
+        row |= {f"p_{kind}": float(new.p_value), f"signature_{kind}": str(signature)}
+        if kind == "bs":
+            row |= {"baseline": float(old.score), "score": float(new.score), "difference": float(new.score - old.score)}
+            row |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci)}
+    worse = row["difference"] > 0 if metric == "ter" else row["difference"] < 0
+    return row | {"significantly_worse": worse and row["p_bs"] < 0.05}
 
 
 def corpus_bleu(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:
@@ -115,6 +104,5 @@ def corpus_bleu(hypotheses: list[str], *references: list[str]) -> tuple[float, s
 
 
 def corpus_chrf(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:
-    """Return sacreBLEU's chrF2 (0 to 100) and its signature."""
     score, _ = score_lines("chrf", hypotheses, references)
     return score.score, score.signature

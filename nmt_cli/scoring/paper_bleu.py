@@ -5,20 +5,20 @@ each byte for byte (unless a text holds Perl's placeholder "DOTMULTI"). newstest
 compounds split); since November 2018 (pull request 204) Moses cuts the last stop off abbreviations too: 63,086 tokens.
 """
 
-import math
 import re
 import string
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import regex  # type: ignore[import-untyped]
-from sacrebleu.metrics.bleu import BLEUScore
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 
 from nmt_cli.errors import DataError, UsageError
 
 LANGUAGES = ("de", "en", "fr")
-MAX_ORDER = 4
+# The arithmetic of multi-bleu.perl on lines of `prepare`.
+multi_bleu = partial(BLEU, tokenize="none", smooth_method="none", force=True)
 
 # replace-unicode-punctuation.perl. Full-width 1 becomes a quotation mark there, and so it does here.
 _ASCII = str.maketrans(
@@ -102,49 +102,26 @@ def split_compounds(line: bytes) -> bytes:
     return re.sub(rb"([^ \t-\r])-([^ \t-\r])", rb"\1 ##AT##-##AT## \2", line)
 
 
-def prepare_line(line: str, language: str, *, fold_quotes: bool = False) -> bytes:
-    """Return a raw line as it reaches multi-bleu.perl: compounds are split for German only."""
-    line = replace_unicode_punctuation(line)
-    tokens = moses_tokenize(line.translate(_QUOTES) if fold_quotes else line, language).encode()
-    return split_compounds(tokens) if language == "de" else tokens
-
-
-def _ngrams(words: list[bytes]) -> Counter[tuple[bytes, ...]]:
-    return Counter(tuple(words[i : i + n]) for n in range(1, MAX_ORDER + 1) for i in range(len(words) - n + 1))
+def prepare(lines: Iterable[str], language: str, *, fold_quotes: bool = False) -> list[str]:
+    """Return raw lines as they reach multi-bleu.perl, bytes beyond ASCII escaped: to Perl they are no white space."""
+    prepared = []
+    for line in map(replace_unicode_punctuation, lines):
+        tokens = moses_tokenize(line.translate(_QUOTES) if fold_quotes else line, language).encode()
+        tokens = split_compounds(tokens) if language == "de" else tokens
+        prepared.append(tokens.decode("ascii", "surrogateescape"))
+    return prepared
 
 
 def check_counts(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]]) -> None:
-    """Raise a DataError unless there are lines, and equally many of each."""
+    """Raise a DataError unless there are lines, and equally many of each: sacreBLEU would cut to the shorter side."""
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
         raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: give one of each")
 
 
-def multi_bleu(hypotheses: Sequence[bytes], *references: Sequence[bytes]) -> BLEUScore:
-    """Compute BLEU over tokens as multi-bleu.perl: separated by ASCII white space, no smoothing."""
-    check_counts(hypotheses, references)
-    correct, total = [0] * MAX_ORDER, [0] * MAX_ORDER
-    hypothesis_length = reference_length = 0
-    for hypothesis, *others in zip(hypotheses, *references, strict=True):
-        words, lines = hypothesis.split(), [line.split() for line in others]
-        hypothesis_length += len(words)
-        # The closest length, the shorter one of two; 9999 is where multi-bleu.perl starts looking.
-        reference_length += min([(9999, 9999), *((abs(len(words) - len(line)), len(line)) for line in lines)])[1]
-        allowed = Counter[tuple[bytes, ...]]()
-        for line in lines:
-            allowed |= _ngrams(line)
-        for ngram, count in _ngrams(words).items():
-            total[len(ngram) - 1] += count
-            correct[len(ngram) - 1] += min(count, allowed[ngram])
-    precisions = [hits / (n or 1) for hits, n in zip(correct, total, strict=True)]
-    penalty, score = float(not reference_length), 0.0
-    if hypothesis_length:
-        penalty = math.exp(min(0, 1 - reference_length / hypothesis_length))
-    if all(precisions):
-        score = 100 * (penalty * math.exp(sum(map(math.log, precisions)) / MAX_ORDER))
-    return BLEUScore(score, correct, total, [100 * p for p in precisions], penalty, hypothesis_length, reference_length)
-
-
 def paper_bleu(*texts: Sequence[str], language: str, fold_quotes: bool = False) -> BLEUScore:
     """Score the raw lines of hypotheses and references; `fold_quotes`: as in the reference Google published."""
-    return multi_bleu(*([prepare_line(line, language, fold_quotes=fold_quotes) for line in lines] for lines in texts))
+    check_counts(texts[0], texts[1:])
+    hypotheses, *references = (prepare(lines, language, fold_quotes=fold_quotes) for lines in texts)
+    score: BLEUScore = multi_bleu().corpus_score(hypotheses, references)
+    return score

@@ -18,18 +18,14 @@ _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;"} | {mark: f"\\{mark}" for m
 
 @dataclass(frozen=True)
 class Text:
-    """The lines of an input, and the SHA-256 of its bytes."""
-
     name: str
     lines: list[str]
-    sha256: str
+    sha256: str  # of its bytes
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One line with its texts and sentence scores; `details` is what another metric says of it."""
-
-    line: int
+    line: int  # from 1
     hypothesis: str
     references: list[str]
     bleu: float
@@ -37,7 +33,7 @@ class Segment:
     source: str | None
     baseline: str | None
     baseline_chrf: float | None
-    details: dict[str, Any]
+    details: dict[str, Any]  # what another metric says of it
 
     @property
     def gain(self) -> float:
@@ -65,9 +61,7 @@ def plain(value: Text | Score | Segment) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class Report:
-    """The inputs of a scoring and its results, unrounded, in the order of the JSON."""
-
+class Report:  # the order of the JSON
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     empty: int = 0
@@ -101,8 +95,7 @@ class Report:
         """Return the BLEU of each range of ten words of the reference that occurs."""
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
-            inside = [s for s in self.segments if first <= (len(s.references[0].split()) or 1) <= last]
-            if inside:
+            if inside := [s for s in self.segments if first <= (len(s.references[0].split()) or 1) <= last]:
                 references = map(list, zip(*(segment.references for segment in inside), strict=True))
                 bleu, _ = corpus_bleu([segment.hypothesis for segment in inside], *references)
                 words = f"{first} to {last}" if first < 51 else "over 50"

@@ -1,6 +1,5 @@
 """score: the number that can be compared, what it may be compared with, and a gate for CI."""
 
-import difflib
 import json
 import logging
 import socket
@@ -19,13 +18,12 @@ from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, 
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, score_lines
 from nmt_cli.scoring.report import Report, Segment, Text, plain
 
+DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
 _BLEU, _CHRF = BLEU(effective_order=True), CHRF()  # of sentences
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
-    """What `nmt score` was asked. References come from files, from a named test set or from a prepared corpus."""
-
+class ScoreOptions:  # references come from files, from a named test set or from a prepared corpus
     hypothesis: Path | None = None  # None or "-": standard input
     references: tuple[Path, ...] = ()
     source: Path | None = None
@@ -34,7 +32,7 @@ class ScoreOptions:
     corpus: Path | None = None
     split: str = "test"
     language: str | None = None  # of the hypotheses; default: the corpus's or the language pair's
-    metrics: tuple[str, ...] = ()  # empty: bleu, chrf, and paper-bleu for German and French
+    metrics: tuple[str, ...] = ()  # empty: those of DEFAULTS
     tokenize: str = "13a"
     lowercase: bool = False
     baseline: Path | None = None
@@ -45,16 +43,17 @@ class ScoreOptions:
     format: str = "text"
 
 
-def _text(data: bytes, name: str) -> Text:
-    return Text(name, split_lines(data, name), sha256(data).hexdigest())
-
-
-def _read(path: Path | None) -> Text:
-    if path is not None and str(path) != "-":
-        return _text(path.read_bytes(), str(path))
-    if sys.stdin is None:
+def _read(path: Path | None, lines: list[str] | None = None) -> Text:
+    """Return the text of a file, of standard input, or these lines of a model."""
+    if lines is not None:
+        name, data = "the model's output", "".join(f"{line}\n" for line in lines).encode()
+    elif path is not None and str(path) != "-":
+        name, data = str(path), path.read_bytes()
+    elif sys.stdin is None:
         raise MissingError("standard input is closed. Name a file of hypotheses")
-    return _text(sys.stdin.buffer.read(), "standard input")
+    else:
+        name, data = "standard input", sys.stdin.buffer.read()
+    return Text(name, split_lines(data, name), sha256(data).hexdigest())
 
 
 def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
@@ -62,21 +61,17 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     from sacrebleu.dataset import DATASETS
 
     if name not in DATASETS:
-        near = ", ".join(difflib.get_close_matches(name, DATASETS, 3)) or "wmt14/full"
-        raise UsageError(f"no test set {name[:40]!r}. Did you mean {near}?")
+        raise UsageError(f"no test set {name[:40]!r}, such as wmt14/full. List them: sacrebleu --list")
     dataset: Any = DATASETS[name]
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
-    default = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(60)
+    socket.setdefaulttimeout(60)  # sacreBLEU would wait for ever
     try:
         return Path(dataset.get_source_file(pair)), [Path(file) for file in dataset.get_reference_files(pair)]
     except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
         reason = f"cannot fetch test set {name} {pair} from {dataset.data[0]}: {str(error)[:60]}"
         raise DownloadError(f"{reason}. Run again with a network, or use --reference") from None
-    finally:
-        socket.setdefaulttimeout(default)
 
 
 def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | None]:
@@ -114,8 +109,7 @@ def read_inputs(
 ) -> Report:
     """Return a report without scores; a DataError says that the inputs, as `convert` changed them, do not fit."""
     references, source, language = _references(options)
-    data = None if hypotheses is None else "".join(f"{line}\n" for line in hypotheses).encode()
-    scored = _read(options.hypothesis) if data is None else _text(data, "the model's output")
+    scored = _read(options.hypothesis, hypotheses)
     report = Report(
         language=options.language or language, test_set=options.test_set, hypotheses=scored, references=references,
         source=source, baseline=_read(options.baseline) if options.baseline else None,
@@ -136,8 +130,7 @@ def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Repo
     """Score what the options name, or these hypotheses instead of a file's."""
     report = read_inputs(options, hypotheses)
     language, baseline = report.language or "", report.baseline.lines if report.baseline else None
-    metrics = options.metrics or ("bleu", "chrf", *(["paper-bleu"] if language in ("de", "fr") else []))
-    for metric in dict.fromkeys(metrics):
+    for metric in dict.fromkeys(options.metrics or DEFAULTS.get(language, ("bleu", "chrf"))):
         score, comparison = score_lines(
             metric, report.hypotheses.lines, [text.lines for text in report.references], baseline,
             language=language, tokenize=options.tokenize, lowercase=options.lowercase,
