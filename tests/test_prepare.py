@@ -114,7 +114,7 @@ def test_a_finished_corpus_is_verified_and_left_alone(tmp_path: Path, capsys: py
 
 
 def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "CHUNK", 350)  # the limit is the end of a chunk, and then within one
+    monkeypatch.setattr(readers, "CHUNK", 400)  # the limit is within a chunk, and then the end of one
     out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
     limited = texts.own(tmp_path / "in", PAIRS, limit=700, rows=5000)  # rows are not counted
     with pytest.raises(OutputError, match=r"other inputs \(rows: None -> 5000; limit: None -> 700\)"):
@@ -125,8 +125,8 @@ def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, monkeypatch
     counted = texts.own(tmp_path / "in", PAIRS, rows=1201)
     with pytest.raises(DataError, match=r"1,201 are expected \(local files\)\. Correct the files, or accept"):
         texts.run(counted, out, overwrite=True)
-    limited = counted.model_copy(update={"limit": 701})
-    assert stored(texts.run(limited, out, overwrite=True)) == PAIRS[:701]
+    limited = counted.model_copy(update={"limit": 1200})
+    assert stored(texts.run(limited, out, overwrite=True)) == PAIRS
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -184,6 +184,8 @@ def test_a_file_listed_twice_counts_twice(tmp_path: Path, capsys: pytest.Capture
     out = texts.run(once.model_copy(update=files), tmp_path / "out")
     assert stored(out) == PAIRS * 2
     assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 2 * (1 + 100)
+    limited = once.model_copy(update={**files, "limit": 1301 + 700})
+    assert stored(texts.run(limited, tmp_path / "limited")) == [*PAIRS, *PAIRS[:700]]
     assert "a/train.en is listed 2 times" in capsys.readouterr().err.replace("\n", "")
 
 
@@ -221,6 +223,9 @@ def test_duplicates_are_found_exactly_in_any_number_of_passes(tmp_path: Path, mo
     assert (dropped["pairs"], dropped["percent"], dropped["examples"][0]) == (301, 20.027, list(PAIRS[300]))
     kept = texts.run(texts.own(tmp_path / "in", text, cleaning={"drop_duplicates": False}), tmp_path / "kept")
     assert len(stored(kept)) == len(text)
+    clean = texts.run(texts.own(tmp_path / "in", stored(out)), tmp_path / "clean")
+    hashes = [artefact.sha256(place / "tokenizer.model") for place in (clean, out, kept)]
+    assert hashes[0] == hashes[1] != hashes[2]  # the sample is without duplicates
 
 
 def test_the_sample_is_drawn_at_random_from_all_and_stated_by_its_seed(
