@@ -34,7 +34,7 @@ class Cleaning(Section):  # what `prepare` repairs or drops; pairs that occur in
     max_tokens: int | None = Field(250, ge=1, description="longest side, in subwords; longer pairs are dropped")
     max_ratio: float | None = Field(9.0, ge=1, description="largest ratio of the two lengths in subwords (9: Moses)")
     drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
-    drop_duplicates: bool = Field(True, description="drop repeated pairs")
+    drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
     check_script: bool = Field(True, description="drop pairs with a side mostly in another script than its language's")
 
 

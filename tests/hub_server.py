@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import re
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -38,16 +39,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub, path = self.server, urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
         hub.requests.append(f"{self.command} {path}")
-        for start, answer in (
-            (f"/datasets/{hub.repo}/resolve/", self._file),
-            (f"/api/datasets/{hub.repo}/tree/", self._tree),
-            (f"/api/datasets/{hub.repo}/revision/", self._revision),
-        ):
-            revision, _, name = path.removeprefix(start).partition("/")
-            if path.startswith(start):
-                answer(name) if revision in ("main", hub.commit) else self._missing("RevisionNotFound")
-                return
-        self._missing("RepoNotFound") if path.startswith(("/api", "/datasets")) else self._file(Path(path).name)
+        if not path.startswith(("/api", "/datasets")):
+            self._resolve(Path(path).name)
+        elif not (asked := re.match(f"(/api)?/datasets/{hub.repo}/(resolve|tree|revision)/([^/]+)/?", path)):
+            self._missing("RepoNotFound")
+        elif asked[3] not in ("main", hub.commit):
+            self._missing("RevisionNotFound")
+        else:
+            {"resolve": self._resolve, "tree": self._tree, "revision": self._revision}[asked[2]](path[asked.end() :])
 
     do_HEAD = do_POST = do_GET
 
@@ -75,11 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
             entries.append({**entry, "path": path.relative_to(self.server.folder).as_posix()})
         self._answer(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
 
-    def _file(self, name: str) -> None:
+    def _resolve(self, name: str) -> None:
         hub, is_data = self.server, name.endswith((".parquet", ".gz"))
         if not (hub.folder / name).is_file():
             return self._missing("EntryNotFound")
-        if is_data and hub.busy > 0:
+        if self.command == "GET" and is_data and hub.busy > 0:
             hub.busy -= 1
             return self._answer(503, b"", {})
         data = (hub.folder / name).read_bytes()

@@ -1,4 +1,7 @@
+import dataclasses
 import gzip
+import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,11 @@ def test_text_comes_out_as_it_went_in(tmp_path: Path) -> None:
     assert (about["vocabulary_size"], about["generated"], about["pairs"]) == (400, False, 1200)
     assert about["recipe"]["tokenizer"]["vocabulary_size"] == 400
     assert {source["name"] for source in about["sources"]} == {"train.en", "train.de", "dev.en", "dev.de"}
-    assert report(out)["references"]["dev"]["not_reproduced"] == 1
+    assert about["tokens"] == {"src": len(corpus.src.ids), "tgt": len(corpus.tgt.ids)}
+    assert (report(out)["read"], report(out)["kept"]) == (1200, 1200)
+    ids, lengths = corpus.src.gather(np.array([7, 2]))
+    assert lengths.tolist() == corpus.src.lengths()[[7, 2]].tolist()
+    assert Tokenizer(corpus.tokenizer_file).decode([ids[: lengths[0] - 1].tolist()]) == [PAIRS[7][0]]
     assert sorted(path.name for path in out.parent.iterdir()) == ["own"]  # nothing is left beside it
 
 
@@ -58,16 +65,14 @@ def test_lines_end_at_line_feeds_only() -> None:
         readers.split_lines(b"a\n\n\xff\n", "x")
 
 
-@pytest.mark.parametrize("kind", ["CR", ".gz", "several"])
-def test_every_kind_of_file_gives_the_same_pairs(tmp_path: Path, kind: str) -> None:
-    plain: dict[str, Any] = {"name": "own", "tokenizer": {"vocabulary_size": "400"}, "train_src": [], "train_tgt": []}
-    for name, pairs in (("a", PAIRS[:500]), ("b", PAIRS[500:])) if kind == "several" else (("a", PAIRS),):
-        for side, language in enumerate(("src", "tgt")):
-            data = "\n".join(pair[side] for pair in pairs).encode()  # no line feed at the end
-            path = tmp_path / f"{name}.{language}{kind * (kind == '.gz')}"
-            two_members = gzip.compress(data[:9999]) + gzip.compress(data[9999:])
-            path.write_bytes(two_members if kind == ".gz" else data.replace(b"\n", b"\r\n") if kind == "CR" else data)
-            plain[f"train_{language}"].append(str(path))
+@pytest.mark.parametrize("end", [".CR", ".gz"])
+def test_every_kind_of_file_gives_the_same_pairs(tmp_path: Path, end: str) -> None:
+    plain: dict[str, Any] = {"name": "own", "tokenizer": {"vocabulary_size": "400"}}
+    for side, lines in zip(("src", "tgt"), zip(*PAIRS, strict=True), strict=True):
+        data = "\n".join(lines).encode()  # no line feed at the end
+        two_members = gzip.compress(data[:9999]) + gzip.compress(data[9999:])
+        (tmp_path / (side + end)).write_bytes(two_members if end == ".gz" else data.replace(b"\n", b"\r\n"))
+        plain[f"train_{side}"] = str(tmp_path / (side + end))
     out = texts.run(texts.corpus(plain), tmp_path / "out")
     assert stored(out) == PAIRS
     recorded = {source["name"]: source["sha256"] for source in store.open_corpus(out).manifest["sources"]}
@@ -109,14 +114,20 @@ def test_a_finished_corpus_is_verified_and_left_alone(tmp_path: Path, capsys: py
     assert stored(out) == PAIRS
 
 
-def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path) -> None:
+def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "CHUNK", 400)  # the limit is within a chunk, and then the end of one
     out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
-    limited = texts.own(tmp_path / "in", PAIRS, limit=700)
-    with pytest.raises(OutputError, match=r"other inputs \(limit: None -> 700\)"):
+    limited = texts.own(tmp_path / "in", PAIRS, limit=700, rows=5000)  # rows are not counted
+    with pytest.raises(OutputError, match=r"other inputs \(rows: None -> 5000; limit: None -> 700\)"):
         texts.run(limited, out)
     assert stored(texts.run(limited, out, overwrite=True)) == PAIRS[:700]
     with pytest.raises(OutputError, match=r"train\.en is another file"):
-        texts.run(texts.own(tmp_path / "in", PAIRS[:1000], limit=700), out)
+        texts.run(texts.own(tmp_path / "in", PAIRS[:1000], limit=700, rows=5000), out)
+    counted = texts.own(tmp_path / "in", PAIRS, rows=1201)
+    with pytest.raises(DataError, match=r"1,201 are expected \(local files\)\. Correct the files, or accept"):
+        texts.run(counted, out, overwrite=True)
+    limited = counted.model_copy(update={"limit": 1200})
+    assert stored(texts.run(limited, out, overwrite=True)) == PAIRS
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -136,7 +147,6 @@ def test_dry_run_writes_nothing_and_asks_nobody(tmp_path: Path, capsys: pytest.C
     unknown = {"name": "mine", "train_src": ["no.en"], "train_tgt": ["no.de"]}
     for plain, expected, unknowns in (
         ({"name": "wmt14-en-fr"}, ("7,778 MB", "14,753 MB", "40,836,715", "memory", "datasets/wmt/wmt14", "Arrow"), 0),
-        ({"name": "wmt14-en-fr", "limit": 1000}, ("7,778 MB", "1,000"), 0),
         ({"name": "toy-en-de"}, ("20,000", "generated"), 0),
         ({"name": "hub:owner/some"}, ("datasets/owner/some",), 5),
         (unknown, ("localfiles",), 3),
@@ -150,33 +160,75 @@ def test_dry_run_writes_nothing_and_asks_nobody(tmp_path: Path, capsys: pytest.C
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tokenizer_is_reused_and_its_hash_kept(tmp_path: Path) -> None:
-    model = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "first") / "tokenizer.model"
-    other = texts.own(tmp_path / "other", PAIRS[:300], tokenizer={"file": str(model)})
-    second = texts.run(other, tmp_path / "second")
-    assert (second / "tokenizer.model").read_bytes() == model.read_bytes()
-    recorded = store.open_corpus(second).manifest["sources"]
-    assert artefact.sha256(model) in [source["sha256"] for source in recorded]
+def test_lengths_and_ratios_up_to_the_limit_are_kept_on_both_sides(tmp_path: Path) -> None:
+    text = [*PAIRS, *((" the" * i, " das" * j) for i in range(1, 9) for j in range(1, 9))]
+    none = {"max_tokens": None, "max_ratio": None}
+    corpus = store.open_corpus(texts.run(texts.own(tmp_path / "in", text, cleaning=none), tmp_path / "all"))
+    lengths = list(zip(corpus.src.lengths() - 1, corpus.tgt.lengths() - 1, strict=True))  # without EOS
+    short = [max(pair) <= 7 for pair in lengths]
+    even = [max(pair) <= 2 * min(pair) for pair in lengths]
+    assert {(7, 4), (4, 7), (8, 4), (4, 8), (6, 3), (3, 6), (7, 3), (3, 7)} <= set(lengths)
+    limits = {"max_tokens": 7, "max_ratio": 2}
+    section = texts.own(tmp_path / "in", text, cleaning=limits, tokenizer={"file": str(corpus.tokenizer_file)})
+    out = texts.run(section, tmp_path / "out")
+    expected = [(s.strip(), t.strip()) for (s, t), *both in zip(text, short, even, strict=True) if all(both)]
+    assert stored(out) == expected
+    assert artefact.sha256(out / "tokenizer.model") == artefact.sha256(corpus.tokenizer_file)
+    counts = {reason: entry["pairs"] for reason, entry in report(out)["dropped"].items() if entry["pairs"]}
+    assert counts == {cleaning.TOO_LONG: short.count(False), cleaning.RATIO: sum(short) - len(expected)}
 
 
-def test_lengths_and_ratios_are_judged_in_tokens(tmp_path: Path) -> None:
-    long, lopsided = ("dog " * 80, "hund " * 80), ("the small dog sleeps under the tree", "das")
-    settings = {"max_tokens": 60, "max_ratio": 3}
-    out = texts.run(texts.own(tmp_path / "in", [*PAIRS, long, lopsided], cleaning=settings), tmp_path / "out")
-    dropped = report(out)["dropped"]
-    assert (dropped[cleaning.TOO_LONG]["pairs"], dropped[cleaning.RATIO]["pairs"]) == (1, 1)
-    assert dropped[cleaning.RATIO]["examples"] == [list(lopsided)]
-    assert stored(out) == PAIRS
+def test_a_file_listed_twice_counts_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = texts.own(tmp_path / "a", [*PAIRS[:700], PAIRS[0]])
+    other = texts.own(tmp_path / "b", PAIRS[600:])
+    files = {side: [*getattr(once, side), *getattr(other, side)] * 2 for side in ("train_src", "train_tgt")}
+    out = texts.run(once.model_copy(update=files), tmp_path / "out")
+    assert stored(out) == PAIRS * 2
+    assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 2 * (1 + 100)
+    limited = once.model_copy(update={**files, "limit": 1301 + 700})
+    assert stored(texts.run(limited, tmp_path / "limited")) == [*PAIRS, *PAIRS[:700]]
+    assert "a/train.en is listed 2 times" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_chinese_without_spaces(tmp_path: Path) -> None:
+    words = "这 一只 小 大 老 绿色 房子 树木 狗 鸟 看见 找到 喜欢 睡觉 附近 下面 和 是 跟 那个".split()  # noqa: SIM905
+    text = [
+        ("".join(words[texts.EN.index(word)] for word in src.split()[:-1]) + f"，{src.split()[-1]}。", src)
+        for src, _ in PAIRS
+    ]
+    text[5] = (f"龘{text[5][0]}", text[5][1])
+    raw = [(text[0][0].replace("，", "，\u3000"), text[0][1]), *text[1:], text[-1]]
+    out = texts.run(texts.own(tmp_path / "in", raw, src="zh", tgt="en"), tmp_path / "out")
+    assert stored(out) == [(text[0][0].replace("，", "， "), text[0][1]), *text[1:]]
+    assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 1
+    tokenizer = Tokenizer(out / "tokenizer.model")
+    tokens = [tokenizer.tokens(ids)[-1] for ids in tokenizer.encode(["房子", "看见", "龘"])]
+    assert [token[-2:] for token in tokens] == ["房子", "看见", "8>"]  # a rare character is spelled in bytes
+
+
+def test_the_identity_is_of_all_that_training_reads(tmp_path: Path) -> None:
+    corpus = store.open_corpus(texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out"))
+    files = corpus.manifest["files"]
+    assert len(files) == 6
+    for name in files:
+        other = {"files": {**files, name: {**files[name], "sha256": "another"}}}
+        assert (dataclasses.replace(corpus, manifest=other).identity == corpus.identity) == (name == "cleaning.json")
+    assert [store.id_type(size) for size in (1 << 16, (1 << 16) + 1)] == ["<u2", "<u4"]
 
 
 def test_duplicates_are_found_exactly_in_any_number_of_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 100)
-    text = [*PAIRS[:600], *PAIRS[300:900], (PAIRS[0][0], "anders"), *PAIRS[900:], PAIRS[-1]]
+    half_new = [(PAIRS[0][0], "anders"), ("else", PAIRS[0][1])]
+    text = [*PAIRS[:600], *PAIRS[300:900], *half_new, *PAIRS[900:], PAIRS[-1]]
     out = texts.run(texts.own(tmp_path / "in", text), tmp_path / "out")
-    assert stored(out) == [*PAIRS[:900], (PAIRS[0][0], "anders"), *PAIRS[900:]]
-    assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 301
+    assert stored(out) == [*PAIRS[:900], *half_new, *PAIRS[900:]]
+    dropped = report(out)["dropped"][cleaning.DUPLICATE]
+    assert (dropped["pairs"], dropped["percent"], dropped["examples"][0]) == (301, 20.027, list(PAIRS[300]))
     kept = texts.run(texts.own(tmp_path / "in", text, cleaning={"drop_duplicates": False}), tmp_path / "kept")
     assert len(stored(kept)) == len(text)
+    clean = texts.run(texts.own(tmp_path / "in", stored(out)), tmp_path / "clean")
+    hashes = [artefact.sha256(place / "tokenizer.model") for place in (clean, out, kept)]
+    assert hashes[0] == hashes[1] != hashes[2]  # the sample is without duplicates
 
 
 def test_the_sample_is_drawn_at_random_from_all_and_stated_by_its_seed(
@@ -205,42 +257,42 @@ def test_shifted_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert len(report(out)["warnings"]) == 1
 
 
-def test_a_few_lines_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = [*PAIRS[:700], ("a b", b"\xff\xfe"), *PAIRS[700:]]
+def test_lines_that_are_not_utf8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(readers, "CHUNK", 500)
+    text = [*PAIRS[:700], *[("a b", b"\xff\xfe")] * 12, *PAIRS[700:1188]]  # 1 % are still accepted
     out = texts.run(texts.own(tmp_path / "in", text), tmp_path / "out")
-    assert "1 lines are not UTF-8, the first is line 701" in capsys.readouterr().err
-    assert report(out)["dropped"][cleaning.NOT_UTF8]["pairs"] == 1
-    assert stored(out) == PAIRS
+    assert "12 lines are not UTF-8, the first is line 701" in capsys.readouterr().err
+    assert report(out)["dropped"][cleaning.NOT_UTF8]["pairs"] == 12
+    assert stored(out) == PAIRS[:1188]
     with pytest.raises(DataError, match="line 701"):
         texts.run(texts.own(tmp_path / "in", text), tmp_path / "strict", strict=True)
-    section = texts.own(tmp_path / "in", [(src, tgt.encode("latin-1")) for src, tgt in PAIRS])
-    with pytest.raises(DataError, match=r"lines are not UTF-8, the first is line \d+.*Latin-1"):
-        texts.run(section, tmp_path / "latin")
+    with pytest.raises(DataError, match=r"12 lines are not UTF-8, the first is line 701 of 1,199.*Latin-1"):
+        texts.run(texts.own(tmp_path / "in", text[:-1]), tmp_path / "more")
 
 
-def test_a_line_of_100_megabytes(tmp_path: Path) -> None:
-    texts.own(tmp_path / "in", [*PAIRS[:600], (b"x" * 100_000_000, "kurz"), *PAIRS[600:]])
-    code = (
-        "import re, sys, texts\nfrom pathlib import Path\n"
-        "files = {'train_src': [sys.argv[1] + '/train.en'], 'train_tgt': [sys.argv[1] + '/train.de']}\n"
-        "texts.run(texts.corpus({'name': 'own', **files, 'tokenizer': {'vocabulary_size': 400}}), Path(sys.argv[2]))\n"
-        "print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
-    )
-    done = texts.python("-c", code, tmp_path / "in", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 512 * 1024
-    assert report(tmp_path / "out")["dropped"][cleaning.LONG_LINE]["pairs"] == 1
-    assert stored(tmp_path / "out") == PAIRS
+def test_lines_over_a_megabyte_are_never_held(tmp_path: Path) -> None:
+    longest = b"x" * readers.MAX_LINE_BYTES
+    text = [(b"a", b"b"), (longest, b"c"), (longest + b"x", b"d"), (b"x" * 50_000_000, b"e"), (longest, b"g")]
+    section = texts.own(tmp_path / "in", text)
+    os.truncate(section.train_src[0], Path(section.train_src[0]).stat().st_size - 1)  # no line feed at the end
+    tracemalloc.start()
+    [chunk] = readers.read_pairs(section.train_src[0], section.train_tgt[0], 0)
+    assert tracemalloc.get_traced_memory()[1] < 10 * readers.MAX_LINE_BYTES
+    tracemalloc.stop()
+    assert chunk.src == [b"a", longest, None, None, longest]
+    assert chunk.tgt == [tgt for _, tgt in text]
 
 
-def test_dev_inside_train(tmp_path: Path) -> None:
-    more = {
-        "dev_src": str(texts.write(tmp_path / "dev.en", (src for src, _ in PAIRS[10:20]))),
-        "dev_tgt": str(texts.write(tmp_path / "dev.de", (tgt for _, tgt in PAIRS[10:20]))),
-    }
+def test_dev_and_test_inside_train(tmp_path: Path) -> None:
+    more = {}
+    for split, pairs in (("dev", PAIRS[10:20]), ("test", PAIRS[30:33])):
+        for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
+            more[f"{split}_{side}"] = str(texts.write(tmp_path / f"{split}.{side}", lines))
     out = texts.run(texts.own(tmp_path / "in", PAIRS, **more), tmp_path / "out")
-    assert report(out)["dropped"][cleaning.HELD_OUT]["pairs"] == 10
-    assert stored(out) == [*PAIRS[:10], *PAIRS[20:]]
+    assert report(out)["dropped"][cleaning.HELD_OUT]["pairs"] == 13
+    assert stored(out) == [*PAIRS[:10], *PAIRS[20:30], *PAIRS[33:]]
 
 
 @pytest.mark.parametrize("lines", [["", " ", "\t"], ["same", "same"]])

@@ -13,28 +13,13 @@ from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError
 
 
 @pytest.mark.parametrize(
-    ("plain", "message"),
-    [
-        ({"name": "multi30k-en-da"}, "Did you mean multi30k-en-de"),
-        ({"name": "nothing-like-it"}, "Named corpora"),
-        ({"name": "hub:../../etc"}, "hub:OWNER/NAME"),
-        ({"name": "toy-en-de", "train_src": ["a"], "train_tgt": ["b"]}, "another corpus.name"),
-        ({"name": "own", "train_src": ["a"], "train_tgt": ["b"], "dev_src": "c"}, "c has no other side"),
-    ],
-)
-def test_contradictions_are_usage_errors(plain: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        sources.family(texts.corpus(plain))
-
-
-@pytest.mark.parametrize(
     ("name", "typed", "chosen"),
     [
         (None, {}, {"name": "toy-en-de", "src": "en", "tgt": "de"}),
         ("multi30k-de-en", {"limit": 5}, {"name": "multi30k-de-en", "src": "de", "limit": 5}),
         ("hub:a/b@v1", {"src": ["en"], "tgt": ["cs"]}, {"name": "hub:a/b@v1", "src": "en", "tgt": "cs"}),
         (None, {"src": ["a/news.en.gz"], "tgt": ["b.txt"]}, {"name": "out", "src": "en", "tgt": "tgt"}),
-        (None, {"src": ["x.fr.txt"], "tgt": ["x.de"], "tokenizer": Path("m")}, {"src": "fr", "tgt": "de"}),
+        (None, {"src": ["x.fr.txt"], "tgt": ["x.zh-CN"], "tokenizer": Path("m")}, {"src": "fr", "tgt": "zh"}),
     ],
 )
 def test_what_is_typed_chooses_the_corpus(
@@ -50,13 +35,18 @@ def test_what_is_typed_chooses_the_corpus(
     ("name", "typed", "message"),
     [
         ("hub:a/b", {}, "needs its languages"),
-        (None, {"src": ["a"]}, "both sides"),
+        ("hub:../../etc", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
+        ("multi30k-en-da", {}, "Known: .*multi30k-en-de"),
         ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "brings its own text"),
+        (None, {"src": ["a"]}, "both sides"),
+        (None, {"src": ["a"], "tgt": ["b"], "name": "toy-en-de"}, "another corpus.name"),
+        (None, {"src": ["a"], "tgt": ["b"], "dev_src": "c"}, "c has no other side"),
+        (None, {"src": ["a"], "tgt": ["b"], "test_tgt": "d"}, "d has no other side"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(name: str | None, typed: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        sources.choose(name, typed, None, [])
+        sources.family(sources.choose(name, typed, None, []))
 
 
 # Multi30k: six small files, downloaded one by one.
@@ -136,6 +126,7 @@ def test_a_download_is_tried_three_times(
 
 
 def test_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PAUSES", ())
     (tmp_path / "val.en.gz").write_bytes(b"another")
     with hub_server.serving("x", tmp_path) as hub:
         monkeypatch.setattr(sources, "MULTI30K_URL", hub.url)
@@ -217,10 +208,11 @@ def test_wmt14_from_the_hub_at_its_pinned_commit_and_again_offline(corpora: Path
         (served / "de-en" / file.name).symlink_to(file)
     rows = ["--set", "corpus.rows=13071"]
     with hub_server.serving("wmt/wmt14", served, sources.WMT14_REVISION) as hub:
-        hub.cut = 1
+        hub.cut = hub.busy = 1
         done = hub_prepare(hub, tmp_path, "wmt14-en-de", *rows)
-        assert (done.returncode, hub.cut) == (0, 0), done.stderr
-        assert sum(r.startswith("GET") and r.endswith(".parquet") for r in hub.requests) == 5  # one of them twice
+        assert (done.returncode, hub.cut, hub.busy) == (0, 0, 0), done.stderr
+        assert hub.url not in done.stderr  # its client tells nobody what it tries again
+        assert sum(r.startswith("GET") and r.endswith(".parquet") for r in hub.requests) == 6  # two of them in vain
         assert not any("/main/" in request for request in hub.requests)
     first = store.open_corpus(tmp_path / "out", content=True)
     assert (len(first.lines("dev")[0]), len(first.lines("test")[0])) == (3000, 3003)
@@ -232,6 +224,9 @@ def test_wmt14_from_the_hub_at_its_pinned_commit_and_again_offline(corpora: Path
     done = hub_prepare(hub, tmp_path, "wmt14-en-de", HF_HUB_OFFLINE="1")
     assert done.returncode == 65
     assert "13,071 pairs, 4,508,785 are expected" in done.stderr
+    done = hub_prepare(hub, tmp_path, "hub:some/texts", "--src", "en", "--tgt", "de", HF_HUB_OFFLINE="1")
+    assert (done.returncode, done.stderr.strip().count("\n")) == (69, 0), done.stderr
+    assert "and pass --mirror DIR" in done.stderr
 
 
 def test_a_data_set_of_columns_streamed_to_its_limit(tmp_path: Path) -> None:
@@ -247,19 +242,10 @@ def test_a_data_set_of_columns_streamed_to_its_limit(tmp_path: Path) -> None:
         done = hub_prepare(hub, tmp_path, f"hub:some/texts@{hub_server.COMMIT}", *words, "--dry-run")
         assert "unknown" in done.stderr
         assert not hub.requests
-        done = hub_prepare(hub, tmp_path, "hub:some/texts@0000000", *words)
-        assert (done.returncode, "Revision" in done.stderr) == (65, True), done.stderr
-
-
-def test_errors_of_the_hub_say_what_to_do() -> None:
-    import datasets
-
-    section = texts.corpus(SECTION)
-    for raised, error, message in (
-        (ConnectionError("no route"), DownloadError, "de-en into DIR/de-en and pass --mirror DIR"),
-        (datasets.exceptions.DatasetNotFoundError("no such thing"), DataError, "no such thing"),
-        (ValueError("BuilderConfig 'x' not found.\nAvailable: ['y']"), DataError, r"Available: \['y'\]"),
-        (OSError(28, "No space left"), OSError, "No space left"),
-    ):
-        with pytest.raises(error, match=message), sources._hub_errors(section):
-            raise raised
+        for name, config, message in (
+            ("hub:some/texts@0000000", "de-en", "Revision"),
+            ("hub:some/others", "de-en", "doesn't exist"),
+            ("hub:some/texts", "fr-en", "Available: ['de-en']"),
+        ):
+            done = hub_prepare(hub, tmp_path, name, "--config", config, *words[2:])
+            assert (done.returncode, message in done.stderr) == (65, True), done.stderr

@@ -34,6 +34,15 @@ def test_what_was_never_seen_is_spelled_in_bytes(file: Path) -> None:
     assert [list(array) for array in tokenizer.encode_arrays(["Ω 東京 ☃"])] == ids
 
 
+@pytest.mark.parametrize("language", ["de", "zh", "ja-JP"])
+def test_every_character_is_a_token_except_rare_ones_of_chinese_and_japanese(tmp_path: Path, language: str) -> None:
+    (tmp_path / "model").write_bytes(train([*LINES, "東"], 400, ("en", language)))
+    tokenizer = Tokenizer(tmp_path / "model")
+    tokens = tokenizer.tokens(tokenizer.encode(["東"])[0])
+    assert tokens[-1] == ("東" if language == "de" else "<0xB1>")
+    assert all(char in tokenizer.tokens(list(range(400))) for char in "".join(LINES).replace(" ", "▁"))
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁")))
 def test_normalised_text_comes_back_exactly(file: Path, text: str) -> None:
     line = normalise(text)

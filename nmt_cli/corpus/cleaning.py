@@ -20,17 +20,9 @@ SCRIPT, HELD_OUT, DUPLICATE = "wrong script", "in dev or test", "duplicate pair"
 TOO_LONG, RATIO = "too many tokens", "length ratio"
 # The last three need the whole corpus or tokens, and are noticed by later stages.
 DROPPED = (LONG_LINE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT, DUPLICATE, TOO_LONG, RATIO)
-SOURCE_HELD_OUT = "source alone in dev or test (kept)"
 SHIFTED = "sides shifted"
 EXAMPLES = 3
 
-_REPAIRS = {
-    "byte-order mark": re.compile("\ufeff"),
-    "carriage return at the end": re.compile("\r$"),
-    "control character inside": re.compile("[\x00-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff](?!$)"),
-    "Unicode line separator": re.compile("[\x85\u2028\u2029]"),
-    "Unicode space": re.compile("[\xa0\u1680\u2000-\u200b\u202f\u205f\u3000]"),
-}
 # Only entities with their semicolon: html.unescape alone also rewrites "&copy" in "?a=1&copy=2".
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
@@ -44,18 +36,18 @@ _SCRIPTS = {
 _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for language in languages.split()}
 
 
-def pair_hash(src: str, tgt: str) -> bytes:
+def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
     """Return 16 bytes that stand for a pair: two of 40 million pairs share them with a chance of 1 in 10^23."""
-    return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16).digest()
+    salt = repetition.to_bytes(8, "little")  # in a file that is listed again the pair is no duplicate; 0: no salt
+    return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
 @dataclass
 class CleaningStats:
-    """How often each repair and each reason occurred, with the first examples of each."""
+    """How often each reason to drop a pair occurred, with the first examples of each."""
 
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    repaired: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # of signs of a wrong file, from 1
 
@@ -71,7 +63,6 @@ class CleaningStats:
             self.first_line.setdefault(what, self.read + line)
         self.read += other.read
         self.dropped += other.dropped
-        self.repaired += other.repaired
         for reason, new in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *new][:EXAMPLES]
 
@@ -85,18 +76,10 @@ class CleaningStats:
         return lines
 
 
-def repair(line: str, settings: recipe.Cleaning, stats: CleaningStats) -> str:
-    """Return a line unescaped (if wanted) and normalised, and count what was done to it."""
+def repair(line: str, settings: recipe.Cleaning) -> str:
+    """Return a line unescaped (if wanted) and normalised."""
     if settings.unescape and "&" in line:  # once: "&amp;lt;" becomes "&lt;"
-        plain = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
-        stats.repaired["HTML entity"] += plain != line
-        line = plain
-    if line.isprintable() and line.isascii():
-        return " ".join(line.split())
-    if not line.isprintable():
-        for kind, pattern in _REPAIRS.items():
-            stats.repaired[kind] += bool(pattern.search(line))
-    stats.repaired["NFC"] += not unicodedata.is_normalized("NFC", line)
+        line = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
     return normalise(line)
 
 
@@ -117,18 +100,17 @@ def foreign(line: str, language: str) -> bool:
 
 
 def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: recipe.Cleaning) -> frozenset[bytes]:
-    """Return the hashes of the pairs of dev and test, cleaned like training text, and of each source without target."""
-    clean = [tuple(repair(side, settings, CleaningStats()) for side in pair) for pair in pairs]
-    return frozenset(pair_hash(src, text) for src, tgt in clean for text in (tgt, ""))
+    """Return the hashes of the pairs of dev and test, cleaned like training text."""
+    return frozenset(pair_hash(repair(src, settings), repair(tgt, settings)) for src, tgt in pairs)
 
 
 def clean_chunk(
     corpus: recipe.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
     """Return the lines of both sides and the hashes of the pairs that remain, and what happened to the others."""
-    stats, hashes = CleaningStats(len(chunk[0])), list[bytes]()
+    stats, hashes = CleaningStats(len(chunk.src)), list[bytes]()
     sides: tuple[list[str], list[str]] = ([], [])
-    for number, raw in enumerate(zip(*chunk, strict=True), 1):
+    for number, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True), 1):
         if raw[0] is None or raw[1] is None:
             stats.drop(LONG_LINE, *("(too long)" if line is None else "" for line in raw))
             continue
@@ -138,7 +120,7 @@ def clean_chunk(
             stats.drop(NOT_UTF8, *(line[:200].decode(errors="backslashreplace") for line in (raw[0], raw[1])))
             stats.first_line.setdefault(NOT_UTF8, number)
             continue
-        src, tgt = repair(src, corpus.cleaning, stats), repair(tgt, corpus.cleaning, stats)
+        src, tgt = repair(src, corpus.cleaning), repair(tgt, corpus.cleaning)
         pair = pair_hash(src, tgt)
         if not src or not tgt:
             stats.drop(EMPTY, src, tgt)
@@ -149,11 +131,9 @@ def clean_chunk(
         elif pair in held_out:
             stats.drop(HELD_OUT, src, tgt)
         else:
-            if held_out and pair_hash(src, "") in held_out:
-                stats.drop(SOURCE_HELD_OUT, src, tgt)
             sides[0].append(src)
             sides[1].append(tgt)
-            hashes.append(pair)
+            hashes.append(pair_hash(src, tgt, chunk.repetition))
     if shifted(*sides):
         stats.first_line[SHIFTED] = 1
     src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,11 @@ from typing import Any
 from nmt_cli import artefact, console, recipe
 from nmt_cli.corpus import cleaning, sources, stages, store
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.corpus.tokenizer import Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
 BYTES_PER_PAIR = 250  # of news text, both sides
-Sentences = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,9 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     if reused:
         Tokenizer(reused)
         text.files.append(reused)
+    for (src, _), times in Counter(zip(corpus.train_src, corpus.train_tgt, strict=True)).items():
+        if times > 1:
+            console.say(f"{src} is listed {times} times: its pairs are repeated, and that is no reason to drop them")
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
 
@@ -111,7 +114,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             artefact.write_file(model, data)
             tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
-    pairs = stats.read - sum(stats.dropped[reason] for reason in cleaning.DROPPED)
+    pairs = stats.read - stats.dropped.total()
     if not pairs:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
         raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
@@ -119,8 +122,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     for split, sentences in held_out.items():
         for side, lines in zip(("src", "tgt"), zip(*sentences, strict=True), strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
-    tokenizer = Tokenizer(model)
-    report = {"read": stats.read, "kept": pairs, "warnings": warnings, **_report(stats, tokenizer, held_out)}
+    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats)}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = {
         "name": corpus.name,
@@ -130,11 +132,11 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         "recipe": recipe.to_plain(corpus),
         "origin": text.origin,
         "sources": [
-            {"name": f.name, "bytes": f.stat().st_size, "sha256": text.hashes.get(f) or artefact.sha256(f)}
-            for f in text.files
+            {"name": file.name, "bytes": file.stat().st_size, "sha256": artefact.sha256(file)}
+            for file in dict.fromkeys(text.files)
         ],
         "pairs": pairs,
-        "vocabulary_size": tokenizer.vocabulary_size,
+        "vocabulary_size": Tokenizer(model).vocabulary_size,
         "tokens": tokens,
     }
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
@@ -146,12 +148,12 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
 def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:
     """Yield the first `limit` pairs of a split, or all after which their number is checked."""
     rows, expected = 0, text.splits[split].rows
-    for src, tgt in text.splits[split].chunks:
-        if limit and rows + len(src) >= limit:
-            yield src[: limit - rows], tgt[: limit - rows]
+    for chunk in text.splits[split].chunks:
+        if limit and rows + len(chunk.src) >= limit:
+            yield Chunk(chunk.src[: limit - rows], chunk.tgt[: limit - rows], chunk.repetition)
             return
-        yield src, tgt
-        rows += len(src)
+        yield chunk
+        rows += len(chunk.src)
     if expected not in (None, rows):
         message = f"{split} has {rows:,} pairs, {expected:,} are expected ({text.origin})"
         if text.advice is not None:
@@ -160,10 +162,10 @@ def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterato
         console.warn(f"{message}: this is an excerpt or another edition, and results will differ")
 
 
-def _held_out(text: sources.Text, split: str) -> Sentences:
+def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
     """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
-    pairs: Sentences = []
-    for raw in (raw for chunk in _chunks(text, split) for raw in zip(*chunk, strict=True)):
+    pairs = list[tuple[str, str]]()
+    for raw in (raw for chunk in _chunks(text, split) for raw in zip(chunk.src, chunk.tgt, strict=True)):
         try:
             lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
             src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
@@ -176,28 +178,18 @@ def _held_out(text: sources.Text, split: str) -> Sentences:
     return pairs
 
 
-def _report(
-    stats: cleaning.CleaningStats, tokenizer: Tokenizer, held_out: dict[str, Sentences]
-) -> dict[str, dict[str, Any]]:
-    """Print as a table and return what cleaning did, and what of the references the tokenizer cannot reproduce."""
-    reasons, rows, references = {}, [], {}
-    for reason in (*cleaning.DROPPED, cleaning.SOURCE_HELD_OUT):
+def _report(stats: cleaning.CleaningStats) -> dict[str, dict[str, Any]]:
+    """Print as a table and return why pairs were dropped."""
+    reasons, rows = {}, []
+    for reason in cleaning.DROPPED:
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
         percent = round(count * (100 / stats.read), 3)
         reasons[reason] = {"pairs": count, "percent": percent, "examples": examples}
         if count:
             rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
-    repaired = dict(sorted(stats.repaired.items()))
-    rows += [(f"repaired: {kind}", f"{count:,} lines", "", "") for kind, count in repaired.items()]
-    for split, sentences in held_out.items():
-        lines = [tgt for _, tgt in sentences]
-        again = tokenizer.decode(tokenizer.encode([normalise(line) for line in lines]))
-        wrong = [line for line, copy in zip(lines, again, strict=True) if line != copy]
-        references[split] = {"lines": len(lines), "not_reproduced": len(wrong), "examples": wrong[: cleaning.EXAMPLES]}
-        rows.append((f"{split} lines not reproduced", f"{len(wrong):,} lines", f"of {len(lines):,}", ""))
-    console.table(f"cleaning: {stats.read:,} pairs read", ("what", "count", "share", "example"), rows)
-    noted = {cleaning.SOURCE_HELD_OUT: reasons.pop(cleaning.SOURCE_HELD_OUT)}
-    return {"noted": noted, "dropped": reasons, "repaired_lines": repaired, "references": references}
+    if rows:
+        console.table(f"cleaning: {stats.read:,} pairs read", ("what", "count", "share", "example"), rows)
+    return reasons
 
 
 def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:

@@ -1,15 +1,16 @@
 """Where the text of a corpus comes from: generated, Multi30k's files, data sets of the hub, or the user's files."""
 
 import contextlib
-import difflib
+import functools
 import http.client
+import logging
 import os
 import re
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -58,7 +59,6 @@ class Text:
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # those on this machine that hold it
     advice: str | None = None  # what to do where a split has another number of rows; None: that is worth a warning
-    hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of the files that were read to the end
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
@@ -81,8 +81,8 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         base = {"name": name or "toy-en-de"}
     else:
         base = {"name": out.name if out else "mine", "train_src": src, "train_tgt": tgt}
-        for side, files in (("src", src), ("tgt", tgt)):  # a language code ends the name: news.de, news.de.gz
-            code = re.search(r"\.([A-Za-z]{2,3})$", re.sub(r"(\.gz|\.txt)+$", "", files[0]))
+        for side, files in (("src", src), ("tgt", tgt)):  # a language code ends the name: news.de.gz, news.zh-CN
+            code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", re.sub(r"(\.gz|\.txt)+$", "", files[0]))
             base[side] = code[1] if code else side
     plain: dict[str, Any] = {"corpus": {**base, **values}}
     for override in overrides:
@@ -104,17 +104,13 @@ def family(corpus: recipe.Corpus) -> str:
     if name.startswith("hub:") and not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
         raise UsageError(f"corpus {name[:60]}: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
     if not named:
-        near = difflib.get_close_matches(name, recipe.NAMED_CORPORA, 1, 0.5)
-        advice = f"Did you mean {near[0]}?" if near else f"Named corpora: {', '.join(recipe.NAMED_CORPORA)}."
-        raise UsageError(f"unknown corpus {name[:60]!r}. {advice} There is also hub:OWNER/NAME, or give your own files")
+        known = ", ".join(recipe.NAMED_CORPORA)
+        raise UsageError(f"unknown corpus {name[:60]!r}. Known: {known}; also hub:OWNER/NAME, or give your own files")
     return "hub" if name.startswith(("hub:", "wmt14-")) else name.split("-")[0]
 
 
 def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
-    """Return the text of a corpus after downloading it to `downloads` (of the hub: to its client's own cache).
-
-    `mirror` holds the files of a named corpus or hub data set in their original layout; `work` is for temporary files.
-    """
+    """Return the text of a corpus, from `mirror` or downloaded to `downloads` (of the hub: to its client's cache)."""
     kind = family(corpus)
     if mirror is not None and not mirror.is_dir():
         raise MissingError(f"no directory {mirror} (--mirror)")
@@ -123,10 +119,10 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     if kind == "toy":
         from nmt_cli.corpus.toy import read_splits
 
-        sides = {split: pairs[::-1] if corpus.src == "de" else pairs for split, pairs in read_splits().items()}
+        sides = {split: Chunk(*pairs[1::-1]) if corpus.src == "de" else pairs for split, pairs in read_splits().items()}
         return Text(origin(corpus, mirror), {split: Split(split, [pairs]) for split, pairs in sides.items()})
     if kind == "own":
-        advice: str | None = "Correct the files or corpus.rows"
+        advice: str | None = "Correct the files"
         pairs = {"train": list(zip(corpus.train_src, corpus.train_tgt, strict=True))}
         for split, src, tgt in (("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)):
             if src and tgt:
@@ -141,7 +137,7 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         fetch(file, mirror)
     rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
     for split, names in pairs.items():
-        chunks = chain.from_iterable([read_pairs(*sides, text.hashes) for sides in names])
+        chunks = chain.from_iterable([read_pairs(*sides, names[:i].count(sides)) for i, sides in enumerate(names)])
         text.splits[split] = Split(", ".join(chain(*names)), chunks, rows.get(split))
     return text
 
@@ -169,21 +165,25 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, in
     return SIZES.get(str(named), (None, None, corpus.rows))
 
 
+def _retried(download: Callable[[], Any]) -> Any:
+    """Call `download`, and again after each of PAUSES while the server or the connection fails."""
+    for pause in PAUSES:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return download()
+        time.sleep(pause)
+    return download()
+
+
 def fetch(file: Path, mirror: Path | None) -> None:
     """Download a file of Multi30k unless it is there, and compare it with its pin."""
     url, pin = f"{MULTI30K_URL}/{file.name}", MULTI30K_PINS.get(file.name)
     if not file.is_file():
         if mirror:
             raise MissingError(f"{mirror} has no {file.name}. Fetch {url} and put it there")
-        for pause in (*PAUSES, None):
-            try:
-                with urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310 - a constant of this module
-                    data = response.read()
-                break
-            except (OSError, http.client.HTTPException) as error:  # also where the connection is cut
-                if pause is None or getattr(error, "code", 500) in (401, 403, 404, 410):
-                    raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
-                time.sleep(pause)
+        try:
+            data = _retried(lambda: urllib.request.urlopen(url, timeout=30).read())  # noqa: S310 - a constant above
+        except (OSError, http.client.HTTPException) as error:
+            raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
         artefact.make_directory(file.parent)
         artefact.replace_file(file, data)
     if pin not in (None, artefact.sha256(file)):
@@ -203,7 +203,8 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
     """Yield the package `datasets`; turn what it and the libraries below it raise into errors that say what to do."""
     import datasets
 
-    datasets.logging.set_verbosity_error()
+    for library in ("datasets", "huggingface_hub"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
@@ -257,7 +258,8 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
             if corpus.limit and not Path(builder.cache_dir).exists():
                 data = builder.as_streaming_dataset()
             else:
-                builder.download_and_prepare(verification_mode="no_checks")  # rows are counted when they are read
+                # Rows are counted when they are read.
+                _retried(functools.partial(builder.download_and_prepare, verification_mode="no_checks"))
                 data = builder.as_dataset()
     text = Text(place, {}, [Path(file) for names in files.values() for file in names], advice)
     rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}
@@ -282,4 +284,4 @@ def _hub_chunks(corpus: recipe.Corpus, data: Any) -> Iterator[Chunk]:
                     raise ValueError(f"no text in {language!r} among its columns {', '.join(flat.column_names)}")
                 lines = [line or b"" for line in flat.column(column).cast("binary").to_pylist()]
                 sides.append([None if len(line) > MAX_LINE_BYTES else line for line in lines])
-            yield sides[0], sides[1]
+            yield Chunk(sides[0], sides[1])

@@ -52,16 +52,13 @@ def _follow_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-class Pool:
+class Pool(contextlib.AbstractContextManager["Pool"]):
     """Worker processes, started when they are first needed. Leaving the block on an error kills them."""
 
     def __init__(self, workers: int) -> None:
         self.workers, self._others = workers, set(multiprocessing.active_children())
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
         self._executor = ProcessPoolExecutor(workers, context, _follow_parent, (os.getpid(),))
-
-    def __enter__(self) -> "Pool":
-        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error:
@@ -100,8 +97,7 @@ def clean(
     directory: Path, chunks: Iterable[Chunk], corpus: recipe.Corpus, held_out: frozenset[bytes], pool: Pool
 ) -> tuple[Repeated, CleaningStats]:
     """Write the cleaned pairs as the files src and tgt of `directory`; return which are repeated and what was done."""
-    stats = CleaningStats()
-    total = corpus.limit or corpus.rows
+    stats, total = CleaningStats(), corpus.limit or corpus.rows
     with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
         files = [stack.enter_context((directory / name).open("wb")) for name in ("src", "tgt", "hashes")]
         for *data, counts in pool.map(functools.partial(clean_chunk, corpus, held_out), chunks):
@@ -144,8 +140,9 @@ def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
             yield tgt[i]
 
 
-def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus) -> bytes:
-    return tokenizer.train(_sample(directory, repeated, corpus.seed), corpus.tokenizer.vocabulary_size)
+def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus, collect: Callable[..., Any] = iter) -> bytes:
+    lines = collect(_sample(directory, repeated, corpus.seed))
+    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, (corpus.src, corpus.tgt))
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, pool: Pool) -> bytes:
@@ -153,7 +150,7 @@ def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, 
     # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
     if len(repeated) > LONG_TRAINING:
         return pool.submit(_train, directory, repeated, corpus).result()
-    return tokenizer.train(list(_sample(directory, repeated, corpus.seed)), corpus.tokenizer.vocabulary_size)
+    return _train(directory, repeated, corpus, list)
 
 
 _load = functools.lru_cache(1)(tokenizer.Tokenizer)

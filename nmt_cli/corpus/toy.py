@@ -21,7 +21,7 @@ def read_splits() -> dict[str, Chunk]:
     splits: dict[str, Chunk] = {}
     for split, size in SIZES.items():
         lines = [next(pairs).split(b"\t") for _ in range(size)]
-        splits[split] = [en for en, _ in lines], [de for _, de in lines]
+        splits[split] = Chunk([en for en, _ in lines], [de for _, de in lines])
     return splits
 
 
