@@ -132,7 +132,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         "recipe": recipe.to_plain(corpus),
         "origin": text.origin,
         "sources": [
-            {"name": file.name, "bytes": file.stat().st_size, "sha256": artefact.sha256(file)}
+            {"name": file.name, "bytes": file.stat().st_size, "sha256": text.hashes.get(file) or artefact.sha256(file)}
             for file in dict.fromkeys(text.files)
         ],
         "pairs": pairs,

@@ -1,11 +1,13 @@
 """The user's text files, plain or gzip, as lines that end at line feeds and nowhere else."""
 
 import gzip
+import hashlib
+import io
 import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nmt_cli.errors import DataError, MissingError
 
@@ -36,14 +38,29 @@ def read_lines(path: Path) -> list[str]:
     return split_lines(path.read_bytes(), str(path)) if path.exists() else []
 
 
-def _lines(path: Path) -> Iterator[bytes | None]:
+class _HashedFile(io.FileIO):
+    """A file whose SHA-256 is computed while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.sha256 = hashlib.sha256()
+
+    def readinto(self, buffer: Any) -> int | None:
+        size = super().readinto(buffer)
+        self.sha256.update(memoryview(buffer)[: size or 0])
+        return size
+
+
+def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
     """Yield every line without its line feed; None for one over the limit, which is never held in memory."""
     if not path.is_file():
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
     if path.name.removesuffix(".gz").endswith(_OTHER_FORMATS):
         raise DataError(f"{path}: convert it to plain text or .gz, one file a side (trees need corpus.format=trees)")
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with _HashedFile(path) as raw:
+            packed = io.BufferedReader(raw)
+            file = io.BufferedReader(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
             start = file.peek(4)
             kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
             if kind:
@@ -53,17 +70,18 @@ def _lines(path: Path) -> Iterator[bytes | None]:
                 yield line.removesuffix(b"\n") if whole else None
                 while not whole and line and not line.endswith(b"\n"):
                     line = file.readline(MAX_LINE_BYTES)
+            hashes[path] = raw.sha256.hexdigest()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is truncated or corrupt: {error}. Copy it again") from None
 
 
-def read_pairs(src: str, tgt: str, repetition: int) -> Iterator[Chunk]:
-    """Yield the pairs of two parallel files, some thousands at a time."""
-    sides = _lines(Path(src)), _lines(Path(tgt))
+def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield the pairs of two parallel files, some thousands at a time; then store the SHA-256 of both in `hashes`."""
+    sides = _lines(Path(src), hashes), _lines(Path(tgt), hashes)
     while True:
         chunk = Chunk(list(islice(sides[0], CHUNK)), list(islice(sides[1], CHUNK)), repetition)
         if len(chunk.src) != len(chunk.tgt):
-            counts = [sum(1 for _ in _lines(Path(name))) for name in (src, tgt)]
+            counts = [sum(1 for _ in _lines(Path(name), hashes)) for name in (src, tgt)]
             lines = f"{src} has {counts[0]:,} lines, {tgt} has {counts[1]:,}"
             raise DataError(f"{lines}: they are not parallel. Compare them at their origin")
         if not chunk.src:

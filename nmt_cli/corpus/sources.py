@@ -59,6 +59,7 @@ class Text:
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # those on this machine that hold it
     advice: str | None = None  # what to do where a split has another number of rows; None: that is worth a warning
+    hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of the files that were read to the end
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
@@ -137,7 +138,9 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         fetch(file, mirror)
     rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
     for split, names in pairs.items():
-        chunks = chain.from_iterable([read_pairs(*sides, names[:i].count(sides)) for i, sides in enumerate(names)])
+        chunks = chain.from_iterable(
+            [read_pairs(*sides, names[:i].count(sides), text.hashes) for i, sides in enumerate(names)]
+        )
         text.splits[split] = Split(", ".join(chain(*names)), chunks, rows.get(split))
     return text
 
