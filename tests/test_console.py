@@ -49,6 +49,16 @@ def test_nothing_from_outside_can_steer_the_terminal(capsys: Captured) -> None:
     assert "[red]not markup[/red]" in err
 
 
+def test_a_table_in_a_file_keeps_its_lines_whole(capsys: Captured) -> None:
+    long = "disk while preparing, in " + "a-long-name/" * 8
+    console.table("[T]: " + "words " * 20, ["", "here"], [[long, "1,000 MB"], ["x", 2]])
+    console.table("N", ["", ""], [["no", "heading"]])
+    lines = [line.strip() for line in capsys.readouterr().err.split("\n") if line.strip(" ─")]
+    assert lines[0] == "[T]: " + "words " * 19 + "words"
+    assert lines[2] == f"{long}   1,000 MB"
+    assert [line.split() for line in lines[1:2] + lines[3:]] == [["here"], ["x", "2"], ["N"], ["no", "heading"]]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli import recipe
+from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, MissingError, UsageError
 from nmt_cli.recipe import Recipe, differences, from_plain, load, load_stored, to_plain, to_yaml
+from nmt_cli.training import checkpoints
 
 Read = typing.Callable[..., Recipe]
 
@@ -94,7 +96,8 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("training: {warmup: 10}", "unknown key 'training.warmup'; did you mean 'training.warmup_steps'?"),
         ("modle: {}", "unknown key 'modle'; did you mean 'model'?"),
         ("max_ratio: 3", "unknown key 'max_ratio'; did you mean 'corpus.cleaning.max_ratio'?"),
-        ("qqq: 1", "unknown key 'qqq'; there are name, corpus, model,"),
+        ("qqq: 1\nmodel: {norm: x}\ntraining: {steps: 0}", "model.norm must be 'post' or 'pre', not 'x'; training.st"),
+        ("qqq: 1", "mine.yaml: unknown key 'qqq'; there are name, corpus, model,"),
         # valid alone, wrong together
         ("training: {keep_checkpoints: 3}\naveraging: {last: 5}", "averaging.last is larger"),
         ("model: {d_model: 63}", "model.d_model must be even"),
@@ -120,12 +123,6 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
 )
 def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str, message: str) -> None:
     assert message in complaint(read, text)
-
-
-def test_all_errors_are_reported_together(read: Read) -> None:
-    message = complaint(read, "modle: {}\ntraining: {steps: x, warmup: 1}\nmodel: {norm: none-such}")
-    for part in ("modle", "training.steps", "training.warmup", "model.norm", "mine.yaml"):
-        assert part in message
 
 
 @settings(max_examples=100, deadline=None)
@@ -187,7 +184,8 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     toy = read("").corpus
     assert (toy.name, toy.src, toy.tgt, toy.tokenizer.vocabulary_size) == ("toy-en-de", "en", "de", 1000)
     own = read("corpus: {name: mine, src: fi, tgt: sv}").corpus
-    assert (own.tokenizer.vocabulary_size, own.cleaning.max_ratio, own.rows) == (8000, 9.0, None)
+    assert (own.tokenizer.vocabulary_size, own.cleaning, own.rows) == (8000, wmt14.cleaning, None)
+    assert wmt14.cleaning.max_ratio == 9.0, "a smaller ratio drops short sentences"
     assert recipe.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
 
 
@@ -242,6 +240,22 @@ def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: s
     path.write_text("model: [")
     with pytest.raises(DataError, match="not valid YAML"):
         load_stored(path)
+
+
+def test_which_settings_a_begun_run_may_change_and_what_makes_a_corpus_another() -> None:
+    free = {key for key in recipe._keys(to_plain(Recipe())) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
+    for section, names in {
+        "training": "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
+        "memory_tokens",
+        "corpus": "train_src train_tgt dev_src dev_tgt test_src test_tgt tokenizer.file",  # their hashes are compared
+        "model": "",
+    }.items():
+        assert {key for key in free if key.startswith(section)} == {f"{section}.{name}" for name in names.split()}
+    files = {"train.src.ids": {"sha256": "1"}, "dev.src": {"sha256": "2"}, "cleaning.json": {"sha256": "3"}}
+    identity = Corpus(Path(), {"files": files}, None, None).identity
+    for name in files:
+        other = Corpus(Path(), {"files": {**files, name: {"sha256": "4"}}}, None, None).identity
+        assert (other == identity) == (name == "cleaning.json")
 
 
 def test_differences_between_two_recipes(read: Read) -> None:
