@@ -289,7 +289,6 @@ def load_stored(path: Path) -> Recipe:
 
 
 def to_plain(section: Section) -> dict[str, Any]:
-    """Return a recipe (or a section) as nested dicts of plain values, every setting named."""
     return section.model_dump()
 
 

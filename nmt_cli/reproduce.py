@@ -73,8 +73,8 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
             translations = translator.translate(sources, **recipe.to_plain(decoding))
             hypotheses[split] = [translation.text for translation in translations]
             artefact.replace_file(run.directory / f"{split}.hyp", "\n".join([*hypotheses[split], ""]).encode())
-    stamp = {"made_by": translations_id(run.model, decoding)}
-    artefact.replace_file(run.directory / TRANSLATIONS, artefact.json_bytes(stamp))
+    stamp = artefact.json_bytes({"made_by": translations_id(run.model, decoding)})
+    artefact.replace_file(run.directory / TRANSLATIONS, stamp)
     return hypotheses
 
 

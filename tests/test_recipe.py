@@ -198,22 +198,14 @@ def test_every_named_corpus_goes_both_ways() -> None:
         assert from_plain({"corpus": {"name": other}}, other).corpus == swapped
 
 
-texts = st.sampled_from(["no", "yes", "1e3", "0o17", "12:30", "2026-01-01", "'", '"', "#", "a: b", "é", "- x"])
-texts |= st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
-texts = texts.filter(lambda text: text.strip().lower() not in ("null", "none", "~", ""))
-
-
-@settings(max_examples=60, deadline=None)
-@given(texts, st.floats(0, 1e6, allow_nan=False), st.lists(texts, max_size=3), st.none() | st.floats(1, 1e3))
-def test_what_is_written_reads_back_the_same(
-    tmp_path_factory: pytest.TempPathFactory, word: str, rate: float, files: list[str], ratio: float | None
-) -> None:
+@pytest.mark.parametrize("word", ["no", "1e3", "12:30", "2026-01-01", "'", '"', "#", "a: b", "é\u2028", "- x", " x "])
+@pytest.mark.parametrize(("rate", "ratio"), [(0.1 + 0.2, None), (1e-300, 9.000000000000002)])
+def test_what_is_written_reads_back_the_same(tmp_path: Path, word: str, rate: float, ratio: float | None) -> None:
     first = Recipe(name="n")
-    first.corpus.name, first.corpus.src = "mine", word
-    first.corpus.train_src = first.corpus.train_tgt = files
-    first.corpus.cleaning.max_ratio = ratio
+    first.corpus.name, first.corpus.src, first.corpus.cleaning.max_ratio = "mine", word, ratio
+    first.corpus.train_src = first.corpus.train_tgt = [word, "x"] if ratio else []
     first.training.rate_factor = rate
-    path = tmp_path_factory.getbasetemp() / "resolved.yaml"
+    path = tmp_path / "resolved.yaml"
     path.write_bytes(to_yaml(first))
     assert load(path) == from_plain(to_plain(first), "here") == first
 
