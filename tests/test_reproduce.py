@@ -124,31 +124,34 @@ def test_the_papers_bleu_stands_beside_the_score_with_quotes_as_in_its_reference
     assert float(test[0][2]) < 90
 
 
-def test_goes_on_where_something_is_missing(played: Place, tiny_recipe_file: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(played.run, run)
-    before = (run / "test.hyp").read_bytes()
-    (run / "test.hyp").unlink()
-    shutil.rmtree(run / "model")
-    shutil.rmtree(run / "checkpoints" / "step-0000030")
-    assert Place(played.data, run).play(recipe.load(tiny_recipe_file)) == 0
-    assert (run / "test.hyp").read_bytes() == before  # trained, averaged and translated again, to the same bits
-
-
-@pytest.mark.parametrize("change", ["averaging.last=2", "decoding.extra_length=1"])
-def test_translations_of_another_model_or_search_are_made_anew(
-    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured, change: str
+def test_a_run_made_longer_goes_on_and_its_translations_are_made_anew(
+    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    shutil.copytree(played.run, tmp_path / "run")
+    place = Place(played.data, tmp_path / "run")
+    assert place.play(recipe.load(tiny_recipe_file, ["training.steps=10"])) == 0
+    assert "training ended early: 1 checkpoints are averaged, not 3" in capsys.readouterr().err
+    assert place.play(recipe.load(tiny_recipe_file)) == 0
+    assert artefact.verify(place.run / "model", "model")["steps"] == [10, 20, 30]
+    assert (place.run / "test.hyp").read_bytes() == (played.run / "test.hyp").read_bytes()
+
+
+def test_translations_of_another_search_are_made_anew(
+    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    place, settings = Place(played.data, tmp_path / "run"), recipe.load(tiny_recipe_file, ["decoding.extra_length=1"])
+    shutil.copytree(played.run, place.run)
     for times in (2, 0):
-        capsys.readouterr()
-        assert Place(played.data, tmp_path / "run").play(recipe.load(tiny_recipe_file, [change])) == 0
+        assert place.play(settings) == 0
         assert capsys.readouterr().err.count("4/5 translate") == times
+    assert (place.run / "test.hyp").stat().st_size < (played.run / "test.hyp").stat().st_size
 
 
 def test_the_command_writes_the_report_after_it(played: Place, tiny_recipe_file: Path, capsys: Captured) -> None:
     page = played.run / "report.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "reproduce", lambda *_: 143)
+        assert cli.reproduce(tiny_recipe_file, data=played.data, run=played.run) == 143
     assert not page.exists()
-    cli.reproduce(tiny_recipe_file, data=played.data, run=played.run, workers=1)
+    assert cli.reproduce(tiny_recipe_file, data=played.data, run=played.run, workers=1) == 0
     assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000
