@@ -45,6 +45,7 @@ def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
     assert (training.label_smoothing, empty.model.dropout, empty.averaging.last) == (0.1, 0.1, 5)
     assert (empty.decoding.beam, empty.decoding.alpha, empty.decoding.extra_length) == (4, 0.6, 50)
     assert (empty.name, read("name: base-en-de").name) == ("mine", "base-en-de")
+    assert read("model: {d_model: 66}").model.d_model == 66
     assert read("model:\ntraining:\n") == empty  # a section whose settings are all commented out
 
 
@@ -105,6 +106,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("expect: {bleu: 30}", "two numbers"),
         ("expect: {pairs: [30, 20]}", "expect.pairs and expect.bleu must be two numbers"),
         ("expect: {dev_steps: [600, 300]}", "dev_steps must rise"),
+        ("expect: {dev_steps: [300, 300]}", "dev_steps must rise"),
         ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
         # YAML that is no recipe
         (
