@@ -27,8 +27,6 @@ def _command() -> int:
 def _exit_code(work: Callable[[], int | None]) -> int:
     try:
         return work() or 0
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
     except BrokenPipeError:
         return BROKEN_PIPE
     except KeyboardInterrupt:

@@ -58,7 +58,6 @@ def sync(path: Path) -> None:
 
 
 def free_megabytes(path: Path) -> int:
-    """Return the free megabytes of the file system that holds `path` or its nearest existing parent."""
     return shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free // 1_000_000
 
 
@@ -73,17 +72,9 @@ def make_directory(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a new file and force it to the disk."""
     with path.open("xb") as file:
         file.write(data)
     sync(path)
-
-
-def open_to_others(path: Path) -> None:
-    """Give a file the mode that a new one has: safetensors writes 0600 whatever the umask."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
 
 
 def beside(path: Path, before: str, after: str = "") -> Path:
@@ -164,7 +155,7 @@ def staged(target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool 
         yield stage
         files = {}
         for path in sorted(p for p in stage.rglob("*") if p.is_file()):
-            open_to_others(path)
+            path.chmod(stage.stat().st_mode & 0o666)  # as the umask says: safetensors writes 0600 whatever it is
             sync(path)
             files[path.relative_to(stage).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         manifest = {"format": FORMAT_VERSION, "kind": kind, "nmt": __version__, "files": files, **entries}

@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 import nmt_cli
-from nmt_cli import console
+from nmt_cli import artefact, console
 from nmt_cli.errors import MissingError, UsageError
 
 app = typer.Typer(
@@ -27,10 +27,10 @@ def run() -> int:
     try:
         return int(app(prog_name="nmt", standalone_mode=False) or 0)
     except TyperException as error:
-        message, command = error.format_message().rstrip("."), " ".join(["nmt", *sys.argv[1:2]])
+        message = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's words in Typer's
         if not message:  # nmt alone: the help is printed already
             return UsageError.exit_code
-        raise UsageError(f"{message}. See: {command} --help") from None
+        raise UsageError(f"{message}. See: {' '.join(['nmt', *sys.argv[1:2]])} --help") from None
 
 
 def _option(text: str, *names: str, default: str | None = None, panel: str | None = None, **other: Any) -> Any:
@@ -60,7 +60,7 @@ Workers = Annotated[int | None, _number("Processes", default="one per core", min
 Quantization = Literal["float32", "bfloat16", "int8"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
-Quiet = Annotated[bool, _option("No progress and no log lines", "--quiet", "-q")]
+Quiet = Annotated[bool, _option("No progress and no log lines", "--quiet", "-q", callback=console.set_quiet)]
 
 METRICS = (
     "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first one gates. Default: bleu, chrf, "
@@ -104,7 +104,6 @@ def prepare(
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
 
-    console.set_quiet(quiet)
     files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
     what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
     settings = choose(corpus, what, out, set_ or [])
@@ -128,15 +127,12 @@ def train(
     """
     from nmt_cli.recipe import load
 
-    console.set_quiet(quiet)
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     if dry_run:
         from nmt_cli.training.estimate import dry_run as estimate
 
         return estimate(settings, data)
-    from nmt_cli import artefact
-
     if not artefact.present(data):  # said before torch is imported
         raise MissingError(f"no prepared corpus in {data}. Run: nmt prepare {data.name}")
     from nmt_cli.training import train as command
@@ -151,8 +147,6 @@ def average_checkpoints(
     out: Annotated[Path | None, _directory("The model", default="RUN/model")] = None,
 ) -> None:
     """Average a run's last checkpoints."""
-    if not (run / "recipe.yaml").exists():  # said before torch is imported
-        raise MissingError(f"no run in {run}. Train one: nmt train RECIPE")
     from nmt_cli.training.average import average
 
     model, steps = average(run, last, out)
@@ -188,7 +182,6 @@ def translate(
 
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
-    console.set_quiet(quiet)
     options = {**locals(), "input": input or file, "split": None if split == "auto" else False}
     names = ("temperature", "top_k", "top_p", "seed")
     draws = {name: value for name in names if (value := options.pop(name)) is not None}
@@ -218,14 +211,15 @@ def reproduce(
     """
     from nmt_cli.recipe import load
 
-    console.set_quiet(quiet)
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     from nmt_cli import reproduce as command
+    from nmt_cli.corpus.prepare import PrepareOptions
     from nmt_cli.parsing import score as parsing
 
-    options = command.ReproduceOptions(data, run, mirror, workers, dry_run, _as_text(settings.corpus, data))
-    code = command.reproduce(settings, options, parsing.rows if settings.corpus.format == "trees" else None)
+    rows = parsing.rows if settings.corpus.format == "trees" else None
+    options = PrepareOptions(mirror, workers, dry_run=dry_run)
+    code = command.reproduce(settings, _as_text(settings.corpus, data), data, run, options, rows)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
         report(run, data=data)
     return code

@@ -36,12 +36,14 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     from rich.markup import escape
     from rich.table import Table
 
-    grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=any(columns))
     for i, column in enumerate(columns):
         grid.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(escape(printable(cell, 1000)) for cell in row))
-    Console(stderr=True, highlight=False, soft_wrap=True).print(grid)
+    screen = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)  # a file wraps nothing
+    screen.print(escape(printable(title)), style="bold")
+    screen.print(grid)
 
 
 def duration(seconds: float) -> str:

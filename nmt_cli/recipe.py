@@ -142,14 +142,12 @@ class Recipe(Section):  # all settings of one run
 
 
 # Defaults of the named corpora: what their recipes and `nmt prepare NAME` share; a recipe's own values win over them.
-# 1.5 is what WMT data has been filtered with since fairseq's recipe; short captions would not survive it.
-_WMT14 = {"src": "en", "cleaning": {"max_ratio": 1.5}}
 _MULTI30K = {"src": "en", "tokenizer": {"vocabulary_size": 8000}, "rows": 29_000}
 _37K, _32K = {"vocabulary_size": 37_000}, {"vocabulary_size": 32_000}
 NAMED_CORPORA: dict[str, dict[str, Any]] = {
     "toy-en-de": {"src": "en", "tgt": "de", "tokenizer": {"vocabulary_size": 1000}},
-    "wmt14-en-de": {**_WMT14, "tgt": "de", "config": "de-en", "rows": 4_508_785, "tokenizer": _37K},
-    "wmt14-en-fr": {**_WMT14, "tgt": "fr", "config": "fr-en", "rows": 40_836_715, "tokenizer": _32K},
+    "wmt14-en-de": {"src": "en", "tgt": "de", "config": "de-en", "rows": 4_508_785, "tokenizer": _37K},
+    "wmt14-en-fr": {"src": "en", "tgt": "fr", "config": "fr-en", "rows": 40_836_715, "tokenizer": _32K},
     **{f"multi30k-en-{tgt}": {**_MULTI30K, "tgt": tgt} for tgt in ("de", "fr", "cs")},
 }
 for _name, _values in list(NAMED_CORPORA.items()):
@@ -291,7 +289,6 @@ def load_stored(path: Path) -> Recipe:
 
 
 def to_plain(section: Section) -> dict[str, Any]:
-    """Return a recipe (or a section) as nested dicts of plain values, every setting named."""
     return section.model_dump()
 
 

@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from nmt_cli import artefact, recipe
@@ -15,63 +15,50 @@ from nmt_cli.corpus.toy import pronoun_accuracy
 from nmt_cli.errors import MissingError
 from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
 from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
+from nmt_cli.training import checkpoints
+from nmt_cli.training.average import average
+from nmt_cli.training.estimate import dry_run
 from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_id
+from nmt_cli.training.train import TrainOptions, train
+from nmt_cli.translation.translator import Translator
 
 # Makes the table of scores, lines of [what, expected, obtained], and a signature of how they were computed.
 Rows = Callable[[recipe.Recipe, Corpus, dict[str, list[str]]], tuple[list[list[str]], str]]
 
 
-@dataclass(frozen=True)
-class ReproduceOptions:
-    """As those of the command; `corpus` is prepared instead of the recipe's."""
-
-    data: Path
-    run: Path
-    mirror: Path | None = None
-    workers: int | None = None
-    dry_run: bool = False
-    corpus: recipe.Corpus | None = None
-
-
-def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | None = None) -> int:
-    """Play a recipe from raw text to its scores; under `accelerate launch` all train, the first does the rest."""
-    from nmt_cli.training import checkpoints
-    from nmt_cli.training.average import average
-    from nmt_cli.training.train import TrainOptions, train
-
+def reproduce(
+    settings: recipe.Recipe, text: recipe.Corpus, data: Path, run: Path, options: PrepareOptions, rows: Rows | None
+) -> int:
+    """Play a recipe from the raw `text` to its scores; under `accelerate launch` all train, the first does the rest."""
     start = time.monotonic()
     main = os.environ.get("RANK", "0") == "0"
-    corpus, exists = options.corpus or settings.corpus, artefact.present(options.data)
-    by_user = exists and corpus.name not in recipe.NAMED_CORPORA and not corpus.train_src
-    if main and not by_user and not (exists and options.dry_run):
-        say(f"1/5 prepare {options.data}")
-        prepare(corpus, options.data, PrepareOptions(options.mirror, options.workers, dry_run=options.dry_run))
+    exists, name = artefact.present(data), str(text.name)
+    by_user = exists and not (text.train_src or name in recipe.NAMED_CORPORA or name.startswith("hub:"))
+    if main and not by_user:  # what exists is compared with the settings, by a dry run too
+        say(f"1/5 prepare {data}")
+        prepare(text, data, replace(options, dry_run=options.dry_run and not exists))
     if options.dry_run:
-        from nmt_cli.training.estimate import dry_run
-
-        return dry_run(settings, options.data)
-    while not artefact.present(options.data):
+        return dry_run(settings, data)
+    while not artefact.present(data):
         time.sleep(1)  # the launcher ends this process if the first one fails
-    say(f"2/5 train {options.run}")
-    code = train(settings, TrainOptions(options.data, options.run))
+    say(f"2/5 train {run}")
+    code = train(settings, TrainOptions(data, run))
     if code or not main:
         return code
-    saved = checkpoints.regular(checkpoints.steps_in(options.run), settings.training.checkpoint_every)
+    saved = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
     if len(saved) < settings.averaging.last:
         warn(f"training ended early: {len(saved)} checkpoints are averaged, not {settings.averaging.last}")
     if last := min(settings.averaging.last, len(saved)):
-        model, steps = average(options.run, last, None)
+        model, steps = average(run, last, None)
         say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
-    run = read_run(options.run, options.data)
-    _score(run, _translate(run), rows or _bleu_rows)
+    files = read_run(run, data)
+    _score(files, _translate(files), rows)
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
 
 
 def _translate(run: RunFiles) -> dict[str, list[str]]:
     """Return the translations of dev and test, from disk where this very model made them."""
-    from nmt_cli.translation.translator import Translator
-
     if run.model is None or run.corpus is None:
         raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")
     hypotheses = {split: lines for split in ("dev", "test") if (lines := run.translations(split)) is not None}
@@ -86,15 +73,15 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
             translations = translator.translate(sources, **recipe.to_plain(decoding))
             hypotheses[split] = [translation.text for translation in translations]
             artefact.replace_file(run.directory / f"{split}.hyp", "\n".join([*hypotheses[split], ""]).encode())
-    stamp = {"made_by": translations_id(run.model, decoding)}
-    artefact.replace_file(run.directory / TRANSLATIONS, artefact.json_bytes(stamp))
+    stamp = artefact.json_bytes({"made_by": translations_id(run.model, decoding)})
+    artefact.replace_file(run.directory / TRANSLATIONS, stamp)
     return hypotheses
 
 
-def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows) -> None:
+def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows | None) -> None:
     settings, corpus, expect = run.settings, run.corpus, run.settings.expect
     assert corpus
-    lines, signature = rows(settings, corpus, hypotheses)
+    lines, signature = rows(settings, corpus, hypotheses) if rows else _bleu_rows(run, corpus, hypotheses)
     if run.validations:
         step, perplexity = run.validations[-1]["step"], run.validations[-1]["dev_perplexity"]
         known = {step: f"{figure:g}" for step, figure in zip(expect.dev_steps, expect.dev_perplexity, strict=False)}
@@ -107,10 +94,8 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows) -> None:
         say(f"  source      {source}\n  reference   {reference}\n  translation {translation}\n")
 
 
-def _bleu_rows(
-    settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]
-) -> tuple[list[list[str]], str]:
-    expect, language, generated = settings.expect, settings.corpus.tgt, corpus.manifest.get("generated")
+def _bleu_rows(run: RunFiles, corpus: Corpus, hypotheses: dict[str, list[str]]) -> tuple[list[list[str]], str]:
+    settings, expect, generated = run.settings.corpus, run.settings.expect, corpus.manifest.get("generated")
     rows, signature = [], ""
     for split, band, paper in (("dev", [], expect.paper_dev_bleu), ("test", expect.bleu, expect.paper_bleu)):
         lines, references = hypotheses[split], corpus.lines(split)[1]
@@ -119,14 +104,16 @@ def _bleu_rows(
         bleu, signature = corpus_bleu(lines, references)
         rows.append([f"{split} BLEU (sacreBLEU)", f"{band[0]:g} to {band[1]:g}" if band else "", f"{bleu:.2f}"])
         if band and bleu < band[0]:
-            warn(f"test BLEU {bleu:.2f} is less than {band[0]:g}, the least expected. nmt doctor RUN says why")
-        if language in LANGUAGES and not generated:
-            title, score = f"{split} BLEU as in the paper", paper_bleu(lines, references, language=language).score
-            expected = f"{paper:g} (the paper)" if paper else ""
-            rows.append([f"{title} (tokenised, compounds split)", expected, f"{score:.2f}"])
+            least = f"{band[0]:g}, the least expected"
+            warn(f"test BLEU {bleu:.2f} is less than {least}. nmt doctor {run.directory} says why")
+        if settings.tgt in LANGUAGES and not generated:
+            for quotes in ("kept", "in ASCII"):  # in ASCII as in the reference the paper was scored with
+                score = paper_bleu(lines, references, language=settings.tgt, fold_quotes=quotes != "kept").score
+                published = f"{paper:g} (the paper)" if paper and quotes != "kept" else ""
+                rows.append([f"{split} BLEU as in the paper, quotes {quotes}", published, f"{score:.2f}"])
         if split == "test":
             rows.append(["test chrF2", "", f"{corpus_chrf(lines, references)[0]:.2f}"])
-            if generated and settings.corpus.src == "en":
+            if generated and settings.src == "en":
                 right, total = pronoun_accuracy(corpus.lines(split)[0], lines, references)
                 rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
     return rows, f"sacreBLEU {signature}"

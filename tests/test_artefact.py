@@ -7,8 +7,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nmt_cli import __version__, artefact
 from nmt_cli.artefact import MANIFEST, digest, locked, read_json, replace_file, staged, verify, write_file
@@ -92,27 +90,16 @@ def test_files_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
         assert stat.S_IMODE((tmp_path / "x" / name).stat().st_mode) == mode
 
 
-@settings(max_examples=25, deadline=None)
-@given(place=st.integers(0, 255), flip=st.integers(1, 255))
-def test_a_single_changed_byte_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: int, flip: int) -> None:
-    target = tmp_path_factory.mktemp("flip") / "thing"
-    make(target, 1)
-    data = bytearray(range(256))
-    data[place] ^= flip
-    (target / "a.bin").write_bytes(data)
-    with pytest.raises(DataError, match=r"a\.bin is damaged"):
-        verify(target, "thing")
-    verify(target, "thing", content=False)  # sizes alone do not show it
-
-
 @pytest.mark.parametrize("content", [True, False])
-def test_missing_short_and_long_files_are_noticed(made: Path, content: bool) -> None:
-    file = made / "a.bin"
-    data = file.read_bytes()
-    for other in (data[:-1], data + b"x", b"", None):
+def test_changed_missing_short_and_long_files_are_noticed(made: Path, content: bool) -> None:
+    file, data = made / "a.bin", bytes(range(256))
+    changed = [b"\1" + data[1:], data[:-1] + b"\xfe"]
+    for other in (data[:-1], data + b"x", b"", None, *(changed if content else [])):
         file.unlink() if other is None else file.write_bytes(other)
         with pytest.raises(DataError, match=r"a\.bin is damaged"):
             verify(made, "thing", content=content)
+    file.write_bytes(changed[0])
+    verify(made, "thing", content=False)  # sizes alone do not show it
 
 
 def test_a_manifest_of_something_else_or_none(made: Path) -> None:
@@ -138,26 +125,26 @@ def test_digests_ignore_order() -> None:
     assert digest(value) == digest(dict(reversed(value.items()))) != digest({**value, "one more": 1})
 
 
-def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "best.json"
     replace_file(path, b"old")
     with path.open("rb") as reader:
         replace_file(path, b"new")
         assert reader.read() == b"old", "who reads has one or the other, never a mixture"
-
-    def full(_handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        replace_file(path, b"newer")
-    assert path.read_bytes() == b"new"
     with pytest.raises(OutputError, match="is a directory"):
         replace_file(tmp_path, b"")
     assert names(tmp_path) == ["best.json"]
 
 
-def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
+def test_only_what_dead_processes_left_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.kill
+
+    def kill(process: int, number: int) -> None:
+        if process == 1:  # as it is to all but root
+            raise PermissionError
+        real(process, number)
+
+    monkeypatch.setattr(os, "kill", kill)
     child = FORK.Process(target=str)
     child.start()
     child.join()
@@ -182,11 +169,13 @@ def test_a_directory_has_one_holder_until_it_ends(tmp_path: Path, killed: bool) 
             ready.set()
             release.wait(60)
 
+    with locked(tmp_path / "run", "the run"):
+        pass  # an earlier holder, who is not named later
     holder = FORK.Process(target=hold)
     holder.start()
     try:
         assert ready.wait(30)
-        with pytest.raises(BusyError, match=f"the run .*run is in use by host .*, process {holder.pid}, since"):
+        with pytest.raises(BusyError, match=rf"the run .*run is in use by host \S+, process {holder.pid}, since"):
             with locked(tmp_path / "run", "the run"):
                 pytest.fail("two holders")
     finally:

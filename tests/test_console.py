@@ -49,11 +49,21 @@ def test_nothing_from_outside_can_steer_the_terminal(capsys: Captured) -> None:
     assert "[red]not markup[/red]" in err
 
 
+def test_a_table_in_a_file_keeps_its_lines_whole(capsys: Captured) -> None:
+    long = "disk while preparing, in " + "a-long-name/" * 8
+    console.table("[b]: " + "words " * 20, ["", "here"], [[long, "1,000 MB"], ["x", 2]])
+    console.table("N", ["", ""], [["no", "heading"]])
+    lines = [line.strip() for line in capsys.readouterr().err[:-1].split("\n") if "─" not in line]
+    assert lines[0] == "[b]: " + "words " * 19 + "words"
+    assert lines[2] == f"{long}   1,000 MB"
+    assert [line.split() for line in lines[1:2] + lines[3:]] == [["here"], ["x", "2"], ["N"], ["no", "heading"]]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
         *((-3, "0 s"), (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min")),
-        *((7800, "2 h 10 min"), (86_399, "23 h 59 min"), (273_600, "3 d 4 h")),
+        *((7800, "2 h 10 min"), (86_399, "23 h 59 min"), (86_400, "1 d 0 h"), (273_600, "3 d 4 h")),
     ],
 )
 def test_durations_as_people_write_them(seconds: float, text: str) -> None:

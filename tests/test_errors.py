@@ -53,3 +53,4 @@ def test_printable_text_is_one_short_line_without_controls(text: str) -> None:
     assert line.isprintable()
     if text.isprintable() and len(text) <= 50:
         assert line == text
+    assert printable("x" * 50, 50) == "x" * 50

@@ -1,13 +1,11 @@
 """What a recipe expects is compared with what comes: early, once, and only where something is known."""
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from conftest import Lab
 
-from nmt_cli.recipe import Expect, Recipe
-from nmt_cli.training.train import TrainOptions, train
+from nmt_cli.recipe import Expect
 from nmt_cli.training.validation import off_the_curve
 
 CURVE = Expect(dev_steps=[300, 600], dev_perplexity=[60.0, 20.0], dev_bleu=[7.0, 22.0])
@@ -39,23 +37,18 @@ def warnings_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().err.split("\n") if line.startswith("nmt: warning:")]
 
 
-def test_training_says_once_that_it_is_off(
-    tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_says_once_that_it_is_off(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["training.validate_every=10", "expect.dev_steps=[5]", "expect.dev_perplexity=[2]"]
-    run = tmp_path / "run"
-    assert train(tiny_recipe(*changes, "expect.pairs=[600,900]"), TrainOptions(numbers_corpus, run)) == 0
+    assert lab.train(*changes, "expect.pairs=[501,900]") == 0
     pairs, curve = warnings_of(capsys)
-    assert "600 to 900 training pairs" in pairs
+    assert "501 to 900 training pairs" in pairs
     assert "has 500" in pairs
     assert "step 10 is off the curve" in curve
     assert "expected 2.00 at step 5" in curve
-    assert f"nmt doctor {run}" in curve
+    assert f"nmt doctor {lab.run}" in curve
 
 
-def test_training_as_expected_warns_of_nothing(
-    tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_as_expected_warns_of_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     changes = ["expect.dev_steps=[15]", "expect.dev_perplexity=[400]", "expect.dev_bleu=[0]", "expect.pairs=[500,500]"]
-    assert train(tiny_recipe(*changes), TrainOptions(numbers_corpus, tmp_path / "run")) == 0
+    assert lab.train(*changes) == 0
     assert warnings_of(capsys) == []

@@ -8,8 +8,9 @@ import texts
 
 from nmt_cli import recipe
 from nmt_cli.corpus import store
+from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing import score, trees
-from nmt_cli.reproduce import ReproduceOptions, reproduce
+from nmt_cli.reproduce import reproduce
 from nmt_cli.scoring.score import ScoreOptions, print_report
 
 pytestmark = pytest.mark.timeout(600)  # half a minute of one core, and several when the machine is busy
@@ -33,8 +34,7 @@ def play(place: Path) -> int:
     """Reproduce the recipe as the command does."""
     settings = recipe.load(place / "small.yaml")
     text = trees.linearise(settings.corpus, place / "text")
-    options = ReproduceOptions(place / "data", place / "run", workers=1, corpus=text)
-    return reproduce(settings, options, score.rows)
+    return reproduce(settings, text, place / "data", place / "run", PrepareOptions(workers=1), score.rows)
 
 
 @pytest.fixture(scope="module")

@@ -1,97 +1,157 @@
 """A recipe played from raw text to the score: every command once, nothing twice, and what the files say is true."""
 
+import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
 from nmt_cli import artefact, cli, recipe
+from nmt_cli import reproduce as module
+from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.reproduce import ReproduceOptions, reproduce
+from nmt_cli.errors import OutputError
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics
+from nmt_cli.training.run import RunFiles
 
-Played = tuple[recipe.Recipe, ReproduceOptions]
+Captured = pytest.CaptureFixture[str]
+
+
+class Place(NamedTuple):
+    """Where a recipe is played."""
+
+    data: Path
+    run: Path
+
+    def play(self, settings: recipe.Recipe, *, dry_run: bool = False) -> int:
+        options = PrepareOptions(workers=1, dry_run=dry_run)
+        return module.reproduce(settings, settings.corpus, self.data, self.run, options, None)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt_cli.training.estimate.MEASURED_SECONDS", 0.1)
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path) -> Played:
-    """A tiny recipe reproduced once."""
+def played(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path) -> Place:
+    """The tiny recipe reproduced once. Do not change it: it is shared."""
     directory = tmp_path_factory.mktemp("reproduced")
-    settings = recipe.load(tiny_recipe_file)
-    options = ReproduceOptions(directory / "data" / "numbers", directory / "runs" / "tiny", workers=1)
-    assert reproduce(settings, options) == 0
-    return settings, options
+    place = Place(directory / "data" / "numbers", directory / "runs" / "tiny")
+    assert place.play(recipe.load(tiny_recipe_file)) == 0
+    return place
 
 
 def test_a_dry_run_says_what_it_takes_before_anything_is_prepared(
-    tiny_recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    monkeypatch.setattr("nmt_cli.training.estimate.MEASURED_SECONDS", 0.1)
-    settings, options = recipe.load(tiny_recipe_file), ReproduceOptions(tmp_path / "d", tmp_path / "r", dry_run=True)
-    assert reproduce(settings, options) == 0
+    assert Place(tmp_path / "d", tmp_path / "r").play(recipe.load(tiny_recipe_file), dry_run=True) == 0
     said = capsys.readouterr()
     assert said.out == ""
     assert all(fact in said.err for fact in ("download", "disk", "8 x P100", "3.5 d", "time to the end"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_stage_leaves_its_artefact_and_again_nothing_is_done(
-    played: Played, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("name", ["numbers", "hub:owner/numbers", "toy-en-de"])
+def test_a_corpus_prepared_with_other_settings_is_refused(
+    tiny_recipe_file: Path, numbers_corpus: Path, tmp_path: Path, name: str, dry_run: bool
 ) -> None:
-    settings, options = played
-    corpus = open_corpus(options.data, content=True)
-    assert artefact.verify(options.run / "model", "model")["steps"] == [10, 20, 30]
+    settings = recipe.load(tiny_recipe_file, ["corpus.limit=499"])
+    if name != "numbers":
+        settings.corpus.name, settings.corpus.train_src, settings.corpus.train_tgt = name, [], []
+    with pytest.raises(OutputError, match=r"exists with other inputs \((limit: None -> 499|name)"):
+        Place(numbers_corpus, tmp_path / "run").play(settings, dry_run=dry_run)
+
+
+def test_a_corpus_of_a_name_alone_is_taken_as_it_is(
+    tiny_recipe_file: Path, numbers_corpus: Path, tmp_path: Path
+) -> None:
+    settings = recipe.load(tiny_recipe_file, ["corpus.limit=499", "corpus.train_src=null", "corpus.train_tgt=null"])
+    assert Place(numbers_corpus, tmp_path / "run").play(settings, dry_run=True) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_stage_leaves_its_artefact_and_again_nothing_is_done(
+    played: Place, tiny_recipe_file: Path, capsys: Captured
+) -> None:
+    corpus = open_corpus(played.data, content=True)
+    assert artefact.verify(played.run / "model", "model")["steps"] == [10, 20, 30]
     for split in ("dev", "test"):
-        assert len(read_lines(options.run / f"{split}.hyp")) == len(corpus.lines(split)[0]) == 20
-    watched = [*options.data.iterdir(), *options.run.glob("checkpoints/*"), *options.run.glob("*.hyp")]
+        assert len(read_lines(played.run / f"{split}.hyp")) == len(corpus.lines(split)[0]) == 20
+    watched = [*played.data.iterdir(), *played.run.glob("checkpoints/*"), *played.run.glob("*.hyp")]
     before = [(path, path.stat().st_mtime_ns) for path in watched]
     capsys.readouterr()
-    assert reproduce(settings, options) == 0
+    assert played.play(recipe.load(tiny_recipe_file)) == 0
     said = capsys.readouterr()
     assert [(path, path.stat().st_mtime_ns) for path, _ in before] == before
-    assert "4/5 translate" not in said.err  # the translations of this very model are kept
-    score = corpus_bleu(read_lines(options.run / "test.hyp"), corpus.lines("test")[1])[0]
+    assert not re.search("4/5 translate|nmt: warning", said.err)  # the translations of this very model are kept
+    score = corpus_bleu(read_lines(played.run / "test.hyp"), corpus.lines("test")[1])[0]
     assert f"{score:.2f}" in said.err
     assert said.out == ""
-    assert [r["step"] for r in metrics.read(options.run / "metrics.jsonl") if "nll" in r] == [5, 10, 15, 20, 25, 30]
+    assert [r["step"] for r in metrics.read(played.run / "metrics.jsonl") if "nll" in r] == [5, 10, 15, 20, 25, 30]
 
 
-def test_what_was_expected_stands_beside_what_came(
-    tiny_recipe_file: Path, played: Played, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_expected_stands_beside_what_came(tiny_recipe_file: Path, played: Place, capsys: Captured) -> None:
     """Only what is expected differs from the run's recipe, so that nothing is trained."""
-    changes = ("bleu=[98,100]", "paper_bleu=31.5", "paper_dev_bleu=32.5", "dev_steps=[30]", "dev_perplexity=[123]")
-    settings = recipe.load(tiny_recipe_file, [f"expect.{change}" for change in changes])
-    assert reproduce(settings, played[1]) == 0
-    said = capsys.readouterr().err
-    assert re.search(r"dev perplexity after step 30 +123 +\d", said)
-    assert re.search(r"dev BLEU as in the paper.* 32\.5 \(the paper\) +\d", said)
-    assert re.search(r"test BLEU as in the paper.* 31\.5 \(the paper\) +\d", said)
-    assert re.search(r"test BLEU \(sacreBLEU\) +98 to 100 +\d", said)
-    assert re.search(r"nmt: warning: test BLEU \S+ is less than 98", said)
+    bleu = corpus_bleu(read_lines(played.run / "test.hyp"), open_corpus(played.data).lines("test")[1])[0]
+    for least, warned in ((bleu, False), (math.nextafter(bleu, 100), True)):
+        changes = (f"bleu=[{least!r},99]", "paper_dev_bleu=32.5", "dev_steps=[30]", "dev_perplexity=[123]")
+        assert played.play(recipe.load(tiny_recipe_file, [f"expect.{change}" for change in changes])) == 0
+        said = capsys.readouterr().err
+        assert re.search(r"dev perplexity after step 30 +123 +\d", said)
+        assert re.search(r"dev BLEU as in the paper.* 32\.5 \(the paper\) +\d", said)
+        assert re.search(rf"test BLEU \(sacreBLEU\) +{bleu:g} to 99 +{bleu:.2f}", said)
+        assert (f"the least expected. nmt doctor {played.run} says why" in said) == warned
 
 
-def test_goes_on_where_something_is_missing(played: Played, tmp_path: Path) -> None:
-    settings, options = played
-    run = tmp_path / "run"
-    shutil.copytree(options.run, run)
-    before = (run / "test.hyp").read_bytes()
-    (run / "test.hyp").unlink()
-    shutil.rmtree(run / "model")
-    shutil.rmtree(run / "checkpoints" / "step-0000030")
-    assert reproduce(settings, ReproduceOptions(options.data, run, workers=1)) == 0
-    assert (run / "test.hyp").read_bytes() == before  # trained, averaged and translated again, to the same bits
+def test_the_papers_bleu_stands_beside_the_score_with_quotes_as_in_its_reference() -> None:
+    settings = recipe.from_plain({"expect": {"paper_bleu": 27.3, "paper_dev_bleu": 25.8}}, "here")
+    lines = ["Er sagte: „Sie kommt heute nicht mehr.“"]
+    corpus = SimpleNamespace(manifest={}, lines=lambda split: (["He said"], lines))
+    hypotheses = {"dev": lines, "test": ['Er sagte: "Sie kommt heute nicht mehr."']}
+    rows, _ = module._bleu_rows(RunFiles(Path(), settings, None, [], [], None), corpus, hypotheses)
+    dev, test = ([row for row in rows if row[0].startswith(f"{split} BLEU as")] for split in ("dev", "test"))
+    assert [row[0].partition(", ")[2] for row in test] == ["quotes kept", "quotes in ASCII"]
+    assert [row[1:] for row in dev] == [["", "100.00"], ["25.8 (the paper)", "100.00"]]
+    assert test[1][1:] == ["27.3 (the paper)", "100.00"]
+    assert test[0][1] == ""
+    assert float(test[0][2]) < 90
 
 
-def test_the_command_writes_the_report_after_it(
-    played: Played, tiny_recipe_file: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_made_longer_goes_on_and_its_translations_are_made_anew(
+    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    _, options = played
-    page = options.run / "report.html"
+    place = Place(played.data, tmp_path / "run")
+    assert place.play(recipe.load(tiny_recipe_file, ["training.steps=10"])) == 0
+    assert "training ended early: 1 checkpoints are averaged, not 3" in capsys.readouterr().err
+    assert place.play(recipe.load(tiny_recipe_file)) == 0
+    assert artefact.verify(place.run / "model", "model")["steps"] == [10, 20, 30]
+    assert (place.run / "test.hyp").read_bytes() == (played.run / "test.hyp").read_bytes()
+
+
+def test_translations_of_another_search_are_made_anew(
+    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    place, settings = Place(played.data, tmp_path / "run"), recipe.load(tiny_recipe_file, ["decoding.extra_length=1"])
+    shutil.copytree(played.run, place.run)
+    for times in (2, 0):
+        assert place.play(settings) == 0
+        assert capsys.readouterr().err.count("4/5 translate") == times
+    assert (place.run / "test.hyp").stat().st_size < (played.run / "test.hyp").stat().st_size
+
+
+def test_the_command_writes_the_report_after_it(played: Place, tiny_recipe_file: Path, capsys: Captured) -> None:
+    page = played.run / "report.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "reproduce", lambda *_: 143)
+        assert cli.reproduce(tiny_recipe_file, data=played.data, run=played.run) == 143
     assert not page.exists()
-    cli.reproduce(tiny_recipe_file, data=options.data, run=options.run, workers=1)
+    assert cli.reproduce(tiny_recipe_file, data=played.data, run=played.run, workers=1) == 0
     assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000

@@ -26,7 +26,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
         raise StorageError(f"cannot write {path}: {error}. Free some space and try again") from None
-    artefact.open_to_others(path)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -6,6 +6,7 @@ SIGKILL does not lose what the page cache holds; that power failures do not eith
 rename, which has its own tests.
 """
 
+import contextlib
 import errno
 import os
 import resource
@@ -251,32 +252,29 @@ def test_a_small_file_has_the_old_or_the_new_content(tmp_path: Path, error: int 
 
     for run, code in every_point(tmp_path, write(1), write(2), error):
         assert artefact.read_json(run / "best.json")["step"] in ((1, 2) if code else (2,))
+        assert code == KILLED or not temporaries(run)
+
+
+def write_metrics(path: Path, size: int, *steps: int) -> int:
+    with contextlib.closing(metrics.Metrics(path, size)) as file:
+        for step in steps:
+            file.write({"step": step, "nll": float("nan")})
+        return file.commit()
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "metrics.jsonl"
-
-    def write(size: int, *steps: int) -> int:
-        file = metrics.Metrics(path, size)
-        for step in steps:
-            file.write({"step": step, "nll": float("nan")})
-        size = file.commit()
-        file.close()
-        return size
-
-    def steps() -> list[int]:
-        return [record["step"] for record in metrics.read(path)]
-
-    size = write(0, 1, 2)
-    write(size, 3, 4)
+    size = write_metrics(path, 0, 1, 2)
+    write_metrics(path, size, 3, 4)
     os.truncate(path, max(size, path.stat().st_size - cut))  # killed while writing
-    assert steps() == [1, 2, 3, 4][: len(steps())]
-    write(size, 3, 4, 5)
-    assert steps() == [1, 2, 3, 4, 5]
-    os.truncate(path, size - 3)  # shorter than the checkpoint says
-    write(size, 2)
-    assert steps() == [1, 2]
+    written = [record["step"] for record in metrics.read(path)]
+    assert written == [1, 2, 3, 4][: len(written)]
+    # again with the size of the checkpoint, then with a file shorter than it says
+    for length, more, steps in ((None, (3, 4, 5), [1, 2, 3, 4, 5]), (size - 3, (2,), [1, 2])):
+        os.truncate(path, length or path.stat().st_size)
+        write_metrics(path, size, *more)
+        assert [record["step"] for record in metrics.read(path)] == steps
 
 
 def test_a_line_of_metrics_that_does_not_fit_is_left_out_with_a_warning(
