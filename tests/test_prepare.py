@@ -278,7 +278,7 @@ def test_lines_over_a_megabyte_are_never_held(tmp_path: Path) -> None:
     section = texts.own(tmp_path / "in", text)
     os.truncate(section.train_src[0], Path(section.train_src[0]).stat().st_size - 1)  # no line feed at the end
     tracemalloc.start()
-    [chunk] = readers.read_pairs(section.train_src[0], section.train_tgt[0], 0)
+    [chunk] = readers.read_pairs(section.train_src[0], section.train_tgt[0], 0, {})
     assert tracemalloc.get_traced_memory()[1] < 10 * readers.MAX_LINE_BYTES
     tracemalloc.stop()
     assert chunk.src == [b"a", longest, None, None, longest]
