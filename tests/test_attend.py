@@ -14,7 +14,7 @@ from test_report import check_harmless
 
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.errors import UsageError
-from nmt_cli.reporting.attend import AttendOptions, attend, terminal_map
+from nmt_cli.reporting.attend import attend, terminal_map
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import load_model
 
@@ -69,7 +69,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
     texts, output = ["test en 3, it is", HOSTILE[0], HOSTILE[2]], tmp_path / "a.html"
-    assert attend(texts, AttendOptions(model, output, layer=1, head=2)) == 0
+    assert attend(texts, model, output, layer=1, head=2) == 0
     check_harmless(output.read_text(), scripts=2)
     assert output.stat().st_size < 2_000_000
     data = page_data(output.read_text())
@@ -94,7 +94,7 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
 @pytest.mark.parametrize("change", ["model.positions=sinusoidal", "model.positions=learned"])
 def test_positions_are_on_the_page_as_whole_numbers(tmp_path, change):
     model, output = make_run(tmp_path, change)[0] / "model", tmp_path / "a.html"
-    attend(["test en 3"], AttendOptions(model, output, translation="test de 3"))
+    attend(["test en 3"], model, output, translation="test de 3")
     positions = page_data(output.read_text())["positions"]
     assert len(positions) == (2 if "learned" in change else 1)
     expected = load_model(model).model.positions("src")[:64].detach().numpy()
@@ -105,7 +105,7 @@ def test_positions_are_on_the_page_as_whole_numbers(tmp_path, change):
 
 def test_a_given_translation_is_looked_at(model, tmp_path):
     output = tmp_path / "a.html"
-    attend(["test en 3"], AttendOptions(model, output, translation="test de 3", role="decoder"))
+    attend(["test en 3"], model, output, translation="test de 3", role="decoder")
     sentence = page_data(output.read_text())["sentences"][0]
     says, said = sentence["names"]["decoder"]
     assert sentence["translation"] == "test de 3"
@@ -127,21 +127,21 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
 def test_refusals(model, tmp_path, texts, options, message):
     output = tmp_path / "a.html"
     with pytest.raises(UsageError, match=message):
-        attend(texts, AttendOptions(model, output, **options))
+        attend(texts, model, output, **options)
     assert not output.exists()
 
 
 def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):
     out = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, "ascii"))
-    assert attend(["test en 3"], AttendOptions(model, tmp_path / "a.html")) == 0
+    assert attend(["test en 3"], model, tmp_path / "a.html") == 0
     sys.stdout.flush()
     assert re.search(rb"\n\?end\? .* \? .* 0\.\d\d\n", out.getvalue())
 
 
 def test_the_map_in_the_terminal():
     weights = torch.tensor([[0.96, 0.04], [0.31, 0.69]])
-    lines = terminal_map(["it", "漢字"], ["ab", "cde"], weights, False, 100)
+    lines = terminal_map(["it", "漢字"], ["ab", "cde"], weights, 100)
     assert lines == [
         "       c",
         "     a d",
@@ -149,15 +149,14 @@ def test_the_map_in_the_terminal():
         "it   ██   → ab 0.96",
         "漢字 ▒▒▓▓ → cde 0.69",
     ]  # names downwards
-    assert "\x1b[1;36m██\x1b[0m" in terminal_map(["it", "is"], ["ab", "cde"], weights, True, 100)[3]
     causal = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    assert terminal_map(["a", "b"], ["c", "d"], causal, False, 100)[1] == "a ██·  → c 1.00"
+    assert terminal_map(["a", "b"], ["c", "d"], causal, 100)[1] == "a ██·  → c 1.00"
 
 
 @pytest.mark.parametrize(("width", "cells"), [(100, 1), (160, 2), (50, 0)])
 def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
     names = [f"token{i}" for i in range(60)]
-    lines = terminal_map(names, names, torch.full((60, 60), 1 / 60), False, width)
+    lines = terminal_map(names, names, torch.full((60, 60), 1 / 60), width)
     header, first = lines[:-60], lines[-60]
     assert max(map(len, lines)) <= width
     assert first == "token0".ljust(8) + " " * 60 * cells + " → token0 0.02"

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import shutil
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.export import export
@@ -104,9 +105,8 @@ def exported(models: Models, lines: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("changes", [{}, PRE, BIASES])
 def test_the_same_in_both_toolkits(exported: Callable[..., Path], target: str, changes: dict[str, object]) -> None:
     proof = artefact.verify(exported(target, **changes), "export")["proof"]
-    counts = re.findall(r"the same for (\d+) of (\d+)", proof)
-    assert len(counts) == 2
-    assert all(int(same) == int(compared) >= 3 for same, compared in counts)
+    ((same, ended),) = re.findall(r"On 6 sentences .* (\d+) of (\d+) translations that end within the limit are", proof)
+    assert int(same) == int(ended) >= 3
 
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
@@ -116,6 +116,20 @@ def test_the_example_runs_as_it_stands(target: str, exported: Callable[..., Path
     with contextlib.redirect_stdout(output):
         exec(code, {})
     assert output.getvalue().strip()
+
+
+def test_transformers_searches_as_the_recipe_does(exported: Callable[..., Path]) -> None:
+    out = exported("hf")
+    config = artefact.read_json(out / "generation_config.json")
+    tokenizer = Tokenizer(out / "source.spm")
+    length = round(statistics.median(len(ids) for ids in tokenizer.encode([normalise(line) for line in LINES]) if ids))
+    assert config["num_beams"] == 3
+    assert config["length_penalty"] == pytest.approx(0.6 * length / (5 + length), abs=0.005)
+    assert f"by length ^ {config['length_penalty']}, which is the same trade at {length} tokens" in " ".join(
+        (out / "README.md").read_text().split()
+    )
+    pad = tokenizer.vocabulary_size - 1
+    assert (config["max_length"], config["bad_words_ids"], config["pad_token_id"]) == (64, [[pad]], pad)
 
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
@@ -150,16 +164,16 @@ def test_a_small_difference_of_weights_or_other_ids_are_seen(models: Models, exp
 
 
 class Same:
-    """A toolkit that computes what ours does, and ends the translations of some lines with a token of its own."""
+    """A toolkit that computes what ours does, and ends the translations of some lines with tokens of its own."""
 
-    def __init__(self, translator: Translator, lines: list[str], changed: int) -> None:
-        self.translator, self.lines, self.changed = translator, lines, changed
+    def __init__(self, translator: Translator, lines: list[str], changed: int, tokens: int) -> None:
+        self.translator, self.lines, self.changed, self.tokens = translator, lines, changed, [70] * tokens
 
     def translate(self, sources: list[list[int]], beam: int, limit: int) -> Iterator[list[int]]:
         translations = self.translator.translate(self.lines, beam=beam, alpha=0.0, split=False)
         for i, translation in enumerate(translations):
             _, ids = translation.segments[0]
-            yield [*ids[:-1], 70, EOS] if i < self.changed and beam > 1 else ids
+            yield [*ids[:-1], *self.tokens, EOS] if i < self.changed else ids
 
     def score(self, pairs: list[tuple[list[int], list[int]]]) -> list[list[float]]:
         return score_targets(self.translator.models, torch.float32, pairs)
@@ -169,15 +183,17 @@ def test_differing_lines_are_listed_and_refused_if_many(models: Models, capsys: 
     translator, words = translator_of(models()), LINES[0].split()
     lines = dict(enumerate(f"{a} {b}" for a in words for b in words))
 
-    def proof(changed: int) -> str:
-        return compare(translator, Same(translator, [*lines.values()], changed), lines, exact=True)[0]
+    def proof(changed: int, tokens: int = 1) -> str:
+        return compare(translator, Same(translator, [*lines.values()], changed, tokens), lines, exact=True)[0]
 
-    assert "beam-3 output is the same for 49 of 49" in proof(0)
+    assert "beam 3, without length penalty" in proof(0)
+    assert "49 of 49 translations that end within the limit are the same." in proof(0)
     assert "lines that differ" not in capsys.readouterr().err
-    assert "greedy output is the same for 49 of 49, beam-3 output is the same for 48 of 49" in proof(1)
-    assert re.search(r"lines that differ(?s:.*)beam-3 1", capsys.readouterr().err)
-    with pytest.raises(DataError, match=r"translations but for 2%.*beam-3 output is the same for 47 of 49"):
+    assert "48 of 49 translations" in proof(1)
+    assert re.search(r"lines that differ(?s:.*)\n 1 ", capsys.readouterr().err)
+    with pytest.raises(DataError, match=r"translations but for 2%.*; 47 of 49 translations"):
         proof(2)
+    assert proof(49, 10).endswith("; no translation ends within the limit on its length, so none is compared.")
 
 
 @pytest.mark.parametrize("quantization", ["bfloat16", "int8"])
@@ -187,7 +203,8 @@ def test_quantised_exports_state_the_difference(
     assert export(models(), "ctranslate2", tmp_path / "out", quantization, lines) == 0
     size, plain = ((out / "model.bin").stat().st_size for out in (tmp_path / "out", exported("ctranslate2")))
     assert size < 0.7 * plain
-    assert "BLEU" in artefact.verify(tmp_path / "out", "export")["proof"]
+    proof = artefact.verify(tmp_path / "out", "export")["proof"]
+    assert "BLEU against the float32 output changes from 100.00 to " in proof
 
 
 @pytest.mark.parametrize(
@@ -203,14 +220,14 @@ def test_what_they_cannot_compute_is_refused(
 
 def test_wrong_options(models: Models, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, out = models(0), tmp_path / "out"
-    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "empty.txt").write_text("\n \n" + "a " * 54 + "\n")
     monkeypatch.chdir(tmp_path)
     for options, error, reason in [
         (("hf", out, "int8", lines), UsageError, "ctranslate2"),
         (("hf", model, None, lines), OutputError, "exists"),
         (("hf", out, None, tmp_path / "none.txt"), MissingError, r"none\.txt"),
         (("hf", out, None, None), MissingError, "--lines"),
-        (("hf", out, None, tmp_path / "empty.txt"), DataError, "no line"),
+        (("hf", out, None, tmp_path / "empty.txt"), DataError, "no line of 1 to 53 tokens"),
     ]:
         with pytest.raises(error, match=reason):
             export(model, *options)

@@ -9,7 +9,7 @@ import pytest
 from chromium import Tab, tab
 from small_run import HOSTILE, make_run
 
-from nmt_cli.reporting.attend import AttendOptions, attend
+from nmt_cli.reporting.attend import attend
 from nmt_cli.reporting.report import report
 
 pytestmark = [
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def page(browser: Tab, run: tuple[Path, Path]) -> Path:
     """The page of attention, opened."""
     output = run[1].with_name("attention.html")
-    attend(["test en 3, it is", *HOSTILE[:3]], AttendOptions(run[0] / "model", output))
+    attend(["test en 3, it is", *HOSTILE[:3]], run[0] / "model", output)
     browser.open(output)
     return output
 
