@@ -16,7 +16,7 @@ from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.translation.segments import looping
 
 WRONG, COSTLY = "wrong", "costly"  # the score means nothing, or it is lower than need be
-FEW_TOKENS = 1000  # per step, whatever the corpus
+FEW_STEPS, FEW_TOKENS = 100, 1000  # in all, and per step, whatever the corpus
 STEEP = 0.1  # nats of dev loss in the last fifth of the steps: by Table 3 about 0.9 BLEU
 # Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
@@ -90,11 +90,11 @@ def _training(r: Record) -> Iterator[Finding]:
     if 0 < r.step < 0.9 * training.steps:
         do = "the same command again continues the run"
         yield Finding(COSTLY, f"{r.step:,} of {training.steps:,} steps", log, do)
-    elif r.run.steps and (epochs := r.run.steps[-1]["epoch"]) < 1:
-        yield Finding(COSTLY, f"the run saw {epochs:.0%} of the training pairs, and none twice", log, MORE_STEPS)
+    elif r.run.steps and ((epochs := r.run.steps[-1]["epoch"]) < 1 or r.step < FEW_STEPS):
+        yield Finding(COSTLY, f"{r.step:,} steps, which are {epochs:.2g} epochs, are too few", log, MORE_STEPS)
     counted = [record["tgt_tokens_per_step"] for record in r.run.steps if record.get("tgt_tokens_per_step")]
     if counted and (tokens := statistics.fmean(counted)) < max(FEW_TOKENS, 0.7 * training.tokens_per_step):
-        what = f"a step has {tokens:,.0f} target tokens, and the recipe {training.tokens_per_step:,}"
+        what = f"a step has {tokens:,.0f} target tokens; training.tokens_per_step is {training.tokens_per_step:,}"
         yield Finding(COSTLY, what, log, f"a new run with more training.tokens_per_step, {FEW_TOKENS:,} or far more")
 
 
@@ -132,11 +132,11 @@ def _dev(r: Record) -> Iterator[Finding]:
         yield Finding(COSTLY, f"{' and '.join(worse)} at step {expect.dev_steps[due]:,}", log, RECIPE)
     earlier = [record["dev_nll"] for record in validations if record["step"] <= 0.8 * step]
     if earlier and r.step >= 0.9 * r.run.settings.training.steps and earlier[-1] - loss > STEEP:
-        what = f"the dev loss still fell in the last fifth of the steps, from {earlier[-1]:.2f} to {loss:.2f}"
+        what = f"the dev loss still fell at the end, from {earlier[-1]:.2f} to {loss:.2f}"
         yield Finding(COSTLY, what, log, MORE_STEPS)
     elif earlier and loss - min(earlier) > STEEP:
-        what = f"the dev loss rose from {min(earlier):.2f} to {loss:.2f}, which is overfitting"
-        yield Finding(COSTLY, what, log, "a new run with fewer training.steps, or more model.dropout")
+        what = f"the dev loss rose from {min(earlier):.2f} to {loss:.2f}"
+        yield Finding(COSTLY, what, log, "more model.dropout, fewer training.steps or a lower training.rate_factor")
 
 
 def _output(r: Record) -> Iterator[Finding]:
