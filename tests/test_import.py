@@ -135,6 +135,14 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path: Path) -> None:
     assert ours.decode([[names.index(token) for token in german]]) == ["der alte fox schläft"]
 
 
+def test_a_model_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_marian(tmp_path / "hf")
+    monkeypatch.setattr(marian, "sines_first", torch.arange)
+    with pytest.raises(DataError, match="computes something else than our model"):
+        import_marian(tmp_path / "hf", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_two_bpe_models_are_refused(tmp_path: Path) -> None:
     random_marian(tmp_path / "hf", subwords.train(TEXT, 320), subwords.train(TEXT, 310))
     with pytest.raises(DataError, match="different BPE models"):
@@ -151,6 +159,7 @@ def test_two_bpe_models_are_refused(tmp_path: Path) -> None:
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "one embedding for source"),
         ({"decoder_start_token_id": 0}, "zero embedding"),
+        ({"decoder_vocab_size": 5}, "one embedding for source"),
         ({"encoder_layers": 3, "decoder_layers": 3}, "no tensor"),
         ({"model_type": "t5"}, "t5 model"),
         ({"d_model": "wide"}, r"config\.json is damaged"),

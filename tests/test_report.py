@@ -120,11 +120,12 @@ def test_two_runs_side_by_side(small, tmp_path):
     other = shutil.copytree(run, tmp_path / "other")
     change(other, "num_layers: 2", "num_layers: 1")
     log = (other / "metrics.jsonl").read_text()
-    (other / "metrics.jsonl").write_text(log.replace('"dev_nll": 1.5', '"dev_nll": 2.5').replace("200", "204"))
+    for before, after in (('"dev_nll": 1.5', '"dev_nll": 2.5'), ('"nll": 1.5', '"nll": 3.5'), ("200", "204")):
+        log = log.replace(before, after)
+    (other / "metrics.jsonl").write_text(log)
     shown = " ".join(re.sub("<[^>]*>", " ", report(run, [other], tmp_path / "both.html", data).read_text()).split())
     assert "small – 16,192 200 2.000 12.50 74.36 other model.num_layers: 2 -&gt; 1 10,816 204 2.000 12.50" in shown
-    assert "small dev 1.529 at step 200" in shown
-    assert "other dev 2.529 at step 204" in shown  # in a legend
+    assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
 
 
 def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, capsys):

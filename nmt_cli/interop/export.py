@@ -15,7 +15,6 @@ from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare
 from nmt_cli.scoring.metrics import corpus_bleu
-from nmt_cli.training.run import TRANSLATIONS, read_run
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translator import Translator
 
@@ -87,19 +86,7 @@ def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[
 def _card(loaded: LoadedModel, target: str, values: dict[str, object]) -> str:
     """Return the README of an export; `values` are what the model itself does not tell."""
     values |= {"settings": loaded.recipe, "version": __version__, "library": LIBRARIES[target]}
-    values |= {"limit": min(marian.LONGEST, loaded.recipe.model.max_length), "scores": _scores(loaded)}
+    values["limit"] = min(marian.LONGEST, loaded.recipe.model.max_length)
     values["parameters"] = sum(p.numel() for p in loaded.model.parameters())
     card, example = ((Path(__file__).parent / name).read_text("utf-8") for name in ("card.md", f"card_{target}.txt"))
     return card.format(**values, example=example.format(**values))
-
-
-def _scores(loaded: LoadedModel) -> str:
-    """Return test BLEU if `nmt reproduce` translated the test set with this very model, else how to get it."""
-    run, data = loaded.directory.parent, loaded.recipe.corpus.directory
-    if (run / TRANSLATIONS).is_file() and artefact.present(data):
-        files = read_run(run, data, any_corpus=True)
-        corpus, hypotheses = open_corpus(data), files.translations("test")
-        same = files.model == loaded.manifest and corpus.identity == loaded.manifest.get("corpus")
-        if same and hypotheses and (references := corpus.lines("test")[1]):
-            return "- test BLEU {:.2f} (`{}`)".format(*corpus_bleu(hypotheses, references))
-    return "Not measured at export. Measure them: `nmt score --model MODEL --corpus CORPUS`."
