@@ -119,18 +119,6 @@ def test_roles_and_sentences(browser, page):
     check_quiet(browser, page)
 
 
-def test_dark_on_the_screen_and_light_on_paper(browser, page):
-    see = browser.evaluate
-    colours = "['body', '.heads button'].map(e => getComputedStyle(document.querySelector(e)).backgroundColor)"
-    seen = {}
-    for media, scheme in (("screen", "light"), ("screen", "dark"), ("print", "dark")):
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        browser.call("Emulation.setEmulatedMedia", media=media, features=[feature])
-        seen[media, scheme] = see(colours)
-    assert seen["screen", "light"] == seen["print", "dark"]
-    assert seen["screen", "dark"] != seen["screen", "light"]
-
-
 def test_the_report(browser, run):  # last, as it opens another page
     page = report(run[0], data=run[1])
     browser.open(page)
