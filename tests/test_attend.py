@@ -78,6 +78,8 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
     assert out.startswith("encoder self-attention, layer 1, head 2\n")
     marks = [line for line in out.split("\n") if " → " in line]
     assert len(marks) == sum(len(sentence["names"]["encoder"][0]) for sentence in data["sentences"])
+    shown = np.array(data["sentences"][0]["weights"]["encoder"])[0, 1] / 10_000  # layer 1, head 2
+    assert [float(line.rpartition(" ")[2]) for line in marks[: len(shown)]] == pytest.approx(shown.max(-1), abs=0.0051)
     assert "\x1b" not in out
     assert str(output) in err
 
@@ -97,7 +99,10 @@ def test_positions_are_on_the_page_as_whole_numbers(tmp_path, change):
 def test_a_given_translation_is_looked_at(model, tmp_path):
     output = tmp_path / "a.html"
     attend(["test en 3"], model, output, translation="test de 3", role="decoder")
-    sentence = page_data(output.read_text())["sentences"][0]
+    data = page_data(output.read_text())
+    (sentence,) = data["sentences"]
+    sharpest = 1 + np.array(sentence["weights"]["decoder"])[1].max(-1).mean(-1).argmax()
+    assert (data["role"], data["layer"], data["head"]) == ("decoder", 2, sharpest)  # the last layer
     says, said = sentence["names"]["decoder"]
     assert sentence["translation"] == "test de 3"
     assert said == ["‹start›", *says[:-1]]
@@ -112,7 +117,8 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
         ([" "], {"translation": "a"}, "empty"),
         (["a"], {"translation": ""}, "empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
-        (["q x " * 100], {"translation": "a"}, "too many tokens for one page"),
+        (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # than the model takes
+        (["q" * 240], {"translation": "q" * 240}, "too many tokens for one page"),
     ],
 )
 def test_refusals(model, tmp_path, texts, options, message):
