@@ -300,9 +300,9 @@ def attend(
     head: Annotated[int | None, _number("Head shown first", default="the sharpest", min=1)] = None,
 ) -> int:
     """Show where each head looks: all on a page, one in the terminal."""
-    from nmt_cli.reporting import attend as command
+    from nmt_cli.reporting.attend import attend as go
 
-    return command.attend(text, _build(command.AttendOptions, locals(), "text", "command"))
+    return go(text, model, output, role, layer, head, translation)
 
 
 @app.command()

@@ -28,9 +28,9 @@ def records(steps: int, every: int = 10) -> list[dict]:
     """Return what train writes: a line of metrics every `every` steps, a validation every ten of those."""
     lines = []
     for step in range(every, steps + 1, every):
-        nll = 5 / (1 + step / 100)
+        nll = 1.5 + 3.5 / (1 + step / 20) ** 2
         rates = {"rate": step * 1e-5, "gradient_norm": 1.0, "tgt_tokens_per_second": 1000.0}
-        lines.append({"step": step, "epoch": 1.0, "nll": nll, **rates, "seconds": step / 2, "skipped": 0})
+        lines.append({"step": step, "epoch": step / 100, "nll": nll, **rates, "seconds": step / 2, "skipped": 0})
         if step % (10 * every) == 0:
             validation = {"dev_nll": nll, "dev_perplexity": 2.0, "dev_bleu": 12.5, "samples": SAMPLES}
             lines.append({"step": step, "seconds": step / 2, **validation})

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference import Reference, batch_of, random_model, random_pairs, tiny
+from reference import Reference, random_model, random_pairs, tiny
 from small_run import HOSTILE, make_run, page_data
 from test_report import check_harmless
 
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.errors import UsageError
-from nmt_cli.reporting.attend import AttendOptions, attend, terminal_map
+from nmt_cli.reporting.attend import attend, terminal_map
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import load_model
 
@@ -53,15 +53,6 @@ def test_weights_are_those_of_the_plain_reference(changes, lengths):
     assert (weights[..., ~above] > 0).all()
 
 
-def test_looking_changes_nothing():
-    model = random_model(tiny(), 30)
-    pairs = random_pairs(1, 30, [(5, 4)])
-    before = model(batch_of(pairs))
-    attention_scores(model, *pairs[0])
-    assert torch.equal(model(batch_of(pairs)), before)
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("small"))[0] / "model"
@@ -69,7 +60,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
     texts, output = ["test en 3, it is", HOSTILE[0], HOSTILE[2]], tmp_path / "a.html"
-    assert attend(texts, AttendOptions(model, output, layer=1, head=2)) == 0
+    assert attend(texts, model, output, layer=1, head=2) == 0
     check_harmless(output.read_text(), scripts=2)
     assert output.stat().st_size < 2_000_000
     data = page_data(output.read_text())
@@ -87,6 +78,8 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
     assert out.startswith("encoder self-attention, layer 1, head 2\n")
     marks = [line for line in out.split("\n") if " → " in line]
     assert len(marks) == sum(len(sentence["names"]["encoder"][0]) for sentence in data["sentences"])
+    shown = np.array(data["sentences"][0]["weights"]["encoder"])[0, 1] / 10_000  # layer 1, head 2
+    assert [float(line.rpartition(" ")[2]) for line in marks[: len(shown)]] == pytest.approx(shown.max(-1), abs=0.0051)
     assert "\x1b" not in out
     assert str(output) in err
 
@@ -94,7 +87,7 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
 @pytest.mark.parametrize("change", ["model.positions=sinusoidal", "model.positions=learned"])
 def test_positions_are_on_the_page_as_whole_numbers(tmp_path, change):
     model, output = make_run(tmp_path, change)[0] / "model", tmp_path / "a.html"
-    attend(["test en 3"], AttendOptions(model, output, translation="test de 3"))
+    attend(["test en 3"], model, output, translation="test de 3")
     positions = page_data(output.read_text())["positions"]
     assert len(positions) == (2 if "learned" in change else 1)
     expected = load_model(model).model.positions("src")[:64].detach().numpy()
@@ -105,8 +98,11 @@ def test_positions_are_on_the_page_as_whole_numbers(tmp_path, change):
 
 def test_a_given_translation_is_looked_at(model, tmp_path):
     output = tmp_path / "a.html"
-    attend(["test en 3"], AttendOptions(model, output, translation="test de 3", role="decoder"))
-    sentence = page_data(output.read_text())["sentences"][0]
+    attend(["test en 3"], model, output, translation="test de 3", role="decoder")
+    data = page_data(output.read_text())
+    (sentence,) = data["sentences"]
+    sharpest = 1 + np.array(sentence["weights"]["decoder"])[1].max(-1).mean(-1).argmax()
+    assert (data["role"], data["layer"], data["head"]) == ("decoder", 2, sharpest)  # the last layer
     says, said = sentence["names"]["decoder"]
     assert sentence["translation"] == "test de 3"
     assert said == ["‹start›", *says[:-1]]
@@ -121,27 +117,28 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
         ([" "], {"translation": "a"}, "empty"),
         (["a"], {"translation": ""}, "empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
-        (["q x " * 100], {"translation": "a"}, "too many tokens for one page"),
+        (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # than the model takes
+        (["q" * 240], {"translation": "q" * 240}, "too many tokens for one page"),
     ],
 )
 def test_refusals(model, tmp_path, texts, options, message):
     output = tmp_path / "a.html"
     with pytest.raises(UsageError, match=message):
-        attend(texts, AttendOptions(model, output, **options))
+        attend(texts, model, output, **options)
     assert not output.exists()
 
 
 def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):
     out = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, "ascii"))
-    assert attend(["test en 3"], AttendOptions(model, tmp_path / "a.html")) == 0
+    assert attend(["test en 3"], model, tmp_path / "a.html") == 0
     sys.stdout.flush()
     assert re.search(rb"\n\?end\? .* \? .* 0\.\d\d\n", out.getvalue())
 
 
 def test_the_map_in_the_terminal():
     weights = torch.tensor([[0.96, 0.04], [0.31, 0.69]])
-    lines = terminal_map(["it", "漢字"], ["ab", "cde"], weights, False, 100)
+    lines = terminal_map(["it", "漢字"], ["ab", "cde"], weights, 100)
     assert lines == [
         "       c",
         "     a d",
@@ -149,15 +146,14 @@ def test_the_map_in_the_terminal():
         "it   ██   → ab 0.96",
         "漢字 ▒▒▓▓ → cde 0.69",
     ]  # names downwards
-    assert "\x1b[1;36m██\x1b[0m" in terminal_map(["it", "is"], ["ab", "cde"], weights, True, 100)[3]
     causal = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    assert terminal_map(["a", "b"], ["c", "d"], causal, False, 100)[1] == "a ██·  → c 1.00"
+    assert terminal_map(["a", "b"], ["c", "d"], causal, 100)[1] == "a ██·  → c 1.00"
 
 
 @pytest.mark.parametrize(("width", "cells"), [(100, 1), (160, 2), (50, 0)])
 def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
     names = [f"token{i}" for i in range(60)]
-    lines = terminal_map(names, names, torch.full((60, 60), 1 / 60), False, width)
+    lines = terminal_map(names, names, torch.full((60, 60), 1 / 60), width)
     header, first = lines[:-60], lines[-60]
     assert max(map(len, lines)) <= width
     assert first == "token0".ljust(8) + " " * 60 * cells + " → token0 0.02"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,10 @@ from pathlib import Path
 import pytest
 from small_run import make_run
 
-from nmt_cli import artefact
-from nmt_cli.__main__ import main
+from nmt_cli import artefact, recipe
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import DataError, MissingError, NmtError
-from nmt_cli.reporting.doctor import Finding, Record, doctor, examine, gather
-from nmt_cli.scoring.paper_bleu import moses_tokenize
+from nmt_cli.errors import DataError, MissingError
+from nmt_cli.reporting.doctor import Record, doctor, examine, gather
 
 
 @pytest.fixture(scope="module")
@@ -36,197 +35,227 @@ def record(sound) -> Record:
     return gather(*sound, None, None)
 
 
-def findings(run: Path, data: Path, *files: Path) -> list[Finding]:
-    hypothesis, reference = [*files, None, None][:2]
-    return examine(gather(run, data, hypothesis, reference))
+def findings(record: Record, settings: str = "", **run: object) -> list[str]:
+    """Return what is found in a record after changes to the recipe and to what is known of its run."""
+    values = recipe.to_plain(record.run.settings)
+    for change in settings.split():
+        values = recipe.merge(values, recipe.override(change))
+    changed = dataclasses.replace(record.run, settings=recipe.from_plain(values, "test"), **run)
+    return [f"{f.severity}: {f.what}" for f in examine(dataclasses.replace(record, run=changed))]
 
 
-def only(listed: list[Finding]) -> str:
-    """Return what the only finding says, after its severity."""
-    assert len(listed) == 1, listed
-    return f"{listed[0].severity}: {listed[0].what}"
-
-
-def written(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
+def found(run: Path, data: Path, hypothesis: Path | None = None, reference: Path | None = None) -> list[str]:
+    return findings(gather(run, data, hypothesis, reference))
 
 
 def test_a_sound_run_is_left_alone(record, sound, capsys):
-    assert examine(record) == []
+    assert findings(record) == []
     assert record.bleu == pytest.approx(100)
     doctor(*sound, None, None, False)
     out = capsys.readouterr().out
     assert out.endswith("100.00 BLEU on test by sacreBLEU\n\nNothing was found that is known to cost BLEU.\n")
 
 
-@pytest.mark.parametrize(
-    ("steps", "says"),
-    [
-        ([200], "costly: averaged over 1 of the checkpoints, the last of step 200 of 200"),
-        ([50, 60], "costly: averaged over 2 of the checkpoints, the last of step 60 of 200"),
-    ],
-)
-def test_checkpoints_that_were_not_averaged(record, steps: list[int], says: str):
-    run = dataclasses.replace(record.run, model={**record.run.model, "steps": steps})
-    assert only(examine(dataclasses.replace(record, run=run))) == says
-
-
-def test_a_run_on_its_way(record):
-    run = dataclasses.replace(record.run, model=None)
-    assert only(examine(dataclasses.replace(record, run=run, step=100, hypotheses=[], bleu=None))) == (
-        "costly: 100 of 200 steps"
-    )
+def test_a_run_that_was_really_trained(reference_run, numbers_corpus):
+    listed = found(reference_run, numbers_corpus)
+    assert listed[1] == "costly: 30 steps, which are 2 epochs, are too few"
+    assert listed[2].startswith("costly: a step has 4")
+    assert "costly: the dev loss still fell at the end, from " in listed[3]
 
 
 @pytest.mark.parametrize(
-    ("losses", "tokens", "says"),
+    ("averaged", "settings", "says"),
     [
-        ([5, 3, 2, 1.5, 1.2, 1, 3, 4, 4, 4, 4, 4], 25_000, "wrong: training diverged: its loss was 1.00, and is 4.00"),
-        ([2.4] * 15, 25_000, "wrong: training never took off: the loss stays at 2.40"),
-        ([2, 1, None, 0.5, 0.4, 0.3, 0.2], 25_000, "costly: 0 steps were skipped: numbers were not finite"),
-        ([2, 1], 150, "costly: a step has 150 target tokens, and the recipe 25,000"),
-        ([5, 3, 2], 25_000, None),
+        ([9], "expect.paper_dev_bleu=25", ["costly: averaged over 1 of the checkpoints, the last of step 9 of 200"]),
+        ([170, 180], "", []),
+        ([170, 179], "", ["costly: averaged over 2 of the checkpoints, the last of step 179 of 200"]),
+        ([170, 180], "averaging.last=3", ["costly: averaged over 2 of the checkpoints, the last of step 180 of 200"]),
+        ([200], "averaging.last=1 expect.paper_dev_bleu=25", []),  # as in the paper's Table 3
     ],
 )
-def test_curves_that_go_wrong(record, losses: list[float | None], tokens: int, says: str | None):
-    steps = [{"step": 10 * i, "nll": loss, "tgt_tokens_per_step": tokens} for i, loss in enumerate(losses, 1)]
-    training = record.run.settings.training.model_copy(update={"warmup_steps": 100})
-    settings = record.run.settings.model_copy(update={"training": training})
-    run = dataclasses.replace(record.run, settings=settings, steps=steps)
-    assert [f"{f.severity}: {f.what}" for f in examine(dataclasses.replace(record, run=run))] == [says] * bool(says)
+def test_checkpoints_that_were_not_averaged(record, averaged: list[int], settings: str, says: list[str]):
+    assert findings(record, settings, model={**record.run.model, "steps": averaged}) == says
+
+
+def test_too_few_steps(record):
+    for step, says in ((179, ["costly: 179 of 200 steps"]), (180, [])):
+        begun = dataclasses.replace(record, step=step, hypotheses=[], bleu=None)
+        assert findings(begun, model=None) == says
+    for steps, epochs, says in (
+        (100, 1.0, []),
+        (100, 0.98, ["costly: 100 steps, which are 0.98 epochs, are too few"]),
+        (99, 20.0, ["costly: 99 steps, which are 20 epochs, are too few"]),
+    ):
+        short = dataclasses.replace(record, step=steps)
+        logged = [*record.run.steps[:-1], {**record.run.steps[-1], "epoch": epochs}]
+        assert findings(short, f"training.steps={steps}", steps=logged, validations=[]) == says
+
+
+@pytest.mark.parametrize(
+    ("losses", "settings", "logged", "says"),
+    [
+        ([5, 3, 1, 3, 3, 4, 5], "", {}, "wrong: training diverged: its loss was 1.00, and is 4.00"),
+        ([5, 3, 1, 3, 2, 2, 2], "", {}, None),
+        ([5, 1, 4, 4, 4], "", {}, None),
+        ([2.4] * 15, "training.warmup_steps=199", {}, "wrong: training never took off: the loss stays at 2.40"),
+        ([2.4] * 15, "training.warmup_steps=200", {}, None),
+        ([3, 3, 3, 2.5, 2.4, 2.4, 2.4], "training.warmup_steps=1", {}, None),
+        ([2, 2, None, 2, 2, 2, 2], "training.warmup_steps=1", {"skipped": 3}, None),
+        ([2, 1, None], "", {"skipped": 4}, "costly: 4 steps were skipped: numbers were not finite"),
+        ([2, 1], "", {"tgt_tokens_per_step": 17_500}, None),
+        ([2], "", {"tgt_tokens_per_step": 17_499},
+         "costly: a step has 17,499 target tokens; training.tokens_per_step is 25,000"),
+        ([2, 1], "training.tokens_per_step=1200", {"tgt_tokens_per_step": 1000}, None),
+        ([2], "training.tokens_per_step=20", {"tgt_tokens_per_step": 20},
+         "costly: a step has 20 target tokens; training.tokens_per_step is 20"),
+    ],
+)  # fmt: skip
+def test_curves_that_go_wrong(record, losses: list[float | None], settings: str, logged: dict, says: str | None):
+    steps = [{"step": 10 * i, "nll": loss, "epoch": 2.0, **logged} for i, loss in enumerate(losses, 1)]
+    assert findings(record, settings, steps=steps) == [says] * bool(says)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "last", "settings", "says"),
+    [
+        ((160, 0.6), 0.5, "", None),
+        ((160, 0.62), 0.5, "", "the dev loss still fell at the end, from 0.62 to 0.50"),
+        ((161, 0.62), 0.5, "", None),  # over less than a fifth
+        ((10, 2.0), 0.5, "training.steps=223", None),  # still on its way
+        ((10, 0.5), 0.6, "", None),
+        ((10, 0.5), 0.62, "", "the dev loss rose from 0.50 to 0.62"),
+        ((10, 0.5), 0.5, "expect.dev_perplexity=[9,3.99,1]", "dev perplexity 5.00, expected 3.99 at step 200"),
+        ((10, 0.5), 0.5, "expect.dev_perplexity=[9,4,1]", None),
+        ((10, 0.5), 0.5, "expect.dev_bleu=[9,23.1,40]", "dev BLEU 20.0, expected 23.1 at step 200"),
+        ((10, 0.5), 0.5, "expect.dev_bleu=[9,23,40]", None),
+    ],
+)
+def test_the_dev_set_against_what_is_expected_and_at_the_end(record, earlier, last: float, settings: str, says):
+    scores = {"dev_bleu": 20.0, "dev_perplexity": 5.0}
+    validations = [{"step": earlier[0], "dev_nll": earlier[1], **scores}, {"step": 200, "dev_nll": last, **scores}]
+    validations.append({"step": 200, "dev_nll": None, "dev_perplexity": None, "dev_bleu": None})  # was not finite
+    listed = findings(record, f"expect.dev_steps=[100,200,201] {settings}", steps=[], validations=validations)
+    assert [finding for finding in listed if "of 223 steps" not in finding] == [f"costly: {says}"] * bool(says)
 
 
 def test_a_run_that_gave_up(copy):
-    (copy[0] / "crash.json").write_text('{"step": 205, "sentences": []}')
-    assert only(findings(*copy)) == "wrong: training gave up: numbers were not finite"
-    (copy[0] / "crash.json").write_text('{"step": 95, "sentences": []}')  # it was resumed, and went on to the end
-    assert findings(*copy) == []
+    (copy[0] / "crash.json").write_text('{"step": 200, "sentences": []}')
+    assert found(*copy) == ["wrong: training gave up: numbers were not finite"]
+    (copy[0] / "crash.json").write_text('{"step": 199, "sentences": []}')  # it was resumed, and went on to the end
+    assert found(*copy) == []
 
 
 def test_a_corpus_with_another_tokenizer(sound, tmp_path):
     _, other = make_run(tmp_path, "corpus.tokenizer.vocabulary_size=335")
-    (corpus,) = findings(sound[0], other)
+    (corpus,) = examine(gather(sound[0], other, None, None))
     assert (corpus.severity, corpus.where) == ("wrong", other)
     assert "the run was trained on another corpus; where the tokenizer differs" in corpus.what
 
 
-def test_settings_of_the_search_changed_after_translating(copy):
+def test_settings_of_the_search_changed_after_translating(copy, tmp_path):
     (copy[0] / "recipe.yaml").write_text((copy[0] / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
-    assert only(findings(*copy)) == "wrong: another model or other decoding settings made these"
+    assert found(*copy) == ["wrong: another model or other decoding settings made these"]
+    assert found(*copy, Path(shutil.copy(copy[0] / "test.hyp", tmp_path))) == []  # nobody says what made these
 
 
 def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
-    cleaning = {"read": 3000, "kept": 1500, "warnings": ["another language"]}
-    (copy[1] / "cleaning.json").write_bytes(artefact.json_bytes(cleaning))
-    expect = record.run.settings.expect.model_copy(update={"pairs": [2000, 2100]})
-    settings = record.run.settings.model_copy(update={"expect": expect})
     corpus = dataclasses.replace(record.run.corpus, directory=copy[1])
-    run = dataclasses.replace(record.run, settings=settings, corpus=corpus)
-    assert [finding.what for finding in examine(dataclasses.replace(record, run=run))] == [
-        "nmt prepare warned: another language",
-        "50% of the pairs were dropped",
-        f"{len(corpus.src)} training pairs, not 2,000",
+    most = math.floor(len(corpus.src) / 0.9)  # of which the corpus holds nine tenths
+
+    def listed(kept: int, expected: int, *warnings: str) -> list[str]:
+        cleaning = {"read": 3000, "kept": kept, "warnings": warnings}
+        (copy[1] / "cleaning.json").write_bytes(artefact.json_bytes(cleaning))
+        return findings(record, f"expect.pairs=[{expected},9999]", corpus=corpus)
+
+    assert listed(2100, most) == []
+    assert listed(2099, most + 1, "another language") == [
+        "costly: nmt prepare warned: another language",
+        "costly: 30% of the pairs were dropped",
+        f"costly: {len(corpus.src)} training pairs, not {most + 1}",
     ]
 
 
-def test_translations_of_another_test_set(sound, tmp_path):
-    lines = read_lines(sound[0] / "test.hyp")
-    short = written(tmp_path / "short", lines[:-1])
-    assert only(findings(*sound, short)) == "wrong: 6 translations and 7 references"
-    other = written(tmp_path / "other", ["ganz andere Wörter als dort"] * 7)
-    assert "line by line, these are not translations of the test set" in findings(*sound, other)[0].what
+@pytest.mark.parametrize(
+    ("bleu", "dev", "says"),
+    [
+        (10.0, 45.0, []),
+        (9.99, 44.0, ["costly: 9.99 BLEU on test; the recipe expects 10 to 20"]),
+        (10.0, 45.1, ["wrong: 10.00 BLEU on test, 45.10 on dev: are these translations of this test set?"]),
+    ],
+)
+def test_less_bleu_than_expected(record, tmp_path, bleu: float, dev: float, says: list[str]):
+    validations = [{**record.run.validations[-1], "dev_bleu": dev}]
+    assert findings(dataclasses.replace(record, bleu=bleu), validations=validations) == says
+    if bleu < 10:  # nothing is expected of another test set
+        assert findings(dataclasses.replace(record, bleu=bleu, references=[*record.references[:-1], "x"])) == []
+        short = gather(record.run.directory, record.run.corpus.directory, None, None)
+        assert findings(dataclasses.replace(short, hypotheses=short.hypotheses[:-1], bleu=None)) == [
+            "wrong: 6 translations and 7 references"
+        ]
 
 
 @pytest.mark.parametrize(
     ("says", "change"),
     [
-        ("are empty", lambda hyp, src: ""),
-        ("are copies of their source", lambda hyp, src: src),
-        ("repeat themselves", lambda hyp, src: f"{hyp} eins zwei drei" + " eins zwei drei" * 5),
+        ("are empty", lambda line: ""),
+        ("are copies of their source", lambda line: f"source {line}"),
+        ("repeat themselves", lambda line: f"{line} eins zwei drei" + " eins zwei drei" * 5),
     ],
 )
-@pytest.mark.parametrize("count", [2, 6])
-def test_bad_lines_of_output(sound, tmp_path, says: str, change: Callable[[str, str], str], count: int):
-    lines, sources = read_lines(sound[0] / "test.hyp"), read_lines(sound[1] / "test.src")
-    wrong = [change(h, s) if i < count else h for i, (h, s) in enumerate(zip(lines, sources, strict=True))]
-    first = findings(*sound, written(tmp_path / "hyp", wrong))[0]
-    assert (first.severity, first.what) == ("wrong" if count == 6 else "costly", f"{count} of 7 translations {says}")
+def test_bad_lines_of_output(record, says: str, change: Callable[[str], str]):
+    def listed(bad: int, count: int, same: bool = False) -> list[str]:
+        texts = [f"der Satz {i}" for i in range(count)]
+        lines = [change(line) if i < bad else line for i, line in enumerate(texts)]
+        references = lines if same else texts
+        changed = dataclasses.replace(record, hypotheses=lines, references=references, bleu=50.0)
+        corpus = dataclasses.replace(record.run.corpus)
+        object.__setattr__(corpus, "lines", lambda _: ([f"source {line}" for line in texts], []))
+        return [finding for finding in findings(changed, corpus=corpus) if "times the words" not in finding]
+
+    assert listed(1, 4) == listed(2, 400) == listed(4, 4, same=True) == []
+    assert listed(2, 4) == [f"costly: 2 of 4 translations {says}"]
+    assert listed(3, 4) == [f"wrong: 3 of 4 translations {says}"]
+    assert listed(3, 400) == [f"costly: 3 of 400 translations {says}"]
 
 
-def test_short_output(sound, tmp_path):
-    lines = [line.rpartition(" ")[0] or line for line in read_lines(sound[0] / "test.hyp")]
-    assert "times the words of their references" in only(findings(*sound, written(tmp_path / "hyp", lines)))
+@pytest.mark.parametrize(("words", "says"), [(94, "0.94"), (95, None), (105, None), (106, "1.06")])
+def test_short_and_long_output(record, words: int, says: str | None):
+    lines = {"hypotheses": [" ".join(map(str, range(words)))], "references": [" ".join(map(str, range(100)))]}
+    expected = [f"costly: the translations have {says} times the words of their references"] * bool(says)
+    assert findings(dataclasses.replace(record, bleu=50.0, **lines)) == expected
 
 
-def test_tokenised_and_lower_cased_output(sound, tmp_path):
-    references = written(tmp_path / "refs", ['Das ist „gut“, sagt er: "Ja."'] * 40)
-    for says, change in (("look tokenised", lambda line: moses_tokenize(line, "de")), ("are lower-cased", str.lower)):
-        lines = [change(line) for line in read_lines(references)]
-        listed = findings(*sound, written(tmp_path / "hyp", lines), references)
-        assert f"40 of 40 translations {says}" in [finding.what for finding in listed]
-
-
-def test_the_command(copy, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_json(copy, capsys):
     (copy[0] / "crash.json").write_text('{"step": 205}')
-    monkeypatch.setattr("sys.argv", ["nmt", "doctor", "runs/small", "--data", "data", "--json"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code  # 0 whatever it finds
+    doctor(*copy, None, None, True)
     told = json.loads(capsys.readouterr().out)
     (finding,) = told["findings"]
     assert finding.keys() == {"severity", "what", "where", "do"}
-    assert (finding["severity"], finding["where"]) == ("wrong", "runs/small/crash.json")
-    assert told["unchecked"] == []
+    assert (finding["severity"], finding["where"]) == ("wrong", str(copy[0] / "crash.json"))
+    assert (told["unchecked"], told["steps"]) == ([], 200)
 
 
-def test_every_finding_is_said_within_the_width_most_serious_first(copy, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "60")
-    (copy[0] / "metrics.jsonl").unlink()
-    written(copy[0] / "test.hyp", ["", "", *read_lines(copy[0] / "test.hyp")[2:]])
+def test_every_finding_is_said_most_serious_first(copy, capsys):
+    for name in ("metrics.jsonl", "model/manifest.json", "translations.json"):
+        (copy[0] / name).unlink()
+    (copy[0] / "test.hyp").write_text("\n".join(["", "", *read_lines(copy[0] / "test.hyp")[2:], ""]))
+    (copy[0] / "corpus.json").write_text('{"corpus": "another"}')
     (copy[0] / "crash.json").write_text('{"step": 205}')
     doctor(*copy, None, None, False)
-    shown = capsys.readouterr().out
-    said = " ".join(shown.split())
-    assert said.index("1. wrong training gave up") < said.index("costly 2 of 7 translations are empty")
-    assert "recipes/README.md" in shown
-    assert "Not checked, for there is nothing yet: loss." in said
-    assert all(len(line) <= 60 for line in shown.split("\n") if "/" not in line)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "code"),
-    [
-        ("recipe.yaml", None, 66),
-        ("metrics.jsonl", b'{"step": 1}\nnonsense\n{"step": 3}\n', 65),
-        ("corpus.json", b"{", 65),
-        ("model/manifest.json", b"", 65),
-        ("test.hyp", b"\xff\n", 65),
-    ],
-)
-def test_damaged_runs(copy, file: str, content: bytes | None, code: int):
-    (copy[0] / file).unlink()
-    if content is not None:
-        (copy[0] / file).write_bytes(content)
-    with pytest.raises(NmtError) as caught:
-        findings(*copy)
-    assert caught.value.exit_code == code
-    assert "\n" not in str(caught.value)
+    lines = capsys.readouterr().out.split("\n")
+    starts = [line[:22] for line in lines if line[:1].isdigit()]
+    assert starts[:3] == ["1. wrong: the run was ", "2. wrong: training gav", "3. costly: 2 of 7 tran"]
+    assert lines[7] == f"   in {copy[0]}/crash.json"
+    assert lines[8].startswith("   do a lower training.rate_factor")
+    assert "recipes/README.md" in lines[-3]
+    assert lines[-2] == "Not checked, for there is nothing yet: loss, averaging."
 
 
 def test_what_is_missing_or_damaged(copy, tmp_path):
     run, data, no = *copy, tmp_path / "no"
     for files in ((no, data), (run, no), (run, data, no), (run, data, run / "test.hyp", no)):
         with pytest.raises(MissingError):
-            findings(*files)
+            found(*files)
     (data / "test.tgt").write_text("shorter\n")
     with pytest.raises(DataError, match=r"test\.tgt is damaged"):
-        findings(run, data)
-
-
-def test_a_run_that_has_only_begun(copy, capsys):
-    for name in ("metrics.jsonl", "test.hyp", "model/manifest.json"):
-        (copy[0] / name).unlink()
-    doctor(*copy, None, None, False)
-    assert "Not checked, for there is nothing yet: loss, averaging, output." in capsys.readouterr().out
+        found(run, data)

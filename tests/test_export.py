@@ -3,7 +3,7 @@
 import contextlib
 import io
 import re
-import shutil
+import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,13 +19,13 @@ import torch
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.export import export
-from nmt_cli.interop.proof import Transformers, compare
+from nmt_cli.interop.proof import Transformers, compare, largest_difference
+from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.loss import smoothed_loss
-from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.model import Transformer, pack
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation.search import score_targets
@@ -104,9 +104,8 @@ def exported(models: Models, lines: Path, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("changes", [{}, PRE, BIASES])
 def test_the_same_in_both_toolkits(exported: Callable[..., Path], target: str, changes: dict[str, object]) -> None:
     proof = artefact.verify(exported(target, **changes), "export")["proof"]
-    counts = re.findall(r"the same for (\d+) of (\d+)", proof)
-    assert len(counts) == 2
-    assert all(int(same) == int(compared) >= 3 for same, compared in counts)
+    ((same, ended),) = re.findall(r"On 6 sentences .* (\d+) of (\d+) translations that end within the limit are", proof)
+    assert int(same) == int(ended) >= 3
 
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
@@ -116,6 +115,20 @@ def test_the_example_runs_as_it_stands(target: str, exported: Callable[..., Path
     with contextlib.redirect_stdout(output):
         exec(code, {})
     assert output.getvalue().strip()
+
+
+def test_transformers_searches_as_the_recipe_does(exported: Callable[..., Path]) -> None:
+    out = exported("hf")
+    config = artefact.read_json(out / "generation_config.json")
+    tokenizer = Tokenizer(out / "source.spm")
+    length = round(statistics.median(len(ids) for ids in tokenizer.encode([normalise(line) for line in LINES]) if ids))
+    assert config["num_beams"] == 3
+    assert config["length_penalty"] == pytest.approx(0.6 * length / (5 + length), abs=0.005)
+    card, pad = " ".join((out / "README.md").read_text().split()), tokenizer.vocabulary_size - 1
+    assert f"by length ^ {config['length_penalty']}, which is the same trade at {length} tokens" in card
+    assert LINES[0] in card
+    assert (config["max_length"], config["bad_words_ids"], config["pad_token_id"]) == (64, [[pad]], pad)
+    assert [artefact.read_json(out / "config.json")[f"{name}_token_id"] for name in ("unk", "eos")] == [0, 1]
 
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
@@ -150,34 +163,46 @@ def test_a_small_difference_of_weights_or_other_ids_are_seen(models: Models, exp
 
 
 class Same:
-    """A toolkit that computes what ours does, and ends the translations of some lines with a token of its own."""
+    """A toolkit that computes what ours does, and ends the translations of some lines with tokens of its own."""
 
-    def __init__(self, translator: Translator, lines: list[str], changed: int) -> None:
-        self.translator, self.lines, self.changed = translator, lines, changed
+    def __init__(self, translator: Translator, lines: list[str], changed: int, tokens: int, shift: float) -> None:
+        self.translator, self.lines = translator, lines
+        self.changed, self.tokens, self.shift = changed, [70] * tokens, shift  # shift: of log-probabilities
 
     def translate(self, sources: list[list[int]], beam: int, limit: int) -> Iterator[list[int]]:
         translations = self.translator.translate(self.lines, beam=beam, alpha=0.0, split=False)
         for i, translation in enumerate(translations):
             _, ids = translation.segments[0]
-            yield [*ids[:-1], 70, EOS] if i < self.changed and beam > 1 else ids
+            yield [*ids[:-1], *self.tokens, EOS] if i < self.changed else ids
 
     def score(self, pairs: list[tuple[list[int], list[int]]]) -> list[list[float]]:
-        return score_targets(self.translator.models, torch.float32, pairs)
+        rows = score_targets(self.translator.models, torch.float32, pairs)
+        return [[score + self.shift for score in row] for row in rows]
 
 
 def test_differing_lines_are_listed_and_refused_if_many(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     translator, words = translator_of(models()), LINES[0].split()
-    lines = dict(enumerate(f"{a} {b}" for a in words for b in words))
+    lines = dict(enumerate((f"{a} {b}" for a in words for b in words), 5))
 
-    def proof(changed: int) -> str:
-        return compare(translator, Same(translator, [*lines.values()], changed), lines, exact=True)[0]
+    def proof(changed: int, tokens: int = 1, shift: float = 0.0) -> str:
+        return compare(translator, Same(translator, [*lines.values()], changed, tokens, shift), lines, exact=True)[0]
 
-    assert "beam-3 output is the same for 49 of 49" in proof(0)
+    assert "beam 3, without length penalty" in proof(0)
+    assert "49 of 49 translations that end within the limit are the same." in proof(0)
     assert "lines that differ" not in capsys.readouterr().err
-    assert "greedy output is the same for 49 of 49, beam-3 output is the same for 48 of 49" in proof(1)
-    assert re.search(r"lines that differ(?s:.*)beam-3 1", capsys.readouterr().err)
-    with pytest.raises(DataError, match=r"translations but for 2%.*beam-3 output is the same for 47 of 49"):
+    assert "48 of 49 translations" in proof(1)
+    assert re.search(r"lines that differ(?s:.*)\n 6 ", capsys.readouterr().err)
+    with pytest.raises(DataError, match=r"translations but for 2%.*; 47 of 49 translations"):
         proof(2)
+    pairs = [t.segments[0] for t in translator.translate(lines.values(), alpha=0)]
+    shorter = sum(len(tgt) < len(src) for src, tgt in pairs)  # others reach the limit exactly with ten tokens more
+    with pytest.raises(DataError, match=f"; 0 of {shorter} translations"):
+        proof(49, 10)
+    assert "is 9.0e-05;" in proof(0, shift=9e-5)
+    with pytest.raises(DataError, match=r"log-probabilities must agree within 0\.0001"):
+        proof(0, shift=-1.1e-4)
+    assert largest_difference([[-0.5, -10.0]], [[-0.25, -8.0]]) == 0.25  # relative where a token is unlikely
+    assert proof(49, 20).endswith("; no translation ends within the limit on its length, so none is compared.")
 
 
 @pytest.mark.parametrize("quantization", ["bfloat16", "int8"])
@@ -187,7 +212,9 @@ def test_quantised_exports_state_the_difference(
     assert export(models(), "ctranslate2", tmp_path / "out", quantization, lines) == 0
     size, plain = ((out / "model.bin").stat().st_size for out in (tmp_path / "out", exported("ctranslate2")))
     assert size < 0.7 * plain
-    assert "BLEU" in artefact.verify(tmp_path / "out", "export")["proof"]
+    proof = artefact.verify(tmp_path / "out", "export")["proof"]
+    ((after, change),) = re.findall(r"BLEU against the float32 output changes from 100.00 to (\S+) \((\S+)\)\.", proof)
+    assert float(change) == pytest.approx(float(after) - 100)
 
 
 @pytest.mark.parametrize(
@@ -203,14 +230,14 @@ def test_what_they_cannot_compute_is_refused(
 
 def test_wrong_options(models: Models, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, out = models(0), tmp_path / "out"
-    (tmp_path / "empty.txt").write_text("\n \n")
+    (tmp_path / "empty.txt").write_text("\n \n" + "a " * 54 + "\n")
     monkeypatch.chdir(tmp_path)
     for options, error, reason in [
         (("hf", out, "int8", lines), UsageError, "ctranslate2"),
         (("hf", model, None, lines), OutputError, "exists"),
         (("hf", out, None, tmp_path / "none.txt"), MissingError, r"none\.txt"),
         (("hf", out, None, None), MissingError, "--lines"),
-        (("hf", out, None, tmp_path / "empty.txt"), DataError, "no line"),
+        (("hf", out, None, tmp_path / "empty.txt"), DataError, "no line of 1 to 53 tokens"),
     ]:
         with pytest.raises(error, match=reason):
             export(model, *options)
@@ -220,21 +247,22 @@ def test_wrong_options(models: Models, lines: Path, tmp_path: Path, monkeypatch:
     assert not out.exists()
 
 
-def test_dev_text_and_scores_of_a_run_on_a_corpus_of_the_hub(
+def test_the_dev_text_of_a_run_on_a_corpus_of_the_hub(
     reference_run: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded, run = load_model(reference_run), shutil.copytree(reference_run, tmp_path / "runs/hub")
+    loaded = load_model(reference_run)
     corpus = loaded.recipe.corpus.model_copy(update={"name": "hub:owner/numbers"})
     settings = loaded.recipe.model_copy(update={"corpus": corpus})
+    save_model(tmp_path / "model", loaded.model.state_dict(), settings, loaded.tokenizer_file, {})
     (tmp_path / "data").mkdir()
     (tmp_path / "data/owner-numbers").symlink_to(numbers_corpus)
-    (run / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
-    identity = {"corpus": open_corpus(numbers_corpus).identity}
-    save_model(run / "model", loaded.model.state_dict(), settings, loaded.tokenizer_file, identity)
-    made_by = translations_id(artefact.verify(run / "model", "model"), settings.decoding)
-    (run / "translations.json").write_bytes(artefact.json_bytes({"made_by": made_by}))
-    (run / "test.hyp").write_bytes((numbers_corpus / "test.tgt").read_bytes())
     monkeypatch.chdir(tmp_path)
-    assert export(run, "ctranslate2", tmp_path / "out", "int8", None) == 0
-    assert "BLEU changes from" in artefact.verify(tmp_path / "out", "export")["proof"]
-    assert "- test BLEU 100.00 (`" in (tmp_path / "out/README.md").read_text()
+    assert export(tmp_path / "model", "ctranslate2", tmp_path / "out", "int8", None) == 0
+    proof = artefact.verify(tmp_path / "out", "export")["proof"]
+    translator, (src, tgt) = translator_of(reference_run), open_corpus(numbers_corpus).lines("dev")
+    longest = settings.model.max_length - settings.decoding.extra_length
+    short = [i for i, ids in enumerate(translator.tokenizer.encode(src)) if len(ids) < longest]
+    translations = translator.translate([src[i] for i in short], alpha=0, split=False)
+    ours = translator.tokenizer.decode([translation.segments[0][1][:-1] for translation in translations])
+    before = corpus_bleu(ours, [tgt[i] for i in short])[0]
+    assert f"BLEU changes from {before:.2f} to " in proof

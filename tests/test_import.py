@@ -90,19 +90,19 @@ def random_marian(out: Path, source: bytes = SOURCE, target: bytes = SOURCE) -> 
 def test_round_trip_gives_identical_weights(tmp_path: Path, norm: str, bias: bool) -> None:
     file, sizes = tmp_path / "tokenizer.model", {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4}
     file.write_bytes(subwords.train(TEXT, 320))
-    changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu"}
+    changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu", "dropout": 0.25}
     values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 128, **changes}
     settings = recipe.from_plain({"name": "random", "model": values}, "test")
     model = Transformer(settings.model, Tokenizer(file).vocabulary_size)
     randomise(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
     save_model(tmp_path / "model", model.state_dict(), settings, file, {})
     (tmp_path / "hf").mkdir()
-    marian.write_marian(load_model(tmp_path / "model"), tmp_path / "hf")
+    marian.write_marian(load_model(tmp_path / "model"), 0.5, tmp_path / "hf")
     again = load_model(import_marian(tmp_path / "hf", tmp_path / "again"))
     before, after = model.state_dict(), again.model.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert again.recipe.model.model_copy(update={"dropout": settings.model.dropout}) == settings.model
+    assert again.recipe.model == settings.model
     assert again.tokenizer_file.read_bytes() == file.read_bytes()
 
 
@@ -110,7 +110,7 @@ def test_random_marian_agrees_with_transformers(tmp_path: Path) -> None:
     theirs = random_marian(tmp_path / "hf")
     ours = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
     tokenizer, tokens = Tokenizer(ours.tokenizer_file), vocabulary(SOURCE)
-    ids = tokenizer.encode(["the old cat sees a wet dog", "der fox schläft"])
+    ids = tokenizer.encode(["the old ☃ sees a wet dog", "der fox schläft ☃"])
     src, tgt = ([tokens.index(token) for token in tokenizer.tokens(line)] for line in ids)
     pad = len(tokens) - 1
     logits = theirs(torch.tensor([[*src, 0]]), decoder_input_ids=torch.tensor([[pad, *tgt]])).logits[0]
@@ -135,6 +135,14 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path: Path) -> None:
     assert ours.decode([[names.index(token) for token in german]]) == ["der alte fox schläft"]
 
 
+def test_a_model_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_marian(tmp_path / "hf")
+    monkeypatch.setattr(marian, "sines_first", torch.arange)
+    with pytest.raises(DataError, match="computes something else than our model"):
+        import_marian(tmp_path / "hf", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
 def test_two_bpe_models_are_refused(tmp_path: Path) -> None:
     random_marian(tmp_path / "hf", subwords.train(TEXT, 320), subwords.train(TEXT, 310))
     with pytest.raises(DataError, match="different BPE models"):
@@ -151,6 +159,7 @@ def test_two_bpe_models_are_refused(tmp_path: Path) -> None:
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "one embedding for source"),
         ({"decoder_start_token_id": 0}, "zero embedding"),
+        ({"decoder_vocab_size": 5}, "one embedding for source"),
         ({"encoder_layers": 3, "decoder_layers": 3}, "no tensor"),
         ({"model_type": "t5"}, "t5 model"),
         ({"d_model": "wide"}, r"config\.json is damaged"),
@@ -183,7 +192,9 @@ def test_files_that_are_missing_or_wrong(tmp_path: Path) -> None:
     refused("source.spm", None, MissingError, r"source\.spm")
     refused("vocab.json", numbered(tokens, 1), DataError, r"vocab\.json")
     refused("vocab.json", numbered([*tokens[:2], ">>de<<", *tokens[3:]]), DataError, ">>xx<<")
-    refused("model.safetensors", None, MissingError, r"model\.safetensors.*pickle")
+    refused("model.safetensors", None, MissingError, r"is without model\.safetensors\. A Marian .*pickle")
+    (directory / "model.bin").touch()
+    refused("vocab.json", None, MissingError, r"hf is a CTranslate2 model\. A Marian model .* has config")
     (tmp_path / "model").mkdir()
     refused("vocab.json", b"", OutputError, "exists")
 

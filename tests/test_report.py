@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,40 +16,29 @@ from nmt_cli import artefact, recipe
 from nmt_cli.errors import DataError, MissingError
 from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
-from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
+from nmt_cli.reporting.charts import Line, line_chart
 from nmt_cli.reporting.page import compared, render
 from nmt_cli.reporting.report import report
 from nmt_cli.scoring.score import evaluate
 
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FETCHING = {"img", "iframe", "object", "embed", "base", "form", "audio", "video", "source", "use", "image"}
-VOID = {"meta", "link", "input", "br"}
 
 
 class Reader(HTMLParser):
-    """Collects tags and attributes, and checks that all tags are closed in order."""
+    """Collects tags with their attributes, and the text outside the style sheet."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
-        self.open: list[str] = []
         self.text = ""
         self.feed(text)
-        assert self.open == []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if "style" not in self.open:
+        if self.lasttag != "style":
             self.text += data
 
 
@@ -71,6 +61,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_run(tmp_path_factory.mktemp("small"))
 
 
+def change(run: Path, before: str, after: str) -> None:
+    """Change the recipe of a run."""
+    text = (run / "recipe.yaml").read_text()
+    assert before in text
+    (run / "recipe.yaml").write_text(text.replace(before, after))
+
+
 def read(path: Path) -> Reader:
     return check_harmless(path.read_text(encoding="utf-8"))
 
@@ -82,7 +79,6 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
     assert target.stat().st_size < 200_000
     page = read(target)
     for text in (
-        *("Scores", "Curves", "Development sentences", "Best and worst translations", "Data", "Model", "Repeat it"),
         "<script>window.hacked = 1</script>",  # as text
         "\\u202eright to left",  # a line of the test set, which is kept as it was
         "<b onmouseover=alert(1)>eins</b>",  # a sample
@@ -90,9 +86,10 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
         "nrefs:1|case:mixed|eff:no|tok:13a",  # the signature
         "200 of 200",
         "source equals target",  # dropped, with its example
+        "that were averaged, of steps 100, 200.",
         f"nmt train {run}/recipe.yaml",
-        "a" * 16,  # the averaged checkpoints' hashes
         "log_every: 50",  # in the whole recipe
+        "the recipe's 0.0001976 at step 200",
         "zwei \\u202e drei",  # another sample
     ):
         assert text in page.text
@@ -110,13 +107,18 @@ def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
 
 def test_two_runs_side_by_side(small, tmp_path):
     run, data = small
-    text = data.parent / "text"
-    same = [f"corpus.train_src=[{text}/train.en]", f"corpus.train_tgt=[{text}/train.de]"]
-    other, _ = make_run(tmp_path / "other", "name=other", "model.num_layers=1", *same)
-    shown = read(report(run, [other], tmp_path / "both.html", data)).text
-    assert "model.num_layers: 2 -> 1" in shown
-    assert "Side by side" in shown
-    assert "other training" in shown  # in a legend
+    other = shutil.copytree(run, tmp_path / "other")
+    change(other, "num_layers: 2", "num_layers: 1")
+    log = (other / "metrics.jsonl").read_text()
+    for before, after in (('"dev_nll": 1.5', '"dev_nll": 2.5'), ('"nll": 1.5', '"nll": 3.5'), ("200", "204")):
+        log = log.replace(before, after)
+    (other / "metrics.jsonl").write_text(log)
+    page = report(run, [other], tmp_path / "both.html", data).read_text()
+    assert 'class="s0 dashed"' in page
+    assert 'class="s1 dashed"' in page  # each run has its colour
+    shown = " ".join(re.sub("<[^>]*>", " ", page).split())
+    assert "small – 16,192 200 2.000 12.50 74.36 other model.num_layers: 2 -&gt; 1 10,816 204 2.000 12.50" in shown
+    assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
 
 
 def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, capsys):
@@ -127,18 +129,46 @@ def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, caps
     assert "Loss" in shown
 
 
+@pytest.mark.parametrize("place", [".", "home"])  # where the command is run, or beside the run's own runs/
+def test_the_corpus_of_a_run_on_a_data_set_of_the_hub(small, tmp_path, monkeypatch, place):
+    run = shutil.copytree(small[0], tmp_path / "home/runs/hub")
+    change(run, "name: own", "name: hub:owner/own")
+    shutil.copytree(small[1], tmp_path / place / "data/owner-own")
+    monkeypatch.chdir(tmp_path)
+    assert "200 of 200" in (shown := read(report(run, out=tmp_path / "r.html")).text)
+    assert "The prepared corpus was not found" not in shown
+
+
+@pytest.mark.parametrize(
+    ("language", "figure", "metrics"),
+    [
+        ("de", 27.3, {"BLEU": "", "chrF2": "", "paper-BLEU": "", "paper-BLEU-quotes": "27.3"}),
+        ("fr", 38.1, {"BLEU": "", "chrF2": "", "paper-BLEU": "38.1"}),
+        ("de", None, {"BLEU": "", "chrF2": "", "paper-BLEU": ""}),
+    ],
+)
+def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, language, figure, metrics):
+    run, data = make_run(tmp_path, f"corpus.tgt={language}", f"expect.paper_bleu={figure or 'null'}")
+    rows = re.findall(r"<tr><td class=\"l\" dir=\"auto\">small</td>(.*?)</tr>", report(run, data=data).read_text())
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
+    assert {row[0]: row[3] for row in cells} == metrics
+    quotes = {row[0]: "quotes:ascii" in row[4] for row in cells}
+    assert quotes == {name: name.endswith("quotes") for name in metrics}
+
+
 def test_scored_are_trees_by_the_function_for_trees_and_translations_of_this_model(tmp_path):
-    run, data = make_run(tmp_path)
-    plain = (run / "recipe.yaml").read_text()
-    (run / "recipe.yaml").write_text(plain.replace("format: text", "format: trees"))
+    run, data = make_run(tmp_path, "expect.paper_f1=91.3")
+    change(run, "format: text", "format: trees")
     assert "No scored translations yet" in read(report(run, data=data)).text
 
     def score(options, hypotheses):
         scores = evaluate(options, hypotheses)
-        scores.scores[0] = dataclasses.replace(scores.scores[0], name="F1 of brackets")
+        scores.scores[0] = dataclasses.replace(scores.scores[0], metric="brackets", name="F1 of brackets")
         return scores
 
-    assert "F1 of brackets on test" in read(report(run, data=data, score_trees=score)).text
+    page = report(run, data=data, score_trees=score)
+    assert "F1 of brackets on test" in read(page).text
+    assert ">91.3</td>" in page.read_text()
     artefact.replace_file(run / "translations.json", artefact.json_bytes({"made_by": "another model"}))
     assert "No scored translations yet" in read(report(run, data=data, score_trees=score)).text
 
@@ -189,24 +219,23 @@ def test_what_differs_from_the_reference_is_told_apart():
     assert compared("", "a") == []
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.floats(1e-6, 1e3), st.floats(1.01, 1e4))
-def test_ticks_are_few_and_inside(low, span, lowest, factor):
-    places, slack = ticks(low, low + span), 1e-9 * (abs(low) + span)
-    assert len(places) <= 7
-    assert all(low - slack <= t <= low + span + slack for t in places)
-    places = log_ticks(lowest, lowest * factor)
-    assert places == sorted(places)
-    assert all(lowest * 0.99 <= t <= lowest * factor * 1.01 for t in places)
-
-
 def test_a_chart_places_its_points():
-    chart = line_chart("x", [Line("a", [(0, 0.0), (50, 5.0), (100, 10.0)]), Line("b", [])], band=(2, 4, "expected"))
+    lines = [Line("a", [(0, 0.0), (50, 5.0), (100, 10.0)]), Line("b", [])]
+    chart = line_chart("x", lines, marks=[50])
     (curve,) = chart["curves"]
     (x0, y0), (x1, y1), (x2, y2), _ = (map(float, point.split(",")) for point in curve["path"].split())
     assert (x0, x2, y2, y0) == (52, 468, 10, 214)  # the chart's edges
     assert (x1, y1) == ((x0 + x2) / 2, (y0 + y2) / 2)
-    assert chart["band"] == (132.4, 40.8, "expected")
-    assert line_chart("x", [Line("a", [])]) is None
+    assert chart["marks"] == [x1]
+    assert chart["rows"] == [(214, "0"), (173.2, "2"), (132.4, "4"), (91.6, "6"), (50.8, "8"), (10, "10")]
+    assert chart["columns"][::5] == [(52, "0"), (468, "100")]
+    assert line_chart("x", lines[1:]) is None
+    high = line_chart("x", [Line("a", [(0, 6.0), (1, 10.0)], 7, True)])  # not from zero: that would flatten it
+    assert (high["rows"][0], high["curves"][0]["style"]) == ((214, "6"), "s1 dashed")
+    logarithmic = line_chart("x", [Line("a", [(0, 1.0), (1, 10.0), (2, 100.0), (3, 0.0)])], log=True)
+    heights = [float(point.split(",")[1]) for point in logarithmic["curves"][0]["path"].split()]
+    assert heights[:4] == [214, 112, 10, 214]
+    assert logarithmic["rows"][0::3] == [(214, "1"), (112, "10"), (10, "100")]
     assert line_chart("x", [Line("a", [(5, 3.0)])], log=True)["curves"][0]["path"] == "468.0,112.0 468.0,112.0"
 
 

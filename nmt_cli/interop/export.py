@@ -14,8 +14,7 @@ from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare
-from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
-from nmt_cli.training.run import TRANSLATIONS, read_run
+from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translator import Translator
 
@@ -35,22 +34,23 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
     settings, tokenizer = loaded.recipe, Tokenizer(loaded.tokenizer_file)
     texts, references = _lines(settings, lines)
     longest = settings.model.max_length - settings.decoding.extra_length
-    chosen = {i: texts[i] for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
-    if not chosen:
+    sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
+    if not sizes:
         raise DataError(f"{lines or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
+    chosen, length = {i: texts[i] for i in sizes}, round(statistics.median(sizes.values()))
+    penalty = round(settings.decoding.alpha * length / (5 + length), 2)  # of the same slope at this length
     manifest = {"target": target, "quantization": weights}
-    with artefact.staged(out, "export", manifest) as stage:
+    with artefact.staged(out, "export", manifest) as stage, tempfile.TemporaryDirectory() as temporary:
         peer: Transformers | CTranslate2
         if target == "hf":
-            marian.write_marian(loaded, stage)
+            marian.write_marian(loaded, penalty, stage)
             peer = Transformers(stage, marian.exported_ids(tokenizer.vocabulary_size))
             peer.check_ids(tokenizer, [*chosen.values()])
         else:
             from ctranslate2.converters import TransformersConverter
 
-            with tempfile.TemporaryDirectory() as directory:
-                marian.write_marian(loaded, Path(directory))
-                TransformersConverter(directory).convert(str(stage), quantization=weights, force=True)
+            marian.write_marian(loaded, penalty, Path(temporary))
+            TransformersConverter(temporary).convert(str(stage), quantization=weights, force=True)
             artefact.write_file(stage / "tokenizer.model", loaded.tokenizer_file.read_bytes())
             peer = CTranslate2(stage, tokenizer)
         say(f"comparing {len(chosen)} translations")
@@ -62,10 +62,6 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             before, after = (corpus_bleu(side, standard)[0] for side in (ours, theirs))
             name = "BLEU" if references else "BLEU against the float32 output"
             manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
-        length = round(statistics.median(map(len, sides[0])))
-        penalty = round(settings.decoding.alpha * length / (5 + length), 2)
-        if target == "hf":
-            marian.write_generation_config(loaded, penalty, stage)
         values = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'"), "length": length}
         card = _card(loaded, target, {**values, "penalty": penalty, "proof": manifest["proof"]})
         artefact.write_file(stage / "README.md", card.encode())
@@ -90,20 +86,7 @@ def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[
 def _card(loaded: LoadedModel, target: str, values: dict[str, object]) -> str:
     """Return the README of an export; `values` are what the model itself does not tell."""
     values |= {"settings": loaded.recipe, "version": __version__, "library": LIBRARIES[target]}
-    values |= {"limit": min(marian.LONGEST, loaded.recipe.model.max_length), "scores": _scores(loaded)}
+    values["limit"] = min(marian.LONGEST, loaded.recipe.model.max_length)
     values["parameters"] = sum(p.numel() for p in loaded.model.parameters())
     card, example = ((Path(__file__).parent / name).read_text("utf-8") for name in ("card.md", f"card_{target}.txt"))
     return card.format(**values, example=example.format(**values))
-
-
-def _scores(loaded: LoadedModel) -> str:
-    """Return test scores if `nmt reproduce` translated the test set with this very model, else how to get them."""
-    run, data = loaded.directory.parent, loaded.recipe.corpus.directory
-    if (run / TRANSLATIONS).is_file() and artefact.present(data):
-        files, corpus = read_run(run, data, any_corpus=True), open_corpus(data)
-        hypotheses, references = files.translations("test"), corpus.lines("test")[1]
-        same = files.model == loaded.manifest and corpus.identity == loaded.manifest.get("corpus")
-        if same and hypotheses and references:
-            scores = [("BLEU", *corpus_bleu(hypotheses, references)), ("chrF2", *corpus_chrf(hypotheses, references))]
-            return "\n".join(f"- test {name} {score:.2f} (`{signature}`)" for name, score, signature in scores)
-    return "Not measured at export. Measure them: `nmt score --model MODEL --corpus CORPUS`."

@@ -18,7 +18,7 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.search import score_targets
 
 WEIGHTS = "model.safetensors"
-NORMAL, UNKNOWN, CONTROL, UNUSED, UNIGRAM = 1, 2, 3, 5, 1  # types of SentencePiece's tokens, and of its models
+UNKNOWN, CONTROL, UNUSED, UNIGRAM = 2, 3, 5, 1  # types of SentencePiece's tokens, and of its models
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 
@@ -61,10 +61,11 @@ def import_marian(source: Path, out: Path) -> Path:
 def _config(source: Path) -> Any:
     """Return their configuration after checking that our model can compute theirs."""
     transformers = marian.library("transformers")
-    for name in ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"):
-        if not (source / name).is_file():
-            advice = "Marian models of transformers have it; save a pickle's weights by save_pretrained()"
-            raise MissingError(f"{source / name} is missing. {advice}")
+    files = ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm")
+    if missing := [name for name in files if not (source / name).is_file()]:
+        kind = "a CTranslate2 model" if (source / "model.bin").is_file() else f"without {', '.join(missing)}"
+        advice = f"A Marian model of transformers has {', '.join(files)}; save a pickle's weights by save_pretrained()"
+        raise MissingError(f"{source} is {kind}. {advice}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     except Exception as error:  # whatever they raise
@@ -90,8 +91,7 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     file, size, first = source / "vocab.json", config.vocab_size, [*SPECIAL]
     ids: dict[str, int] = artefact.read_json(file)
     special = [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]
-    numbers = [i for i in ids.values() if type(i) is int]
-    if len(ids) != size or sorted(numbers) != [*range(size)] or [ids.get(name) for name in first] != special:
+    if len(ids) != size or {*ids.values()} != {*range(size)} or [ids.get(name) for name in first] != special:
         raise DataError(f"{file} does not number {size} tokens from 0, with {', '.join(first)} where config.json says")
     order = first + sorted(ids.keys() - {*first}, key=ids.__getitem__)
     if any(name.startswith(">>") and name.endswith("<<") for name in order):
@@ -107,8 +107,6 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
             raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
         warn(f"{source} splits target text by another model than source text. Only fine-tuning is affected")
     tokens = {token.piece: token for token in model.pieces}
-    if lost := sum(token.type == NORMAL and name not in ids for name, token in tokens.items()):
-        warn(f"{lost} tokens of source.spm have no number in vocab.json; words that need them are split further")
     if [*tokens] != order:  # tokens of the target only can be decoded, not found in a text
         renumbered = [tokens.get(name) or model.SentencePiece(piece=name, type=UNUSED) for name in order]
         for name, token in zip(order, renumbered, strict=True):

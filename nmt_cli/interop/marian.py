@@ -118,8 +118,11 @@ def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[in
     return result
 
 
-def write_marian(loaded: LoadedModel, out: Path) -> None:
-    """Write what transformers loads into a directory; DataError if Marian and Pegasus cannot compute this model."""
+def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
+    """Write what transformers loads, and by default searches with the recipe's beam and this penalty, into a directory.
+
+    DataError if Marian and Pegasus cannot compute this model.
+    """
     settings, corpus, size = loaded.recipe.model, loaded.recipe.corpus, loaded.model.vocabulary_size
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions != "sinusoidal" or widths != {settings.d_model}:
@@ -137,6 +140,10 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
     )
     with torch.device("meta"):
         theirs = transformers.AutoModelForSeq2SeqLM.from_config(config)
+    search = {"max_length": min(LONGEST, settings.max_length), "bad_words_ids": [[ids[PAD]]]}
+    if (beam := loaded.recipe.decoding.beam) > 1:
+        search |= {"num_beams": beam, "length_penalty": length_penalty}
+    theirs.generation_config.update(**search)
     theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
     tokens = Tokenizer(loaded.tokenizer_file).tokens(list(range(size)))
     vocabulary = dict(zip(tokens, ids, strict=True))
@@ -151,12 +158,3 @@ def write_marian(loaded: LoadedModel, out: Path) -> None:
         **{"unk_token": tokens[UNK], "eos_token": tokens[EOS], "pad_token": tokens[PAD]},
     }
     (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), "utf-8")
-
-
-def write_generation_config(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
-    """Write how transformers searches by default: the recipe's beam, and a length penalty close to ours."""
-    config = library("transformers").GenerationConfig.from_pretrained(out, local_files_only=True)
-    longest, decoding = min(LONGEST, loaded.recipe.model.max_length), loaded.recipe.decoding
-    config.update(num_beams=decoding.beam, length_penalty=length_penalty, max_length=longest)
-    config.update(bad_words_ids=[[config.pad_token_id]])
-    config.save_pretrained(out)

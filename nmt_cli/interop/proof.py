@@ -1,7 +1,7 @@
 """Is an exported model the same? Token log-probabilities and translations of both toolkits, side by side.
 
-Without length penalty, since theirs differs; lines that reach our limit on the length are left out, since theirs is
-one for all sentences. All ids end with EOS.
+Without length penalty, since theirs differs; translations that reach our limit on the length are not compared, since
+theirs is one for all sentences. All ids end with EOS.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -100,29 +100,25 @@ def compare(
     translator: Translator, peer: Transformers | CTranslate2, lines: dict[int, str], exact: bool
 ) -> tuple[str, list[Ids], list[Ids]]:
     """Translate `lines` (by their index in the file) with both; where `exact`, raise DataError if they differ."""
-    numbers, extra_length = [*lines], translator.recipe.decoding.extra_length
-    largest, rows, same, alike = 0.0, [], [], True
-    for beam in sorted({1, translator.recipe.decoding.beam}):
-        name = f"beam-{beam}" if beam > 1 else "greedy"
-        pairs = [t.segments[0] for t in translator.translate(lines.values(), beam=beam, alpha=0.0, split=False)]
-        sources, ours = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-        limits = [len(source) + extra_length for source in sources]
-        theirs = list(peer.translate(sources, beam, max(limits)))
-        ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
-        differing = [i for i in ended if ours[i] != theirs[i]]
-        alike = alike and len(differing) <= 1 + MAX_DIFFERING * len(ended)
-        same.append(f"{name} output is the same for {len(ended) - len(differing)} of {len(ended)}")
-        for i in differing:
-            rows.append([f"{name} {numbers[i] + 1}", *translator.tokenizer.decode([ours[i][:-1], theirs[i][:-1]])])
-        scores = score_targets(translator.models, translator.dtype, pairs)
-        largest = max(largest, largest_difference(scores, peer.score(pairs)))
+    beam, numbers = translator.recipe.decoding.beam, [*lines]
+    pairs = [t.segments[0] for t in translator.translate(lines.values(), beam=beam, alpha=0.0, split=False)]
+    sources, ours = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+    limits = [len(source) + translator.recipe.decoding.extra_length for source in sources]
+    theirs = list(peer.translate(sources, beam, max(limits)))
+    ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
+    differing = [i for i in ended if ours[i] != theirs[i]]
+    largest = largest_difference(score_targets(translator.models, translator.dtype, pairs), peer.score(pairs))
+    same = f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same"
     text = (
-        f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), without length penalty: the largest difference "
-        f"of a token's log-probability is {largest:.1e}; {', '.join(same)} that end within the limit."
+        f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), beam {beam}, without length penalty: the largest "
+        f"difference of a token's log-probability is {largest:.1e}; "
+        f"{same if ended else 'no translation ends within the limit on its length, so none is compared'}."
     )
-    if exact and rows:
-        table("lines that differ", ["search, line", "ours", "theirs"], rows[:20])
-    if exact and not (alike and largest <= TOLERANCE):
+    if exact and differing:
+        decode = translator.tokenizer.decode
+        rows = [[str(numbers[i] + 1), *decode([ours[i][:-1], theirs[i][:-1]])] for i in differing[:20]]
+        table("lines that differ", ["line", "ours", "theirs"], rows)
+    if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and largest <= TOLERANCE):
         must = f"log-probabilities must agree within {TOLERANCE:g}, and translations but for {MAX_DIFFERING:.0%}"
         raise DataError(f"the export is not kept: {must}. {text}")
     return text, ours, theirs

@@ -4,7 +4,6 @@ import math
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +27,29 @@ ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention
 SHADES = " ░▒▓█"
 
 
-@dataclass(frozen=True)
-class AttendOptions:
-    """What to show first and where to write. Layers and heads count from 1."""
+def attend(
+    texts: Sequence[str],
+    model: Path | None,
+    output: Path,
+    role: str = "encoder",
+    layer: int | None = None,
+    head: int | None = None,
+    translation: str | None = None,
+) -> int:
+    """Write the page for one or more sentences and print a map of one head for each; layers and heads count from 1.
 
-    model: Path | None = None
-    output: Path = Path("attention.html")
-    role: str = "encoder"
-    layer: int | None = None  # default: the last
-    head: int | None = None  # default: the one whose weights are most concentrated
-    translation: str | None = None  # of the only text, in place of the model's own
-
-
-def attend(texts: Sequence[str], options: AttendOptions) -> int:
-    """Write the page for one or more sentences, print a map of one head for each, and return the exit code."""
-    if options.translation is not None and len(texts) != 1:
+    Shown first is `layer` (default: the last) and `head` (default: the one whose weights are most concentrated).
+    """
+    if translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
-    loaded = load_model(choose_models((options.model,) if options.model else ())[0])
-    settings, role = loaded.recipe.model, options.role
-    layer = options.layer or settings.num_layers
-    if layer > settings.num_layers or (options.head or 1) > settings.num_heads:
+    loaded = load_model(choose_models((model,) if model else ())[0])
+    settings = loaded.recipe.model
+    layer = layer or settings.num_layers
+    if layer > settings.num_layers or (head or 1) > settings.num_heads:
         there = f"there are {settings.num_layers} layers of {settings.num_heads} heads"
         raise UsageError(f"--layer or --head is too high: {there}")
-    sentences, weights = _sentences(loaded, texts, options.translation)
-    head = options.head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
+    sentences, weights = _sentences(loaded, texts, translation)
+    head = head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {
         "sentences": sentences,
         "positions": _positions(loaded.model),
@@ -59,13 +57,13 @@ def attend(texts: Sequence[str], options: AttendOptions) -> int:
         **{"role": role, "layer": layer, "head": head},
     }
     values = {"title": f"Attention: {texts[0][:60]}", "model": loaded.directory, "roles": ROLES, "data": data}
-    artefact.replace_file(options.output, render("attend.html", values, "attend.js"))
-    say(f"page: {options.output}")
+    artefact.replace_file(output, render("attend.html", values, "attend.js"))
+    say(f"page: {output}")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    width, colour = shutil.get_terminal_size((100, 24)).columns, sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size((100, 24)).columns
     for sentence, heads in zip(sentences, weights, strict=True):
         rows, columns = sentence["names"][role]
-        lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], colour, width)
+        lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], width)
         text = "\n".join([f"{ROLES[role]}, layer {layer}, head {head}", *lines])
         print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal shows the numbers at least
     return 0
@@ -112,7 +110,7 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
     return shown
 
 
-def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, colour: bool, width: int) -> list[str]:
+def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, width: int) -> list[str]:
     """Return a map of one head; a token takes two columns of the terminal, one, or none, whichever fits."""
     left = min(14, max(map(cell_len, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(cell_len, columns))
@@ -124,7 +122,5 @@ def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, c
     for name, row in zip(rows, weights.tolist(), strict=True):
         best = row.index(max(row))
         cells = [SHADES[min(4, math.ceil(w * 4 - 0.2))] * cell if w else "· "[:cell] for w in row]
-        if colour:
-            cells[best] = f"\x1b[1;36m{cells[best]}\x1b[0m"
         lines.append(f"{set_cell_size(name, left)}{''.join(cells)} → {columns[best]} {row[best]:.2f}")
     return lines

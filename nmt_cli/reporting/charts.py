@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Band = tuple[float, float, str]
 SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # of the image; its edges
 
 
@@ -35,13 +34,13 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], band: Band | None = None, marks: Sequence[float] = (), log: bool = False
+    title: str, lines: Sequence[Line], marks: Sequence[float] = (), log: bool = False
 ) -> dict[str, Any] | None:
-    """Lay out a chart, or None if no line has a point; `band` shades a range of values, `marks` are vertical lines."""
+    """Lay out a chart, or None if no line has a point; `marks` are vertical lines."""
     lines = [line for line in lines if line.points]
     if not lines:
         return None
-    values = [value for line in lines for _, value in line.points] + list(band[:2] if band else ())
+    values = [value for line in lines for _, value in line.points]
     least = min([value for value in values if value > 0], default=1.0)
 
     def scaled(value: float) -> float:
@@ -76,5 +75,4 @@ def line_chart(
         "columns": [(x(step), label(step)) for step in ticks(0, end)],
         "curves": curves,
         "marks": [x(mark) for mark in marks],
-        "band": (y(band[1]), max(2.0, round(y(band[0]) - y(band[1]), 1)), band[2]) if band else None,
     }

@@ -9,7 +9,7 @@ import pytest
 from chromium import Tab, tab
 from small_run import HOSTILE, make_run
 
-from nmt_cli.reporting.attend import AttendOptions, attend
+from nmt_cli.reporting.attend import attend
 from nmt_cli.reporting.report import report
 
 pytestmark = [
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def page(browser: Tab, run: tuple[Path, Path]) -> Path:
     """The page of attention, opened."""
     output = run[1].with_name("attention.html")
-    attend(["test en 3, it is", *HOSTILE[:3]], AttendOptions(run[0] / "model", output))
+    attend(["test en 3, it is", *HOSTILE[:3]], run[0] / "model", output)
     browser.open(output)
     return output
 
@@ -117,18 +117,6 @@ def test_roles_and_sentences(browser, page):
     see(choose.format("layer", "1"))
     assert "Layer 1 of 2" in see("document.getElementById('which').textContent")
     check_quiet(browser, page)
-
-
-def test_dark_on_the_screen_and_light_on_paper(browser, page):
-    see = browser.evaluate
-    colours = "['body', '.heads button'].map(e => getComputedStyle(document.querySelector(e)).backgroundColor)"
-    seen = {}
-    for media, scheme in (("screen", "light"), ("screen", "dark"), ("print", "dark")):
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        browser.call("Emulation.setEmulatedMedia", media=media, features=[feature])
-        seen[media, scheme] = see(colours)
-    assert seen["screen", "light"] == seen["print", "dark"]
-    assert seen["screen", "dark"] != seen["screen", "light"]
 
 
 def test_the_report(browser, run):  # last, as it opens another page
