@@ -54,10 +54,8 @@ class Layout:
         return self._indices[parts, heads]
 
     @property
-    def mask_BT(self) -> Tensor | None:
-        """True where the padded grid holds a token; None where it does everywhere."""
-        if len(self._rows) == len(self.lengths_B) * self.max_length:
-            return None
+    def mask_BT(self) -> Tensor:
+        """True where the padded grid holds a token."""
         return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
 
 
@@ -109,10 +107,6 @@ def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
     return grid.view(parts, len(layout.lengths_B), heads, layout.max_length, -1)
 
 
-def _split(x_NC: Tensor, layout: Layout) -> Iterator[tuple[Tensor, Layout]]:
-    return zip(x_NC.split([len(block.positions_N) for block in layout.blocks]), layout.blocks, strict=True)
-
-
 def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
     """Return N x HK: the real tokens of the padded grid, end to end, heads side by side."""
     index_R, _ = layout.index(1, x_BHTK.shape[1])
@@ -120,20 +114,17 @@ def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
     return gathered.view(len(layout.positions_N), -1)
 
 
-def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    if mask is None:
-        return None
+def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     # A large number, not -inf: a row that may attend nowhere, and its gradient, stay finite.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
-def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
+def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
     if q_BHTK.is_cuda:  # on the CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
-    scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
-    scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
+    scores_BHTS = torch.add(bias, q_BHTK @ k_BHSK.transpose(-1, -2), alpha=scale)
     return torch.softmax(scores_BHTS, -1) @ v_BHSK
 
 
@@ -169,27 +160,24 @@ class Attention(nn.Module):
         return [*self.query_key_value.weight.split([h * d_k, h * d_k, h * d_v]), self.output.weight]
 
     def forward(
-        self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
+        self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor], memory: tuple[Tensor, Layout] | None = None
     ) -> Tensor:
         """Return attention's output, N x D; keys and values come from `memory`, else x_ND. `biases` are of blocks."""
         if memory is None:
-            blocks = [self._grids(x, b, 3) for x, b in _split(linear(x_ND, self.query_key_value), layout)]
+            grids = self._grids(linear(x_ND, self.query_key_value), layout, [self.d_k, self.d_k, self.d_v])
         else:
-            queries = _split(linear(x_ND, self.query), layout)
-            keys_values = _split(linear(memory[0], self.key_value), memory[1])
-            blocks = [
-                [to_grid(q, a, 1, self.num_heads)[0], *self._grids(kv, b, 2)]
-                for (q, a), (kv, b) in zip(queries, keys_values, strict=True)
-            ]
-        outputs = [
-            from_grid(dot_product_attention(q, k, v, bias), block)
-            for (q, k, v), bias, block in zip(blocks, biases, layout.blocks, strict=True)
-        ]
+            queries = self._grids(linear(x_ND, self.query), layout, [self.d_k])
+            keys_values = self._grids(linear(memory[0], self.key_value), memory[1], [self.d_k, self.d_v])
+            grids = (q + k_v for q, k_v in zip(queries, keys_values, strict=True))
+        blocks = zip(grids, biases, layout.blocks, strict=True)
+        outputs = [from_grid(dot_product_attention(q, k, v, bias), block) for (q, k, v), bias, block in blocks]
         return linear(torch.cat(outputs) if len(outputs) > 1 else outputs[0], self.output)
 
-    def _grids(self, x_NC: Tensor, layout: Layout, parts: int) -> list[Tensor]:
-        """Return queries (where parts is 3), keys and values on the padded grid, from their joint projection."""
-        if self.d_k == self.d_v:
-            return list(to_grid(x_NC, layout, parts, self.num_heads).unbind())
-        sizes = [self.num_heads * size for size in ([self.d_k] * (parts - 1) + [self.d_v])]
-        return [to_grid(x, layout, 1, self.num_heads)[0] for x in x_NC.split(sizes, -1)]
+    def _grids(self, x_NC: Tensor, layout: Layout, sizes: list[int]) -> Iterator[list[Tensor]]:
+        """Yield the parts of a joint projection, of these sizes a head, on the padded grid of each block."""
+        heads = self.num_heads
+        for x, block in zip(x_NC.split([len(b.positions_N) for b in layout.blocks]), layout.blocks, strict=True):
+            if len(set(sizes)) == 1:
+                yield list(to_grid(x, block, len(sizes), heads).unbind())
+            else:
+                yield [to_grid(part, block, 1, heads)[0] for part in x.split([heads * size for size in sizes], -1)]

@@ -67,13 +67,12 @@ class Dropout:
         return torch.addcmul(x_ND, y_ND, next(self.masks), value=self.scale) if self.masks else x_ND + y_ND
 
 
-def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
-    """Return for each block B x 1 x 1 x T to add to scores so that no query sees a pad; None where there are none."""
-    masks = [block.mask_BT for block in layout.blocks]
-    return [None if mask_BT is None else mask_bias(mask_BT[:, None, None], dtype) for mask_BT in masks]
+def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor]:
+    """Return for each block B x 1 x 1 x T to add to scores so that no query sees a pad."""
+    return [mask_bias(block.mask_BT[:, None, None], dtype) for block in layout.blocks]
 
 
-def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
+def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor]:
     """Return for each block T x T to add to scores so that no query sees what comes after it, pads included."""
     length, device = layout.max_length, layout.lengths_B.device
     allowed_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
