@@ -138,6 +138,7 @@ TABLE_3 = {
     "C d_ff 1024": ({"d_ff": 1024}, 52_477_952, 52_514_816),
     "E learned": ({"positions": "learned"}, 66_121_728, 66_158_592),
     "big": ({"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, 218_226_688, 218_300_416),
+    "pre, bias of logits": ({"norm": "pre", "output_bias": True}, 65_116_160, 65_153_024),
 }
 
 
