@@ -33,6 +33,7 @@ class Layout:
         counts = np.asarray(lengths)
         self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
         self.max_length = int(counts.max())
+        self.full = int(counts.min()) == self.max_length  # the grid has no pads
         self._rows = np.repeat(np.arange(len(counts)), counts)
         self._positions = np.arange(len(self._rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -119,12 +120,13 @@ def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
-def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor) -> Tensor:
+def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
     if q_BHTK.is_cuda:  # on the CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
-    scores_BHTS = torch.add(bias, q_BHTK @ k_BHSK.transpose(-1, -2), alpha=scale)
+    scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
+    scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
     return torch.softmax(scores_BHTS, -1) @ v_BHSK
 
 
@@ -160,7 +162,7 @@ class Attention(nn.Module):
         return [*self.query_key_value.weight.split([h * d_k, h * d_k, h * d_v]), self.output.weight]
 
     def forward(
-        self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor], memory: tuple[Tensor, Layout] | None = None
+        self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
     ) -> Tensor:
         """Return attention's output, N x D; keys and values come from `memory`, else x_ND. `biases` are of blocks."""
         if memory is None:

@@ -67,9 +67,9 @@ class Dropout:
         return torch.addcmul(x_ND, y_ND, next(self.masks), value=self.scale) if self.masks else x_ND + y_ND
 
 
-def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor]:
-    """Return for each block B x 1 x 1 x T to add to scores so that no query sees a pad."""
-    return [mask_bias(block.mask_BT[:, None, None], dtype) for block in layout.blocks]
+def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
+    """Return for each block B x 1 x 1 x T to add to scores so that no query sees a pad; None where there are none."""
+    return [None if block.full else mask_bias(block.mask_BT[:, None, None], dtype) for block in layout.blocks]
 
 
 def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor]:
