@@ -1,20 +1,19 @@
 """Whether it learns at all: thirty-two pairs by heart, and copying and reversing unseen sequences.
 
-Data, batches, dropout masks, loss, rate, Adam and search are the package's own; only the loop is this file's.
+Data, batches, loss, rate, Adam and search are the package's own; only the loop is this file's.
 """
 
 import random
 
 import numpy as np
 import pytest
-import sacrebleu
 import torch
-from reference import Pair, batch_of, random_pairs
+from reference import Pair, random_pairs
 from test_batches import corpus_of
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.training.batches import BatchPlan, dropout_masks
+from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.transformer.cache import for_inference
@@ -47,8 +46,7 @@ def trained(
     for step in range(training.steps):
         (sentences,) = plan.micro_batches_of(step)
         batch = plan.batch(sentences)
-        masks = dropout_masks(transformer, [(training.seed, step, 0)], [plan.tokens(sentences)], dtype)
-        hidden = transformer(batch, masks, dtype)
+        hidden = transformer(batch, None, dtype)
         loss, _ = smoothed_loss(hidden, transformer.embedding.weight, batch.tgt_out_N, training.label_smoothing)
         (loss / len(batch.tgt_out_N)).backward()
         optimizer.param_groups[0]["lr"] = noam_rate(step + 1, model.d_model, training)
@@ -69,35 +67,13 @@ def small(**changes: object) -> recipe.Model:
     return recipe.Model(**{**sizes, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_thirty_two_pairs_are_learnt_by_heart(norm: str) -> None:
+@pytest.mark.parametrize(("norm", "dtype"), [("post", torch.float32), ("pre", torch.float32), ("post", torch.bfloat16)])
+def test_thirty_two_pairs_are_learnt_by_heart(norm: str, dtype: torch.dtype) -> None:
     draw = random.Random(1)
     pairs = random_pairs(1, 100, [(draw.randint(3, 12), draw.randint(3, 12)) for _ in range(32)])
     training = recipe.Training(steps=120, tokens_per_step=400, warmup_steps=40, cooldown_steps=60)
-    model = trained(pairs, 100, small(num_layers=1, dropout=0.0, norm=norm), training)
-    outputs = [" ".join(map(str, ids)) for ids in greedy(model, [src for src, _ in pairs])]
-    references = [" ".join(map(str, tgt[:-1])) for _, tgt in pairs]
-    assert sacrebleu.corpus_bleu(outputs, [references], tokenize="none", force=True).score == pytest.approx(100)
-    assert outputs == references
-
-
-def loss_of(model: Transformer, pairs: list[Pair]) -> float:
-    """Return the label-smoothed loss per token, in float32."""
-    batch = batch_of(pairs)
-    with torch.no_grad():
-        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
-    return float(loss) / len(batch.tgt_out_N)
-
-
-def test_bfloat16_arithmetic_learns_the_same() -> None:
-    pairs = random_pairs(1, 60, [(6, 6)] * 24)
-    training = recipe.Training(steps=90, tokens_per_step=144, warmup_steps=30, cooldown_steps=60)
-    model = small(num_layers=1, dropout=0.0)
-    exact, rounded = (
-        loss_of(trained(pairs, 60, model, training, dtype), pairs) for dtype in (torch.float32, torch.bfloat16)
-    )
-    assert exact < 0.8, "the smoothing alone costs 0.72"
-    assert rounded == pytest.approx(exact, rel=0.03)
+    model = trained(pairs, 100, small(num_layers=1, dropout=0.0, norm=norm), training, dtype)
+    assert greedy(model, [src for src, _ in pairs]) == [tgt[:-1] for _, tgt in pairs]
 
 
 @pytest.mark.parametrize("task", ["copy", "reverse"])

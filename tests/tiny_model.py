@@ -29,12 +29,7 @@ def make_model(place: Path, *changes: str, seed: int = 1) -> Path:
         "decoding": {"beam": 2, "extra_length": 6},
     }
     for change in changes:
-        key, _, value = change.partition("=")
-        inner = values
-        *parents, last = key.split(".")
-        for parent in parents:
-            inner = inner.setdefault(parent, {})  # type: ignore[assignment]
-        inner[last] = value
+        values = recipe.merge(values, recipe.override(change))
     settings = recipe.from_plain(values, "the test's recipe")
     vocabulary = spm.Tokenizer(place / "tokenizer.model").vocabulary_size
     torch.manual_seed(seed)

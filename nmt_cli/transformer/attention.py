@@ -33,6 +33,7 @@ class Layout:
         counts = np.asarray(lengths)
         self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
         self.max_length = int(counts.max())
+        self.full = int(counts.min()) == self.max_length  # the grid has no pads
         self._rows = np.repeat(np.arange(len(counts)), counts)
         self._positions = np.arange(len(self._rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -54,10 +55,8 @@ class Layout:
         return self._indices[parts, heads]
 
     @property
-    def mask_BT(self) -> Tensor | None:
-        """True where the padded grid holds a token; None where it does everywhere."""
-        if len(self._rows) == len(self.lengths_B) * self.max_length:
-            return None
+    def mask_BT(self) -> Tensor:
+        """True where the padded grid holds a token."""
         return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
 
 
@@ -109,10 +108,6 @@ def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
     return grid.view(parts, len(layout.lengths_B), heads, layout.max_length, -1)
 
 
-def _split(x_NC: Tensor, layout: Layout) -> Iterator[tuple[Tensor, Layout]]:
-    return zip(x_NC.split([len(block.positions_N) for block in layout.blocks]), layout.blocks, strict=True)
-
-
 def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
     """Return N x HK: the real tokens of the padded grid, end to end, heads side by side."""
     index_R, _ = layout.index(1, x_BHTK.shape[1])
@@ -120,9 +115,7 @@ def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
     return gathered.view(len(layout.positions_N), -1)
 
 
-def mask_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    if mask is None:
-        return None
+def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     # A large number, not -inf: a row that may attend nowhere, and its gradient, stay finite.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
@@ -173,23 +166,20 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return attention's output, N x D; keys and values come from `memory`, else x_ND. `biases` are of blocks."""
         if memory is None:
-            blocks = [self._grids(x, b, 3) for x, b in _split(linear(x_ND, self.query_key_value), layout)]
+            grids = self._grids(linear(x_ND, self.query_key_value), layout, [self.d_k, self.d_k, self.d_v])
         else:
-            queries = _split(linear(x_ND, self.query), layout)
-            keys_values = _split(linear(memory[0], self.key_value), memory[1])
-            blocks = [
-                [to_grid(q, a, 1, self.num_heads)[0], *self._grids(kv, b, 2)]
-                for (q, a), (kv, b) in zip(queries, keys_values, strict=True)
-            ]
-        outputs = [
-            from_grid(dot_product_attention(q, k, v, bias), block)
-            for (q, k, v), bias, block in zip(blocks, biases, layout.blocks, strict=True)
-        ]
+            queries = self._grids(linear(x_ND, self.query), layout, [self.d_k])
+            keys_values = self._grids(linear(memory[0], self.key_value), memory[1], [self.d_k, self.d_v])
+            grids = (q + k_v for q, k_v in zip(queries, keys_values, strict=True))
+        blocks = zip(grids, biases, layout.blocks, strict=True)
+        outputs = [from_grid(dot_product_attention(q, k, v, bias), block) for (q, k, v), bias, block in blocks]
         return linear(torch.cat(outputs) if len(outputs) > 1 else outputs[0], self.output)
 
-    def _grids(self, x_NC: Tensor, layout: Layout, parts: int) -> list[Tensor]:
-        """Return queries (where parts is 3), keys and values on the padded grid, from their joint projection."""
-        if self.d_k == self.d_v:
-            return list(to_grid(x_NC, layout, parts, self.num_heads).unbind())
-        sizes = [self.num_heads * size for size in ([self.d_k] * (parts - 1) + [self.d_v])]
-        return [to_grid(x, layout, 1, self.num_heads)[0] for x in x_NC.split(sizes, -1)]
+    def _grids(self, x_NC: Tensor, layout: Layout, sizes: list[int]) -> Iterator[list[Tensor]]:
+        """Yield the parts of a joint projection, of these sizes a head, on the padded grid of each block."""
+        heads = self.num_heads
+        for x, block in zip(x_NC.split([len(b.positions_N) for b in layout.blocks]), layout.blocks, strict=True):
+            if len(set(sizes)) == 1:
+                yield list(to_grid(x, block, len(sizes), heads).unbind())
+            else:
+                yield [to_grid(part, block, 1, heads)[0] for part in x.split([heads * size for size in sizes], -1)]

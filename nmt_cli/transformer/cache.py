@@ -129,8 +129,21 @@ class DecoderCache:
     def leave(self, slots: Sequence[int]) -> None:
         self.src_lengths_S[list(slots)] = 0
 
-    def _attend(self, attention: Attention, k_v: list[Tensor], bias: Tensor, q_RC: Tensor) -> Tensor:
-        """Return attention's output R x D; keys and values are S x H x keys x K, `bias` is added to the scores."""
+    def _attend(
+        self, attention: Attention, k_v: list[Tensor], bias: Tensor, places_M: Tensor | None, x_RD: Tensor
+    ) -> Tensor:
+        """Return attention's output R x D; keys and values are S x H x keys x K, `bias` is added to the scores.
+
+        In self-attention the keys and values of x_RD are put at `places_M` first.
+        """
+        if places_M is None:
+            q_RC = linear(x_RD, attention.query)
+        else:
+            sizes = [self.heads * x.shape[3] for x in k_v]
+            q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
+            for cache_SHEK, part_RC in zip(k_v, new, strict=True):
+                part_SHWK = part_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
+                cache_SHEK.flatten(0, 2).index_copy_(0, places_M, part_SHWK.flatten(0, 2))
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
         scores = q_SHWK.reshape(self.slots * self.heads, self.width, -1) @ k.transpose(1, 2)
@@ -138,19 +151,6 @@ class DecoderCache:
         mixed_SHWK = torch.softmax(scores, -1).flatten(0, 1) @ v
         mixed_SWHK = mixed_SHWK.view(self.slots, self.heads, self.width, -1).transpose(1, 2)
         return linear(mixed_SWHK.reshape(self.slots * self.width, -1), attention.output)
-
-    def _self_attention(
-        self, attention: Attention, past: list[Tensor], bias: Tensor, places_M: Tensor, x_RD: Tensor
-    ) -> Tensor:
-        sizes = [self.heads * x.shape[3] for x in past]
-        q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
-        for cache_SHEK, part_RC in zip(past, new, strict=True):
-            part_SHWK = part_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
-            cache_SHEK.flatten(0, 2).index_copy_(0, places_M, part_SHWK.flatten(0, 2))
-        return self._attend(attention, past, bias, q_RC)
-
-    def _cross_attention(self, attention: Attention, memory: list[Tensor], bias: Tensor, x_RD: Tensor) -> Tensor:
-        return self._attend(attention, memory, bias, linear(x_RD, attention.query))
 
     def step(self, ids_SW: Tensor, positions_S: Tensor) -> Tensor:
         """Return logits after each hypothesis' last token (PAD at the first position), R x V rounded up to BLOCK."""
@@ -161,16 +161,16 @@ class DecoderCache:
         new_SW = self.filled_S[:, None] + torch.arange(width, device=self.device)
         self.used_SWE.scatter_(2, new_SW[:, :, None], True)
         self.filled_S += width
-        past_bias = cast(Tensor, mask_bias(self.used_SWE[:, None], self.dtype))
+        past_bias = mask_bias(self.used_SWE[:, None], self.dtype)
         places_L = torch.arange(self.memory[0][0].shape[2], device=self.device)
         known_SL = places_L < self.src_lengths_S[:, None]
-        memory_bias = cast(Tensor, mask_bias(known_SL[:, None, None], self.dtype))
+        memory_bias = mask_bias(known_SL[:, None, None], self.dtype)
         rows_SH = torch.arange(self.slots * self.heads, device=self.device).view(self.slots, self.heads)
         places_M = (rows_SH[:, :, None] * entries + new_SW[:, None]).flatten()
         x_RD = model.embed(ids_SW.flatten(), positions_S.repeat_interleave(self.width), "tgt").to(self.dtype)
         for layer, past, memory in zip(self.layers, self.past, self.memory, strict=True):
-            attend = partial(self._self_attention, layer.self_attention, past, past_bias, places_M)
-            attend_memory = partial(self._cross_attention, layer.cross_attention, memory, memory_bias)
+            attend = partial(self._attend, layer.self_attention, past, past_bias, places_M)
+            attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
             x_RD = layer.forward(x_RD, [attend, attend_memory], NO_DROPOUT)
         if model.settings.norm == "pre":
             x_RD = layer_norm(x_RD, model.decoder_norm)

@@ -69,11 +69,10 @@ class Dropout:
 
 def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
     """Return for each block B x 1 x 1 x T to add to scores so that no query sees a pad; None where there are none."""
-    masks = [block.mask_BT for block in layout.blocks]
-    return [None if mask_BT is None else mask_bias(mask_BT[:, None, None], dtype) for mask_BT in masks]
+    return [None if block.full else mask_bias(block.mask_BT[:, None, None], dtype) for block in layout.blocks]
 
 
-def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
+def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor]:
     """Return for each block T x T to add to scores so that no query sees what comes after it, pads included."""
     length, device = layout.max_length, layout.lengths_B.device
     allowed_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril_()

@@ -103,10 +103,7 @@ def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedMod
     manifest = artefact.verify(directory, KIND)
     resolved = recipe.load_stored(directory / RECIPE)
     tensors = load_tensors(directory / WEIGHTS)
-    embedding = tensors.get("embedding.weight")
-    if embedding is None or embedding.dim() != 2:
-        raise DataError(f"{directory / WEIGHTS} holds no embedding matrix")
     with _Undrawn():
-        model = Transformer(resolved.model, embedding.shape[0])
+        model = Transformer(resolved.model, len(tensors["embedding.weight"]))
     load_into(model, tensors, directory / WEIGHTS)
     return LoadedModel(directory, model.to(device).eval(), resolved, manifest)

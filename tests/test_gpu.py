@@ -1,0 +1,123 @@
+"""`pytest -m gpu` checks a machine with a GPU; without one the same comparisons run on the CPU.
+
+Numbers are compared with those of float64 on the CPU.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from conftest import Lab
+from reference import batch_of, random_model, random_pairs, tiny
+from test_train import stop_at
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.training import checkpoints
+from nmt_cli.training.distributed import make_accelerator
+from nmt_cli.training.loss import LossModel
+from nmt_cli.training.train import Run
+from nmt_cli.transformer.cache import for_inference
+from nmt_cli.translation.search import SearchSettings, search
+from nmt_cli.translation.segments import Segment
+
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+V = 100
+READS_NORM = pytest.mark.xfail(
+    strict=True, raises=(AssertionError, RuntimeError), reason="take_step reads the norm and the loss as numbers"
+)
+READS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique", "_unique2"}
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=GPU)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", str(request.param == "cpu"))
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield torch.device(request.param)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if request.param == "cuda":
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "d_v": 24}], ids=["post", "pre, d_k < d_v"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
+def test_loss_and_gradients_are_those_of_float64(
+    device: torch.device, dtype: torch.dtype, tolerance: float, changes: dict[str, Any]
+) -> None:
+    model = random_model(tiny(**{"d_model": 64, "d_ff": 96, "d_k": 16, "d_v": 16, **changes}), V)
+    pairs = random_pairs(2, V, [(1, 1), (9, 12), (30, 25), (30, 30), (5, 2)])
+
+    def computed(own: LossModel, device: torch.device) -> dict[str, torch.Tensor]:
+        batch = batch_of(pairs, device)
+        loss, nll = own(batch, None)
+        loss.backward()
+        gradients = {name: parameter.grad for name, parameter in own.named_parameters()}
+        hidden = own.transformer(batch, dtype=own.dtype)
+        assert hidden.dtype == own.dtype
+        assert all(g.dtype == p.dtype for g, p in zip(gradients.values(), own.parameters(), strict=True))
+        return {"hidden": hidden, "loss": loss, "nll": nll, **gradients}
+
+    exact = computed(LossModel(copy.deepcopy(model), 0.1, torch.float64), torch.device("cpu"))
+    ours = computed(LossModel(model.float().to(device), 0.1, dtype), device)
+    for name, expected in exact.items():
+        assert ours[name].device.type == device.type
+        assert (ours[name].double().cpu() - expected).norm() < tolerance * expected.norm(), name
+
+
+def test_search_finds_the_hypotheses_of_float64(device: torch.device) -> None:
+    model = random_model(tiny(), V)
+    with torch.no_grad():
+        model.embedding.weight *= 2  # sharper choices, so that sentences end and are of different lengths
+    sources = [src for src, _ in random_pairs(3, V, [(2 + i % 12, 1) for i in range(100)])]
+    found = []
+    for dtype, place in ((torch.float64, "cpu"), (torch.float32, device)):
+        segments = iter([Segment(i, ids) for i, ids in enumerate(sources)])
+        frozen = for_inference(copy.deepcopy(model).to(place, dtype), dtype)
+        how = SearchSettings(beam=4, extra_length=8, best=2, rows=100)
+        found.append(dict(filter(None, search([frozen], dtype, segments, how))))
+    for i in range(100):
+        exact, ours = (hypotheses[i] for hypotheses in found)
+        assert [h.ids for h in ours] == [h.ids for h in exact]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in exact], abs=1e-4)
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the form of attention that is deterministic on CUDA, too."""
+    with sdpa_kernel(SDPBackend.MATH), monkeypatch.context() as patch:
+        stop_at(patch, 7)
+        assert lab.train("training.steps=12") == 143
+        patch.undo()
+        assert lab.train("training.steps=12") == 0
+        resumed, lab.run = lab.run, lab.run.with_name("whole")
+        assert lab.train("training.steps=12") == 0
+    files = [checkpoints.check(run, 12)["files"] for run in (resumed, lab.run)]
+    assert all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
+
+
+class HostReads(TorchDispatchMode):
+    """Refuses operations that wait for the device, as torch.cuda.set_sync_debug_mode does on CUDA."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function.overloadpacket.__name__ not in READS, f"{function} waits for the device"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("part", ["gradient", pytest.param("step", marks=READS_NORM)])
+def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, part: str) -> None:
+    lab.run.mkdir()
+    run = Run(lab.recipe(), open_corpus(lab.corpus), make_accelerator(lab.recipe(), lab.run), lab.run, 0)
+    run.take_step(1, run.step_batch(0))
+    batch = run.step_batch(1)
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    with HostReads():
+        if part == "step":
+            run.take_step(2, batch)
+        else:
+            for inputs in batch.passes:
+                loss, _ = run.model(*inputs)
+                run.accelerator.backward(loss)
