@@ -189,8 +189,11 @@ def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_co
     model, sources = model_of(2, max_length=16), sources_of(60, 2, longest=16)
     with torch.no_grad():
         model.output.weight[EOS] = 0  # it hardly ever ends by itself
-    for source, (best,) in zip(sources, searched([model], sources, SearchSettings(extra_length=3)), strict=True):
-        assert len(best.ids) + 1 <= min(len(source) + 3, 16)
+    segments = [Segment(i, source, [5] * (i % 3)) for i, source in enumerate(sources)]
+    results = dict(search([model], DOUBLE, iter(segments), SearchSettings(extra_length=3)))
+    spare = [min(len(s.ids) + len(s.prefix) + 3, 16) - len(results[s.id][0].ids) - 1 for s in segments]
+    assert min(spare) == 0
+    assert spare.count(0) > 30
     assert max(len(h[0].ids) for h in searched([model], sources, SearchSettings(extra_length=50))) == 15
 
 
@@ -219,6 +222,8 @@ def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
     many = searched([model], sources, SearchSettings(beam=1, extra_length=5, rows=50, sampling=draw))
     other = searched([model], sources, SearchSettings(beam=1, extra_length=5, sampling=Sampling(1.3, 12, 0.95, seed=8)))
     assert [h[0].ids for h in one] == [h[0].ids for h in many]
+    greedy, best = (SearchSettings(beam=1, extra_length=5, sampling=s) for s in (Sampling(top_k=1), None))
+    assert [h[0].ids for h in searched([model], sources, greedy)] == [h[0].ids for h in searched([model], sources, best)]
     assert sum(a[0].ids != b[0].ids for a, b in zip(one, other, strict=True)) > 30
     for source, (best,) in zip(sources, many, strict=True):
         assert_forced(model, source, best)
@@ -233,6 +238,10 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
         wanted[wanted.argsort(descending=True)[count:]] = 0
         counts = torch.bincount(ids.flatten(), minlength=4) / 10_000
         assert torch.allclose(counts.double(), wanted / wanted.sum(), atol=2e-4)
+    points = torch.tensor([[0.0], [0.49], [0.5], [0.99]], dtype=DOUBLE)
+    _, ids = candidates._draw(torch.zeros(4, 4, dtype=DOUBLE), Sampling(top_p=0.5), points)  # exactly two tokens
+    assert len(set(ids.flatten().tolist())) == 2
+    assert torch.equal(ids[0::2], ids[1::2])
 
 
 @settings(max_examples=100, deadline=None)

@@ -4,12 +4,16 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,19 +25,21 @@ from tiny_model import content, make_model, memory_file
 from nmt_cli import Translator, artefact, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.transformer import hardware
+from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
 from nmt_cli.translation import translator as module
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.segments import halves, looping, split_line
+from nmt_cli.translation.segments import Hypothesis, halves, looping, split_line
 from nmt_cli.translation.translate import (
     MAX_LINE_BYTES,
-    LineReader,
     TranslateOptions,
     choose_models,
     count_lines,
+    read_lines,
     translate,
     translate_lines,
 )
@@ -52,12 +58,27 @@ def translator(model: Path) -> Iterator[Translator]:
         yield one
 
 
+@pytest.fixture
+def echo(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Translator:
+    """A Translator whose search says the source again, at a log-probability of -1 for each token."""
+
+    def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
+        for segment in segments:
+            size = len(segment.ids) if segment else 0
+            yield segment and (segment.id, [Hypothesis(segment.ids[:-1], -size, -1.0, [-1.0] * size)])
+
+    monkeypatch.setattr(module, "search_with_oom_retry", search)
+    translator.counts.clear()
+    return translator
+
+
 def run(translator: Translator, data: bytes, **options: Any) -> bytes:
     """Return what the command writes for these bytes."""
     source, target = memory_file(data), memory_file()
     translator.counts.clear()
+    own = {name: options.pop(name) for name in ("prefix", "format", "strict", "alignments") if name in options}
     with Progress("translating", None, "lines") as progress:
-        translate_lines(translator, TranslateOptions(**options), source, target, progress)
+        translate_lines(translator, TranslateOptions(search=options, **own), source, target, progress)
     os.close(source)
     return content(target)
 
@@ -118,7 +139,7 @@ def test_bytes_that_are_not_text_are_counted_or_refused(
     translator: Translator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(translator, b"rot\n\xff\xfe\xfa\nblau\n\xc0\n").count(b"\n") == 4
-    assert "2 lines are not UTF-8 (the first is line 2)" in capsys.readouterr().err
+    assert "2 lines are not UTF-8 (first: line 2)" in capsys.readouterr().err
     with pytest.raises(DataError, match="line 2 is not UTF-8"):
         run(translator, b"rot\n\xff\n", strict=True)
 
@@ -177,16 +198,17 @@ def test_the_lines_of_a_file_are_counted_and_not_read(data: bytes) -> None:
 
 
 def test_a_huge_line_is_never_held_whole() -> None:
-    reader = LineReader(memory_file(b"a\n" + b"x" * (5 * MAX_LINE_BYTES) + b"\nb\n" + b"y" * (MAX_LINE_BYTES + 1)))
-    assert [len(line or "") for line in reader] == [1, MAX_LINE_BYTES, 1, MAX_LINE_BYTES]
-    assert reader.cut == 2
+    sizes, counts = [1, 5 * MAX_LINE_BYTES, 1, MAX_LINE_BYTES, MAX_LINE_BYTES + 1], Counter[str]()
+    lines = read_lines(memory_file(b"\n".join(b"x" * size for size in sizes)), counts)
+    assert [len(line or "") for line in lines] == [min(size, MAX_LINE_BYTES) for size in sizes]
+    assert counts["huge"] == 2
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
     out, into = os.pipe()
-    reader = iter(LineReader(out, wait=lambda: False))
+    reader = read_lines(out, Counter(), wait=lambda: False)
     lines: list[str] = []
     for start in range(0, len(data), size):
         os.write(into, data[start : start + size])
@@ -225,12 +247,11 @@ def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) 
 
 def test_long_lines_are_split_where_sentences_end(translator: Translator) -> None:
     tokenizer = translator.tokenizer
-    parts = split_line(tokenizer, "der Hund geht. \u201edie Katze!\u201c (steht sie?) das Haus ist rot", 13)
+    parts = split_line(tokenizer, "der Hund geht. \u201edie Katze!\u201c (steht sie?) das Haus ist rot", 13, 13)
     texts = tokenizer.decode([ids[:-1] for ids in parts])
     assert texts == ["der Hund geht.", "\u201edie Katze!\u201c", "(steht sie?)", "das Haus ist rot"]
     assert all(ids[-1] == EOS for ids in parts)
-    assert split_line(tokenizer, "der Hund", 9) == [[*tokenizer.encode(["der Hund"])[0], EOS]]
-    assert split_line(tokenizer, "", 9) == []
+    assert split_line(tokenizer, "", 9, 9) == []
 
 
 WORD = st.sampled_from(["der", "Hund", "geht,", "rot.", "blau;", "x" * 30, "?!", "Haus"])
@@ -239,30 +260,82 @@ WORD = st.sampled_from(["der", "Hund", "geht,", "rot.", "blau;", "x" * 30, "?!",
 @settings(max_examples=100, deadline=None)
 @given(text=st.lists(WORD, min_size=1, max_size=40))
 def test_splitting_loses_nothing_and_keeps_the_limit(translator: Translator, text: list[str]) -> None:
-    parts = split_line(translator.tokenizer, " ".join(text), 12)
+    parts = split_line(translator.tokenizer, " ".join(text), 12, 12)
     assert all(1 < len(ids) <= 12 for ids in parts)
     assert "".join(translator.tokenizer.decode([ids[:-1] for ids in parts])).replace(" ", "") == "".join(text)
 
 
 def test_a_split_line_is_its_parts_joined(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [b"der Hund geht auf das Haus und steht nicht.", b"die Katze ist blau!", b"ein Baum sieht rot."]
-    monkeypatch.setattr(translator.recipe.corpus.cleaning, "max_tokens", 16)
-    assert all(len(ids) < 16 for ids in translator.tokenizer.encode([s.decode() for s in sentences]))
+    monkeypatch.setattr(translator, "seen_tokens", 16)
     parts = [run(translator, s + b"\n").strip() for s in sentences]
+    assert translator.counts["split"] == 0
     assert run(translator, b" ".join(sentences)).strip() == b" ".join(filter(None, parts))
     assert translator.counts["split"] == 1
-    assert run(translator, b" ".join(sentences * 20), split=False).count(b"\n") == 1
-    assert (translator.counts["split"], translator.counts["cut"]) == (0, 1)
     monkeypatch.setattr(translator.recipe.decoding, "split", False)
     run(translator, b" ".join(sentences * 20))
-    assert translator.counts["split"] == 0
+    assert (translator.counts["split"], translator.counts["cut"]) == (0, 1)
+
+
+def test_a_line_is_split_where_it_is_longer_than_those_of_training(
+    echo: Translator, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their 99.9th percentile is in the manifest; a single sentence is cut only beyond the limit of the filter."""
+    assert echo.seen_tokens == echo.filter_tokens == echo.max_length == 128
+    assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).seen_tokens == 40
+    manifest = shutil.copytree(model, tmp_path / "seen") / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": 12}))
+    assert Translator([model, manifest.parent]).seen_tokens == 12
+    two, one = "der Hund geht. die Katze ist rot.", "der Hund geht und die Katze ist rot"
+    sizes = [len(ids) + 1 for ids in echo.tokenizer.encode([two, one])]
+    most = sizes[1]
+    for seen, limit, pieces in ((0, 128, (1, 1)), (-1, 128, (2, 1)), (-1, most, (2, 1)), (-1, most - 1, (2, 2))):
+        for text, size, count in zip((two, one), sizes, pieces, strict=True):
+            monkeypatch.setattr(echo, "seen_tokens", size + seen)
+            monkeypatch.setattr(echo, "filter_tokens", limit)
+            echo.counts.clear()
+            (translation,) = echo.translate([text])
+            assert len(translation.segments) == count
+            assert echo.counts["split"] == (count > 1)
+            assert translation.text == text
+
+
+def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator) -> None:
+    (ids,) = echo.tokenizer.encode(["rot " * 127])
+    for words, cut in ((127, 0), (128, 1)):
+        ((translation),) = echo.translate([" ".join(["rot"] * words)], split=False)
+        assert [source for source, _ in translation.segments] == [[*ids, EOS]]
+        assert len(ids) == 127
+        assert echo.counts["cut"] == cut
+
+
+@pytest.mark.parametrize(
+    ("source", "limit", "count"),
+    [
+        ("你好。我去北京！他来吗？！是", 99, 4),
+        ("他说：“好。”我去。「はい。」と", 99, 4),
+        ("一，二，三，四，五，六，七，八，九，十，", 16, 5),
+        ("rot. 你好。 blau. 안녕! 네.", 99, 5),
+        ("das “Haus.” “der Hund.” ist", 99, 3),
+    ],
+)
+def test_no_space_joins_chinese_and_japanese(
+    echo: Translator, monkeypatch: pytest.MonkeyPatch, source: str, limit: int, count: int
+) -> None:
+    monkeypatch.setattr(echo, "seen_tokens", 8)
+    monkeypatch.setattr(echo, "filter_tokens", limit)
+    (translation,) = echo.translate([source])
+    assert len(translation.segments) == count
+    assert translation.text == source
 
 
 def test_loops_are_seen_and_sentences_are_not() -> None:
     assert looping([5] * 12)
+    assert not looping([1, *[5] * 11])
     assert looping([9, 8, 7, *[5, 6, 7] * 5, 3])
-    assert not looping([5] * 6)
-    assert not looping(list(range(100)))
+    assert looping([*range(8)] * 4)
+    assert not looping(([*range(8)] * 4)[1:])
+    assert not looping([*range(9)] * 5)
     assert not looping([1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 
@@ -274,7 +347,10 @@ def test_halves_are_at_a_clause_or_between_words(translator: Translator) -> None
         assert tokenizer.decode([a[:-1]])[0] == first
         assert [*a[:-1], *b] == ids
         assert a[-1] == EOS
-    assert halves(tokenizer, [5, EOS]) == []
+    chinese = SimpleNamespace(tokens=lambda ids: list("▁我喜欢，他真的不喜欢")[: len(ids)])
+    assert halves(chinese, [*range(11), EOS]) == [[*range(5), EOS], [*range(5, 11), EOS]]
+    assert halves(tokenizer, [5, 5, 5, EOS]) == []
+    assert halves(tokenizer, [5, 5, 5, 5, EOS]) == [[5, 5, EOS], [5, 5, EOS]]
 
 
 @pytest.mark.parametrize("prefix", ["", "das Haus"])
@@ -302,6 +378,23 @@ def test_a_translation_that_loops_is_made_again_in_halves(
     assert [source for source, _ in translation.segments] == halves(tokenizer, whole)
 
 
+def test_an_empty_translation_is_halved_three_times(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line's score counts the EOS of every part. Samples are left as they are drawn."""
+
+    def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
+        yield from (segment and (segment.id, [Hypothesis([], -1.0, -1.0, [-1.0])]) for segment in segments)
+
+    monkeypatch.setattr(module, "search_with_oom_retry", search)
+    line = "der Hund geht auf das Haus " * 16
+    for pieces, options in ((8, {}), (1, {"split": False}), (1, {"sampling": Sampling()})):
+        echo.counts.clear()
+        (translation,) = echo.translate([line], alpha=0.5, **options)
+        (best,) = translation.hypotheses
+        assert (len(translation.segments), echo.counts["retried"]) == (pieces, pieces - 1)
+        assert (best.text, best.tokens, best.log_probability) == ("", ["</s>"] * pieces, -pieces)
+        assert best.score == pytest.approx(-pieces / ((5 + pieces) / 6) ** 0.5 if pieces > 1 else -1)
+
+
 # ---- formats
 
 
@@ -320,7 +413,10 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
             assert not h["tokens"] or h["tokens"][-1] == "</s>"
     hypotheses = [(i, h) for i, record in enumerate(lines) for h in record["hypotheses"]]
     expected = [f"{i} ||| {h['text']} ||| {h['score']:.6g}" for i, h in hypotheses]
-    assert run(translator, data, n_best=2).decode().split("\n")[:-1] == expected
+    assert run(translator, data, n_best=2, beam=2).decode().split("\n")[:-1] == expected
+    for options in ({"beam": 1}, {"beam": 0}, {"bream": 2}):
+        with pytest.raises(UsageError, match=next(iter(options))):
+            run(translator, data, n_best=2, **options)
 
 
 def test_scores_of_pairs_are_those_of_the_search(translator: Translator, model: Path, tmp_path: Path) -> None:
@@ -329,7 +425,7 @@ def test_scores_of_pairs_are_those_of_the_search(translator: Translator, model: 
     (tmp_path / "in").write_text("\n".join(sources))
     (tmp_path / "out").write_text("\n".join(targets))
     options = TranslateOptions(
-        tmp_path / "in", tmp_path / "scores", (model,), alpha=0.5, precision="fp32", format="jsonl",
+        tmp_path / "in", tmp_path / "scores", (model,), {"alpha": 0.5}, precision="fp32", format="jsonl",
         score_pairs=tmp_path / "out",
     )  # fmt: skip
     assert translate(options) == 0
@@ -348,7 +444,7 @@ def test_scores_of_pairs_are_those_of_the_search(translator: Translator, model: 
     with pytest.raises(DataError, match="ends after line 2"):
         translate(options)
     with pytest.raises(DataError, match="line 2 has more than"):
-        list(translator.score([("rot", "blau"), ("rot", "blau " * 200)]))
+        list(translator.score([("rot " * 127, "rot"), ("rot", "rot " * 128)]))
 
 
 @pytest.mark.parametrize("beam", [1, 2])
@@ -364,7 +460,7 @@ def test_prefixes_begin_their_lines(
     assert out[1] == free[1]
     assert out[2].startswith("rot und")
     assert re.fullmatch("rot( rot){50,}( .*)?", out[3])
-    assert "1 prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
+    assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
     with pytest.raises(DataError, match="fewer prefixes"):
         run(translator, data + b"a\n", prefix=prefixes)
 
@@ -385,13 +481,15 @@ def test_samples_do_not_depend_on_company_or_workers(translator: Translator, mod
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
 
 
-def test_alignments_name_words_that_there_are(translator: Translator) -> None:
+def test_alignments_are_of_the_last_layer_but_one(translator: Translator) -> None:
     out = run(translator, b"der Hund sieht die Katze\n\n", split=False, alignments=True).decode().split("\n")
-    text, _, pairs = out[0].rpartition(" ||| ")
-    points = [tuple(map(int, pair.split("-"))) for pair in pairs.split()]
-    assert points
-    assert all(a < 5 and b < len(text.split(" ")) for a, b in points)
-    assert {b for _, b in points} == set(range(max(b for _, b in points) + 1))
+    ((ids,),) = [t.segments for t in translator.translate(["der Hund sieht die Katze"], split=False)]
+    scores_HTS = attention_scores(translator.models[0], *ids)["cross"][-2]
+    words = [[*accumulate(t[0] == "\u2581" for t in translator.tokenizer.tokens(side[:-1]))] for side in ids]
+    looked_at = torch.softmax(scores_HTS, -1).mean(0)[:-1, :-1].argmax(1).tolist()
+    first = words[1][0]
+    points = {(words[0][s] - 1, words[1][t] - first) for t, s in enumerate(looked_at)}
+    assert out[0].rpartition(" ||| ")[2] == " ".join(f"{s}-{t}" for s, t in sorted(points))
     assert out[1] == " ||| "
 
 
@@ -405,17 +503,13 @@ def test_the_model_is_named_or_in_the_environment_or_the_newest(
     monkeypatch.delenv("NMT_MODEL", raising=False)
     with pytest.raises(MissingError, match="nmt reproduce"):
         choose_models([])
-    for age, name in enumerate(("new", "old", "older")):
+    for name, year in (("b", 2025), ("c", 2026), ("a", 2024)):
+        artefact.make_directory(tmp_path / "runs" / name / "model")
         manifest = tmp_path / "runs" / name / "model" / "manifest.json"
-        artefact.make_directory(manifest.parent)
-        manifest.write_text("{}")
-        os.utime(manifest, ns=(10**18 - age, 10**18 - age))
+        manifest.write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
     console.set_quiet(False)
-    assert choose_models([]) == (Path("runs/new/model"),)
-    assert "model: runs/new/model" in capsys.readouterr().err
-    (tmp_path / "runs/older/model/manifest.json").write_text('{"created": "2026-01-02T00:00:00"}')
-    (tmp_path / "runs/old/model/manifest.json").write_text('{"created": "2026-01-01T00:00:00"}')
-    assert choose_models([]) == (Path("runs/older/model"),)  # whatever was copied or touched since
+    assert choose_models([]) == (Path("runs/c/model"),)  # whatever was copied or touched since
+    assert "model: runs/c/model" in capsys.readouterr().err
     monkeypatch.setenv("NMT_MODEL", "elsewhere")
     assert choose_models([]) == (Path("elsewhere"),)
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
@@ -423,15 +517,14 @@ def test_the_model_is_named_or_in_the_environment_or_the_newest(
 
 def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"der Hund\n\nrot")
-    options = TranslateOptions(tmp_path / "in", tmp_path / "out", (model,), precision="fp32")
+    options = TranslateOptions(tmp_path / "in", tmp_path / "new" / "out", (model,), precision="fp32")
     assert translate(options) == 0
-    assert (tmp_path / "out").read_bytes().count(b"\n") == 3
-    assert not (tmp_path / "out.part").exists()
+    assert [path.read_bytes().count(b"\n") for path in tmp_path.glob("new/*")] == [3]
     (tmp_path / "in").write_bytes(b"der Hund\n\xff\n")
-    (tmp_path / "out").unlink()
+    (tmp_path / "new" / "out").unlink()
     with pytest.raises(DataError):
         translate(replace(options, strict=True))
-    assert {path.name for path in tmp_path.iterdir()} == {"in"}
+    assert not list(tmp_path.glob("new/*"))
 
 
 def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:
@@ -456,21 +549,12 @@ def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
         Translator([model, other])
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        (TranslateOptions(beam=2, n_best=3), UsageError, "--n-best 3 needs --beam 3"),
-        (TranslateOptions(input=Path("absent")), MissingError, "no file absent"),
-        (TranslateOptions(score_pairs=Path("absent"), n_best=2), UsageError, "--score-pairs"),
-        (TranslateOptions(input=Path("/"), output=Path("absent/out")), OutputError, "no directory absent"),
-    ],
-)
-def test_contradictions_are_refused_before_a_model_is_loaded(
-    options: TranslateOptions, error: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=re.escape(words)):
-        translate(options)
+def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--score-pairs"):
+        translate(TranslateOptions(score_pairs=Path("absent"), search={"n_best": 2}))
+    with pytest.raises(FileNotFoundError):
+        translate(TranslateOptions(tmp_path / "absent", tmp_path / "out", (Path("absent"),)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_in_a_launched_job_the_first_process_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,5 +563,21 @@ def test_in_a_launched_job_the_first_process_works(monkeypatch: pytest.MonkeyPat
     assert translate(TranslateOptions(input=Path("absent"))) == 0
 
 
-def test_int8_translates_too(model: Path) -> None:
-    assert run(Translator(str(model), precision="int8", workers=1), b"der Hund\n\nrot\n").count(b"\n") == 3
+@pytest.mark.parametrize(
+    ("precision", "vnni", "expected"),
+    [("auto", True, ("auto", True)), ("auto", False, ("auto", False)), ("int8", True, ("auto", True)),
+     ("fp32", True, ("fp32", False)), ("bf16", True, ("bf16", False))],
+)  # fmt: skip
+def test_eight_bits_where_the_cpu_has_them(
+    model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, vnni: bool, expected: tuple[str, bool]
+) -> None:
+    for place in (hardware, module):
+        monkeypatch.setattr(place, "has_int8", lambda device: vnni)
+    monkeypatch.setattr(module, "choose_dtype", lambda precision, device: precision)
+    made = []
+    monkeypatch.setattr(module, "for_inference", lambda model, dtype, int8: made.append((dtype, int8)) or model)
+    assert len(Translator(str(model), precision=precision).models) == 1
+    assert made == [expected]
+    for wrong in ["fp16", *["int8"] * (not vnni)]:
+        with pytest.raises(UsageError):
+            Translator(model, precision=wrong)
