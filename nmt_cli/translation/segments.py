@@ -11,10 +11,11 @@ import numpy as np
 
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 
-_CLOSERS = "[\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09]*"
+_CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
+_BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
 _CLAUSE_MARKS, _WIDE_MARKS = ".,;:!?\u2013\u2014", "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
-_SENTENCE_END = re.compile(rf"[.!?\u2026]{_CLOSERS}(?=\s)|[\u3002\uff01\uff1f]+{_CLOSERS}")
-_CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_CLOSERS}(?=\s)|[{_WIDE_MARKS}]{_CLOSERS}")
+_SENTENCE_END = re.compile(rf"[.!?\u2026]{_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
+_CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
 # Chinese and Japanese, with their punctuation: written without spaces.
 _WIDE = "[\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
