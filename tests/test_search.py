@@ -222,10 +222,9 @@ def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
     many = searched([model], sources, SearchSettings(beam=1, extra_length=5, rows=50, sampling=draw))
     other = searched([model], sources, SearchSettings(beam=1, extra_length=5, sampling=Sampling(1.3, 12, 0.95, seed=8)))
     assert [h[0].ids for h in one] == [h[0].ids for h in many]
-    greedy, best = (SearchSettings(beam=1, extra_length=5, sampling=s) for s in (Sampling(top_k=1), None))
-    assert [h[0].ids for h in searched([model], sources, greedy)] == [
-        h[0].ids for h in searched([model], sources, best)
-    ]
+    settings = [SearchSettings(beam=1, extra_length=5, sampling=how) for how in (Sampling(top_k=1), None)]
+    drawn, greedy = (searched([model], sources, how) for how in settings)
+    assert [h[0].ids for h in drawn] == [h[0].ids for h in greedy]
     assert sum(a[0].ids != b[0].ids for a, b in zip(one, other, strict=True)) > 30
     for source, (best,) in zip(sources, many, strict=True):
         assert_forced(model, source, best)

@@ -66,11 +66,8 @@ def echo(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Translator:
 
     def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
         for segment in segments:
-            size = len(segment.ids) if segment else 0
-            yield segment and (
-                segment.id,
-                [Hypothesis([*segment.prefix, *segment.ids[:-1]], -size, -1.0, [-1.0] * size)],
-            )
+            ids = [*segment.prefix, *segment.ids] if segment else []
+            yield segment and (segment.id, [Hypothesis(ids[:-1], -len(ids), -1.0, [-1.0] * len(ids))])
 
     monkeypatch.setattr(module, "search_with_oom_retry", search)
     translator.counts.clear()
@@ -155,7 +152,7 @@ def test_bytes_that_are_not_text_are_counted_or_refused(
 def test_lines_are_not_read_far_ahead_and_not_before_they_come(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK_LINES", 10)
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 100)
     read: list[int] = []
 
     def endless() -> Iterator[str]:
@@ -272,7 +269,7 @@ def test_a_line_is_split_where_it_is_longer_than_those_of_training(
     assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).seen_tokens == 40
     manifest = shutil.copytree(model, tmp_path / "seen") / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": 12}))
-    assert Translator([model, manifest.parent]).seen_tokens == 12
+    assert Translator([model, manifest.parent]).seen_tokens == 12 == Translator([manifest.parent, model]).seen_tokens
     two, one = "der Hund geht. die Katze ist rot.", "der Hund geht und die Katze ist rot"
     sizes = [len(ids) + 1 for ids in echo.tokenizer.encode([two, one])]
     most = sizes[1]
@@ -301,7 +298,7 @@ def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, mo
     ("source", "limit", "count"),
     [
         ("你好。我去北京！他来吗？！是", 99, 4),
-        ("他说：“好。”我去。「はい。」と", 99, 4),
+        ("他说。“好。”我去。「はい。」と", 99, 5),
         ("一，二，三，四，五，六，七，八，九，十，", 16, 5),
         ("rot. 你好。 blau. 안녕! 네.", 99, 5),
         ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
@@ -350,9 +347,8 @@ def test_a_translation_that_loops_is_made_again_in_halves(echo: Translator, monk
         echo.counts.clear()
         (translation,) = echo.translate([source], prefixes=["das Haus"])
         assert translation.text == f"das Haus {source}"
-        assert [s for s, _ in translation.segments] == (
-            [[*ids, EOS]] if loops_too else halves(echo.tokenizer, [*ids, EOS])
-        )
+        expected = [[*ids, EOS]] if loops_too else halves(echo.tokenizer, [*ids, EOS])
+        assert [source for source, _ in translation.segments] == expected
         assert echo.counts["retried"] == (not loops_too)
 
 

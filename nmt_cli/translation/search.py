@@ -299,7 +299,7 @@ def search_with_oom_retry(
 
 @torch.inference_mode()
 def score_targets(
-    models: Sequence[Transformer], dtype: torch.dtype, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
+    models: Sequence[Transformer], dtype: torch.dtype, pairs: Sequence[Sequence[Sequence[int]]]
 ) -> list[list[float]]:
     """Return the log-probability of every target token, given its source and the target before it, both with EOS."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))

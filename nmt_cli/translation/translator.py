@@ -27,7 +27,7 @@ from nmt_cli.translation.search import SearchSettings, score_targets, search_wit
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 from nmt_cli.translation.workers import POLL_SECONDS, Workers
 
-CHUNK_LINES, CHUNK_CHARACTERS = 8192, 64 << 20  # read and sorted at once
+CHUNK_CHARACTERS = 1 << 20  # read and sorted at once
 SCORE_LINES = 1024  # pairs scored at once
 MAX_WORKERS = 16
 MAX_RETRIES = 3  # how often a source is halved
@@ -71,7 +71,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
         self._set([one.model for one in loaded], Tokenizer(first.tokenizer_file), first.recipe, choose_device())
         # Sources of training were hardly ever longer, EOS counted. Older models say only what the filter let through.
-        self.seen_tokens = min(one.manifest.get("seen_tokens", self.filter_tokens) for one in loaded)
+        seen = [one.manifest["seen_tokens"] for one in loaded if "seen_tokens" in one.manifest]
+        self.seen_tokens = min([self.filter_tokens, *seen])
         if precision == "int8":
             check_int8(self.device)
         self._int8 = precision == "int8" or (precision == "auto" and has_int8(self.device))
@@ -108,13 +109,13 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def models(self) -> list[Transformer]:
         return [for_inference(model, self.dtype, int8=self._int8).to(self.device) for model in self._weights]
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         if self._workers:
             self._workers.close()
             self._workers = None
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def translate(
         self,
@@ -173,10 +174,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
             for number, pair in chunk:
-                src, tgt = (side or [EOS] for side in segments.encode(self.tokenizer, pair))
-                if max(len(src), len(tgt)) > self.max_length:
+                ids.append([side or [EOS] for side in segments.encode(self.tokenizer, pair)])
+                if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
-                ids.append((src, tgt))
             for (_, tgt), values in zip(ids, score_targets(self.models, self.dtype, ids), strict=True):
                 total = math.fsum(values)
                 score = total / length_penalty(len(values), alpha)
@@ -214,7 +214,7 @@ class _Lines:
     def _read_chunk(self) -> None:
         """Queue the lines that are there, up to a chunk, long segments first: neighbours are then alike."""
         segments: list[Segment] = []
-        size, last = 0, self.read + CHUNK_LINES
+        size = 0
         self.translator.idle = not self.pending
         for text in self.lines:
             if text is None:
@@ -222,8 +222,8 @@ class _Lines:
                 break
             self.translator.idle = False
             segments += self._add(text)
-            size += len(text)
-            if self.read >= last or size >= CHUNK_CHARACTERS:
+            size += len(text) + 1
+            if size >= CHUNK_CHARACTERS:
                 break
         else:
             self.ended = True

@@ -50,19 +50,19 @@ class _Channel:
 
 
 def _serve(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
-    """Search what comes in, settings (an object) and then segments (lists), and again."""
+    """Search what comes in, settings (an object) and then segments (lists), and again; end with the parent.
+
+    An error is told as a negative exit code and a text.
+    """
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    values: dict[str, Any] = {}
 
     def receive() -> None:  # in a thread of its own: else both could wait for the other to read what they write
         with contextlib.suppress(ConnectionError):
             while True:
                 for message in channel.receive():
                     messages.put(message)
-        os._exit(0)  # the parent has gone
-
-    threading.Thread(target=receive, daemon=True).start()
-    models, dtype = prepare(device)
-    values = messages.get()
+        os._exit(0)
 
     def segments() -> Iterator[Segment | None]:
         nonlocal values
@@ -77,21 +77,19 @@ def _serve(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
             channel.open += len(message)
             yield from (Segment(*fields) for fields in message)
 
-    while True:
-        values["sampling"] = values["sampling"] and Sampling(**values["sampling"])
-        for result in search_with_oom_retry(models, dtype, segments(), SearchSettings(**values)):
-            if result:
-                channel.open -= 1
-                channel.send([result[0], [list(vars(h).values()) for h in result[1]]])
-
-
-def _run(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
-    """Do a worker's work and end this process. An error is told as a negative exit code and a text."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
-        _serve(channel, prepare, device)
+        threading.Thread(target=receive, daemon=True).start()
+        models, dtype = prepare(device)
+        values = messages.get()
+        while True:
+            values["sampling"] = values["sampling"] and Sampling(**values["sampling"])
+            for result in search_with_oom_retry(models, dtype, segments(), SearchSettings(**values)):
+                if result:
+                    channel.open -= 1
+                    channel.send([result[0], [list(vars(h).values()) for h in result[1]]])
     except Exception as error:
         text = str(error) if isinstance(error, NmtError) else f"a worker failed: {type(error).__name__}: {error}"
         channel.send([-getattr(error, "exit_code", 1), text])
@@ -103,10 +101,10 @@ def _close(channels: list[_Channel], owner: int) -> None:
     """End workers, which have nothing to save; a fork of their owner leaves them alone."""
     for channel in channels:
         channel.connection.close()
-    for channel in channels if os.getpid() == owner else ():
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(channel.pid, signal.SIGTERM)
-            os.waitpid(channel.pid, 0)
+        if os.getpid() == owner:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(channel.pid, signal.SIGTERM)
+                os.waitpid(channel.pid, 0)
 
 
 class Workers:
@@ -123,7 +121,7 @@ class Workers:
                 ours.close()
                 for channel in self._channels:  # else siblings would not notice that their parent has gone
                     channel.connection.close()
-                _run(_Channel(theirs), prepare, device)
+                _serve(_Channel(theirs), prepare, device)
             theirs.close()
             self._channels.append(_Channel(ours, pid))
 
