@@ -388,6 +388,8 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     hypotheses = [(i, h) for i, record in enumerate(lines) for h in record["hypotheses"]]
     expected = [f"{i} ||| {h['text']} ||| {h['score']:.6g}" for i, h in hypotheses]
     assert run(translator, data, n_best=2, beam=2).decode().split("\n")[:-1] == expected
+    (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
+    assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
     for options in ({"beam": 1}, {"beam": 0}, {"bream": 2}):
         with pytest.raises(UsageError, match=next(iter(options))):
             run(translator, data, n_best=2, **options)
@@ -434,7 +436,9 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
         run(translator, data + b"a\n", prefix=prefixes)
 
 
-def test_samples_do_not_depend_on_company_or_workers(translator: Translator, model: Path) -> None:
+def test_samples_do_not_depend_on_company_or_workers(
+    translator: Translator, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: dict[str, Any] = {"sampling": Sampling(top_k=20, seed=3), "n_best": 2}
     data = b"der Hund\nder Hund\n\ndie Katze ist rot\n"
     one = run(translator, data, **options).decode()
@@ -448,6 +452,11 @@ def test_samples_do_not_depend_on_company_or_workers(translator: Translator, mod
         next(translator.translate([], n_best=5000, sampling=Sampling()))
     assert lines[0][4:] != lines[2][4:]  # the same source on another line has numbers of its own
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
+    monkeypatch.setattr(translator, "seen_tokens", 5)
+    (twice,) = translator.translate(["der Hund geht auf. der Hund geht auf."], sampling=Sampling())
+    (source, first), (again, second) = twice.segments
+    assert source == again
+    assert first != second  # and so has the same source in another place of its line
 
 
 def test_alignments_are_of_the_last_layer_but_one(translator: Translator) -> None:
