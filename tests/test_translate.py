@@ -122,8 +122,10 @@ def test_a_line_is_translated_alike_alone_in_company_and_by_many_workers(transla
     one = run(translator, data)
     with Translator(model, precision="fp32", workers=3) as three:
         assert run(three, data) == one
+        workers = three._workers
         assert run(three, data, beam=1) == run(translator, data, beam=1)  # the workers take other settings
         assert [t.text for t in three.translate(["der Hund", " "])] == one.decode().split("\n")[:2]
+        assert three._workers is workers is not None
     assert one.count(b"\n") == 307 - 1
 
 
@@ -289,9 +291,9 @@ def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, mo
     assert len(ids) == 127
     monkeypatch.setattr(echo.recipe.decoding, "split", False)
     for words, cut in ((127, 0), (128, 1)):
-        (translation,) = echo.translate(["rot " * words])
-        assert [source for source, _ in translation.segments] == [[*ids, EOS]]
-        assert (echo.counts["cut"], echo.counts["split"]) == (cut, 0)
+        (translation,) = echo.translate(["rot " * words], prefixes=["rot " * words])
+        assert translation.segments == [([*ids, EOS], [*ids, *ids, EOS])]  # the prefix and the line
+        assert (echo.counts["cut"], echo.counts["split"]) == (2 * cut, 0)
 
 
 @pytest.mark.parametrize(
@@ -481,13 +483,13 @@ def test_the_model_is_named_or_in_the_environment_or_the_newest(
     monkeypatch.delenv("NMT_MODEL", raising=False)
     with pytest.raises(MissingError, match="nmt reproduce"):
         choose_models([])
-    for name, year in (("b", 2025), ("c", 2026), ("a", 2024)):
+    for name, year in (("b", 2026), ("c", 2025), ("a", 2024)):
         artefact.make_directory(tmp_path / "runs" / name / "model")
         manifest = tmp_path / "runs" / name / "model" / "manifest.json"
         manifest.write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
     console.set_quiet(False)
-    assert choose_models([]) == (Path("runs/c/model"),)  # whatever was copied or touched since
-    assert "model: runs/c/model" in capsys.readouterr().err
+    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since
+    assert "model: runs/b/model" in capsys.readouterr().err
     monkeypatch.setenv("NMT_MODEL", "elsewhere")
     assert choose_models([]) == (Path("elsewhere"),)
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
