@@ -190,7 +190,8 @@ def translate(
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.candidates import Sampling
 
-    options["sampling"] = Sampling(**draws) if sample else None
+    search = {name: options.pop(name) for name in ("beam", "alpha", "extra_length", "split", "n_best")}
+    options["search"] = {**search, "sampling": Sampling(**draws) if sample else None}
     return command.translate(_build(command.TranslateOptions, options, "file", "sample", "quiet"))
 
 

@@ -27,10 +27,13 @@ DOUBLE = torch.float64
 V = 30
 
 
-def model_of(seed: int = 0, vocabulary: int = V, dtype: torch.dtype = DOUBLE, **changes: object) -> Transformer:
+def model_of(
+    seed: int = 0, vocabulary: int = V, dtype: torch.dtype = DOUBLE, eos: float = 1, **changes: object
+) -> Transformer:
     model = random_model(tiny(**changes), vocabulary, seed)
-    with torch.no_grad():  # sharper choices, so that sentences end and are of different lengths
+    with torch.no_grad():  # sharper choices; with a larger `eos` many sentences end by themselves
         model.embedding.weight *= 2
+        model.embedding.weight[EOS] *= eos
     return for_inference(model.to(dtype), dtype)
 
 
@@ -98,11 +101,11 @@ def test_full_width_beam_search_is_brute_force() -> None:
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=1e-10)
 
 
-@pytest.mark.parametrize(("beam", "alpha"), [(1, 0.6), (4, 0.6), (3, 0.0), (5, 1.5)])
+@pytest.mark.parametrize(("beam", "alpha"), [(1, 4.0), (4, 0.6), (3, 0.0), (5, 1.5)])
 def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
     how = SearchSettings(beam=beam, alpha=alpha, extra_length=5, rows=5 * beam)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
-        model, sources = model_of(seed, **changes), sources_of(15, seed)
+        model, sources = model_of(seed, eos=2, **changes), sources_of(15, seed)
         for source, (best,) in zip(sources, searched([model], sources, how), strict=True):
             ids, score = plain_beam(model, source, how)
             assert best.score == pytest.approx(score, abs=1e-10)
@@ -112,7 +115,7 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
 def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, tolerance: float, ties: int) -> None:
     """Alone, in batches of 64, in any order; what differs in float32 differs by a tie within rounding."""
-    model, sources = model_of(3, dtype=dtype), sources_of(300, 3, longest=14)
+    model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
     order = torch.randperm(300, generator=torch.Generator().manual_seed(1)).tolist()
     alone = searched([model], sources, SearchSettings(extra_length=8, rows=4), dtype)
     together = searched([model], sources, SearchSettings(extra_length=8, rows=256), dtype)
@@ -189,8 +192,11 @@ def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_co
     model, sources = model_of(2, max_length=16), sources_of(60, 2, longest=16)
     with torch.no_grad():
         model.output.weight[EOS] = 0  # it hardly ever ends by itself
-    for source, (best,) in zip(sources, searched([model], sources, SearchSettings(extra_length=3)), strict=True):
-        assert len(best.ids) + 1 <= min(len(source) + 3, 16)
+    segments = [Segment(i, source, [5] * (i % 3)) for i, source in enumerate(sources)]
+    results = dict(search([model], DOUBLE, iter(segments), SearchSettings(extra_length=3)))
+    spare = [min(len(s.ids) + len(s.prefix) + 3, 16) - len(results[s.id][0].ids) - 1 for s in segments]
+    assert min(spare) == 0
+    assert spare.count(0) > 30
     assert max(len(h[0].ids) for h in searched([model], sources, SearchSettings(extra_length=50))) == 15
 
 
@@ -219,6 +225,9 @@ def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
     many = searched([model], sources, SearchSettings(beam=1, extra_length=5, rows=50, sampling=draw))
     other = searched([model], sources, SearchSettings(beam=1, extra_length=5, sampling=Sampling(1.3, 12, 0.95, seed=8)))
     assert [h[0].ids for h in one] == [h[0].ids for h in many]
+    settings = [SearchSettings(beam=1, extra_length=5, sampling=how) for how in (Sampling(top_k=1), None)]
+    drawn, greedy = (searched([model], sources, how) for how in settings)
+    assert [h[0].ids for h in drawn] == [h[0].ids for h in greedy]
     assert sum(a[0].ids != b[0].ids for a, b in zip(one, other, strict=True)) > 30
     for source, (best,) in zip(sources, many, strict=True):
         assert_forced(model, source, best)
@@ -233,6 +242,10 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
         wanted[wanted.argsort(descending=True)[count:]] = 0
         counts = torch.bincount(ids.flatten(), minlength=4) / 10_000
         assert torch.allclose(counts.double(), wanted / wanted.sum(), atol=2e-4)
+    points = torch.tensor([[0.0], [0.49], [0.5], [0.99]], dtype=DOUBLE)
+    _, ids = candidates._draw(torch.zeros(4, 4, dtype=DOUBLE), Sampling(top_p=0.5), points)  # exactly two tokens
+    assert len(set(ids.flatten().tolist())) == 2
+    assert torch.equal(ids[0::2], ids[1::2])
 
 
 @settings(max_examples=100, deadline=None)

@@ -4,12 +4,17 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
+import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,19 +26,22 @@ from tiny_model import content, make_model, memory_file
 from nmt_cli import Translator, artefact, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.transformer import hardware
+from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import load_model
+from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import segments
 from nmt_cli.translation import translator as module
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.segments import halves, looping, split_line
+from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.segments import Hypothesis, halves, looping, split_line
 from nmt_cli.translation.translate import (
     MAX_LINE_BYTES,
-    LineReader,
     TranslateOptions,
     choose_models,
     count_lines,
+    read_lines,
     translate,
     translate_lines,
 )
@@ -52,12 +60,27 @@ def translator(model: Path) -> Iterator[Translator]:
         yield one
 
 
+@pytest.fixture
+def echo(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Translator:
+    """A Translator whose search says the source again, at a log-probability of -1 for each token."""
+
+    def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
+        for segment in segments:
+            ids = [*segment.prefix, *segment.ids] if segment else []
+            yield segment and (segment.id, [Hypothesis(ids[:-1], -len(ids), -1.0, [-1.0] * len(ids))])
+
+    monkeypatch.setattr(module, "search_with_oom_retry", search)
+    translator.counts.clear()
+    return translator
+
+
 def run(translator: Translator, data: bytes, **options: Any) -> bytes:
     """Return what the command writes for these bytes."""
     source, target = memory_file(data), memory_file()
     translator.counts.clear()
+    own = {name: options.pop(name) for name in ("prefix", "format", "strict", "alignments") if name in options}
     with Progress("translating", None, "lines") as progress:
-        translate_lines(translator, TranslateOptions(**options), source, target, progress)
+        translate_lines(translator, TranslateOptions(search=options, **own), source, target, progress)
     os.close(source)
     return content(target)
 
@@ -99,8 +122,10 @@ def test_a_line_is_translated_alike_alone_in_company_and_by_many_workers(transla
     one = run(translator, data)
     with Translator(model, precision="fp32", workers=3) as three:
         assert run(three, data) == one
+        workers = three._workers
         assert run(three, data, beam=1) == run(translator, data, beam=1)  # the workers take other settings
         assert [t.text for t in three.translate(["der Hund", " "])] == one.decode().split("\n")[:2]
+        assert three._workers is workers is not None
     assert one.count(b"\n") == 307 - 1
 
 
@@ -118,7 +143,7 @@ def test_bytes_that_are_not_text_are_counted_or_refused(
     translator: Translator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(translator, b"rot\n\xff\xfe\xfa\nblau\n\xc0\n").count(b"\n") == 4
-    assert "2 lines are not UTF-8 (the first is line 2)" in capsys.readouterr().err
+    assert "2 lines are not UTF-8 (first: line 2)" in capsys.readouterr().err
     with pytest.raises(DataError, match="line 2 is not UTF-8"):
         run(translator, b"rot\n\xff\n", strict=True)
 
@@ -129,7 +154,7 @@ def test_bytes_that_are_not_text_are_counted_or_refused(
 def test_lines_are_not_read_far_ahead_and_not_before_they_come(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK_LINES", 10)
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 100)
     read: list[int] = []
 
     def endless() -> Iterator[str]:
@@ -177,16 +202,20 @@ def test_the_lines_of_a_file_are_counted_and_not_read(data: bytes) -> None:
 
 
 def test_a_huge_line_is_never_held_whole() -> None:
-    reader = LineReader(memory_file(b"a\n" + b"x" * (5 * MAX_LINE_BYTES) + b"\nb\n" + b"y" * (MAX_LINE_BYTES + 1)))
-    assert [len(line or "") for line in reader] == [1, MAX_LINE_BYTES, 1, MAX_LINE_BYTES]
-    assert reader.cut == 2
+    sizes, counts = [1, 50 * MAX_LINE_BYTES, 1, MAX_LINE_BYTES, MAX_LINE_BYTES + 1], Counter[str]()
+    lines = read_lines(memory_file(b"\n".join(b"x" * size for size in sizes)), counts)
+    tracemalloc.start()
+    assert [len(line or "") for line in lines] == [min(size, MAX_LINE_BYTES) for size in sizes]
+    assert tracemalloc.get_traced_memory()[1] < 10 * MAX_LINE_BYTES
+    tracemalloc.stop()
+    assert counts["huge"] == 2
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
     out, into = os.pipe()
-    reader = iter(LineReader(out, wait=lambda: False))
+    reader = read_lines(out, Counter(), wait=lambda: False)
     lines: list[str] = []
     for start in range(0, len(data), size):
         os.write(into, data[start : start + size])
@@ -223,46 +252,77 @@ def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) 
 # ---- long lines and failed translations
 
 
-def test_long_lines_are_split_where_sentences_end(translator: Translator) -> None:
-    tokenizer = translator.tokenizer
-    parts = split_line(tokenizer, "der Hund geht. \u201edie Katze!\u201c (steht sie?) das Haus ist rot", 13)
-    texts = tokenizer.decode([ids[:-1] for ids in parts])
-    assert texts == ["der Hund geht.", "\u201edie Katze!\u201c", "(steht sie?)", "das Haus ist rot"]
-    assert all(ids[-1] == EOS for ids in parts)
-    assert split_line(tokenizer, "der Hund", 9) == [[*tokenizer.encode(["der Hund"])[0], EOS]]
-    assert split_line(tokenizer, "", 9) == []
-
-
 WORD = st.sampled_from(["der", "Hund", "geht,", "rot.", "blau;", "x" * 30, "?!", "Haus"])
 
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.lists(WORD, min_size=1, max_size=40))
 def test_splitting_loses_nothing_and_keeps_the_limit(translator: Translator, text: list[str]) -> None:
-    parts = split_line(translator.tokenizer, " ".join(text), 12)
+    parts = split_line(translator.tokenizer, " ".join(text), 12, 12)
     assert all(1 < len(ids) <= 12 for ids in parts)
     assert "".join(translator.tokenizer.decode([ids[:-1] for ids in parts])).replace(" ", "") == "".join(text)
 
 
-def test_a_split_line_is_its_parts_joined(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    sentences = [b"der Hund geht auf das Haus und steht nicht.", b"die Katze ist blau!", b"ein Baum sieht rot."]
-    monkeypatch.setattr(translator.recipe.corpus.cleaning, "max_tokens", 16)
-    assert all(len(ids) < 16 for ids in translator.tokenizer.encode([s.decode() for s in sentences]))
-    parts = [run(translator, s + b"\n").strip() for s in sentences]
-    assert run(translator, b" ".join(sentences)).strip() == b" ".join(filter(None, parts))
-    assert translator.counts["split"] == 1
-    assert run(translator, b" ".join(sentences * 20), split=False).count(b"\n") == 1
-    assert (translator.counts["split"], translator.counts["cut"]) == (0, 1)
-    monkeypatch.setattr(translator.recipe.decoding, "split", False)
-    run(translator, b" ".join(sentences * 20))
-    assert translator.counts["split"] == 0
+def test_a_line_is_split_where_it_is_longer_than_those_of_training(
+    echo: Translator, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their 99.9th percentile is in the manifest; a single sentence is cut only beyond the limit of the filter."""
+    assert echo.seen_tokens == echo.filter_tokens == echo.max_length == 128
+    assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).seen_tokens == 40
+    manifest = shutil.copytree(model, tmp_path / "seen") / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": 12}))
+    assert Translator([model, manifest.parent]).seen_tokens == 12 == Translator([manifest.parent, model]).seen_tokens
+    two, one = "der Hund geht. die Katze ist rot.", "der Hund geht und die Katze ist rot"
+    sizes = [len(ids) + 1 for ids in echo.tokenizer.encode([two, one])]
+    most = sizes[1]
+    for seen, limit, pieces in ((0, 128, (1, 1)), (-1, 128, (2, 1)), (-1, most, (2, 1)), (-1, most - 1, (2, 2))):
+        for text, size, count in zip((two, one), sizes, pieces, strict=True):
+            monkeypatch.setattr(echo, "seen_tokens", size + seen)
+            monkeypatch.setattr(echo, "filter_tokens", limit)
+            echo.counts.clear()
+            (translation,) = echo.translate([text])
+            assert len(translation.segments) == count
+            assert echo.counts["split"] == (count > 1)
+            assert translation.text == text
+
+
+def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    (ids,) = echo.tokenizer.encode(["rot " * 127])
+    assert len(ids) == 127
+    monkeypatch.setattr(echo.recipe.decoding, "split", False)
+    for words, cut in ((127, 0), (128, 1)):
+        (translation,) = echo.translate(["rot " * words], prefixes=["rot " * words])
+        assert translation.segments == [([*ids, EOS], [*ids, *ids, EOS])]  # the prefix and the line
+        assert (echo.counts["cut"], echo.counts["split"]) == (2 * cut, 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "limit", "count"),
+    [
+        ("你好。我去北京！他来吗？！是", 99, 4),
+        ("他说。“好。”我去。「はい。」と", 99, 5),
+        ("一，二，三，四，五，六，七，八，九，十，", 16, 5),
+        ("rot. 你好。 blau. 안녕! 네.", 99, 5),
+        ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
+    ],
+)
+def test_what_is_split_is_rejoined_as_it_was(
+    echo: Translator, monkeypatch: pytest.MonkeyPatch, source: str, limit: int, count: int
+) -> None:
+    monkeypatch.setattr(echo, "seen_tokens", 8)
+    monkeypatch.setattr(echo, "filter_tokens", limit)
+    (translation,) = echo.translate([source])
+    assert len(translation.segments) == count
+    assert translation.text == source
 
 
 def test_loops_are_seen_and_sentences_are_not() -> None:
     assert looping([5] * 12)
+    assert not looping([1, *[5] * 11])
     assert looping([9, 8, 7, *[5, 6, 7] * 5, 3])
-    assert not looping([5] * 6)
-    assert not looping(list(range(100)))
+    assert looping([*range(8)] * 4)
+    assert not looping(([*range(8)] * 4)[1:])
+    assert not looping([*range(9)] * 5)
     assert not looping([1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 
@@ -274,32 +334,41 @@ def test_halves_are_at_a_clause_or_between_words(translator: Translator) -> None
         assert tokenizer.decode([a[:-1]])[0] == first
         assert [*a[:-1], *b] == ids
         assert a[-1] == EOS
-    assert halves(tokenizer, [5, EOS]) == []
+    chinese = SimpleNamespace(tokens=lambda ids: list("▁我喜欢，他真的不喜欢")[: len(ids)])
+    assert halves(chinese, [*range(11), EOS]) == [[*range(5), EOS], [*range(5, 11), EOS]]
+    assert halves(tokenizer, [5, 5, 5, EOS]) == []
+    assert halves(tokenizer, [5, 5, 5, 5, EOS]) == [[5, 5, EOS], [5, 5, EOS]]
 
 
-@pytest.mark.parametrize("prefix", ["", "das Haus"])
-def test_a_translation_that_loops_is_made_again_in_halves(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch, prefix: str
-) -> None:
-    """A forced prefix begins the first half, and only that."""
-    tokenizer, source = translator.tokenizer, "der Hund geht, die Katze steht"
-    whole = [*tokenizer.encode([source])[0], EOS]
-    texts = tokenizer.decode([half[:-1] for half in halves(tokenizer, whole)])
-    monkeypatch.setattr(segments, "looping", lambda ids: False)
-    expected = [t.text.strip() for t in translator.translate(texts, prefixes=[prefix, ""])]
-    asked: list[list[int]] = []
+def test_a_translation_that_loops_is_made_again_in_halves(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless its source loops too. A forced prefix begins the first half, and only that."""
+    source = "der Hund geht, die Katze steht"
+    (ids,) = echo.tokenizer.encode([source])
+    for loops_too in (False, True):
+        monkeypatch.setattr(segments, "looping", lambda x, y=loops_too: len(x) > len(ids) and (y or x[-1] != EOS))
+        echo.counts.clear()
+        (translation,) = echo.translate([source], prefixes=["das Haus"])
+        assert translation.text == f"das Haus {source}"
+        expected = [[*ids, EOS]] if loops_too else halves(echo.tokenizer, [*ids, EOS])
+        assert [source for source, _ in translation.segments] == expected
+        assert echo.counts["retried"] == (not loops_too)
 
-    def once(ids: list[int]) -> bool:
-        asked.append(ids)
-        return len(asked) == 1  # the whole line's translation; its source is asked about next
 
-    monkeypatch.setattr(segments, "looping", once)
-    translator.counts.clear()
-    (translation,) = translator.translate([source], prefixes=[prefix])
-    assert translation.text == " ".join(filter(None, expected))
-    assert translation.text.startswith(prefix)
-    assert translator.counts["retried"] == 1
-    assert [source for source, _ in translation.segments] == halves(tokenizer, whole)
+def test_an_empty_translation_is_halved_three_times(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line's score counts the EOS of every part. Samples are left as they are drawn."""
+
+    def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
+        yield from (segment and (segment.id, [Hypothesis([], -1.0, -1.0, [-1.0])]) for segment in segments)
+
+    monkeypatch.setattr(module, "search_with_oom_retry", search)
+    line = "der Hund geht auf das Haus " * 16
+    for pieces, options in ((8, {}), (1, {"split": False}), (1, {"sampling": Sampling()})):
+        echo.counts.clear()
+        (translation,) = echo.translate([line], alpha=0.5, **options)
+        (best,) = translation.hypotheses
+        assert (len(translation.segments), echo.counts["retried"]) == (pieces, pieces - 1)
+        assert (best.text, best.tokens, best.log_probability) == ("", ["</s>"] * pieces, -pieces)
+        assert best.score == pytest.approx(-pieces / ((5 + pieces) / 6) ** 0.5 if pieces > 1 else -1)
 
 
 # ---- formats
@@ -320,56 +389,58 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
             assert not h["tokens"] or h["tokens"][-1] == "</s>"
     hypotheses = [(i, h) for i, record in enumerate(lines) for h in record["hypotheses"]]
     expected = [f"{i} ||| {h['text']} ||| {h['score']:.6g}" for i, h in hypotheses]
-    assert run(translator, data, n_best=2).decode().split("\n")[:-1] == expected
+    assert run(translator, data, n_best=2, beam=2).decode().split("\n")[:-1] == expected
+    (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
+    assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
+    for options in ({"beam": 1}, {"beam": 0}, {"bream": 2}):
+        with pytest.raises(UsageError, match=next(iter(options))):
+            run(translator, data, n_best=2, **options)
 
 
-def test_scores_of_pairs_are_those_of_the_search(translator: Translator, model: Path, tmp_path: Path) -> None:
-    """Compared with a search that is forced to say the translation."""
+def test_pairs_are_scored_without_search(translator: Translator, model: Path, tmp_path: Path) -> None:
     sources, targets = ["der Hund geht", "", "die Katze ist rot"], ["das Haus", "rot", "ein Baum und"]
     (tmp_path / "in").write_text("\n".join(sources))
     (tmp_path / "out").write_text("\n".join(targets))
     options = TranslateOptions(
-        tmp_path / "in", tmp_path / "scores", (model,), alpha=0.5, precision="fp32", format="jsonl",
+        tmp_path / "in", tmp_path / "scores", (model,), {"alpha": 0.5}, precision="fp32", format="jsonl",
         score_pairs=tmp_path / "out",
     )  # fmt: skip
     assert translate(options) == 0
     scored = records((tmp_path / "scores").read_bytes())
     assert [record["line"] for record in scored] == [1, 2, 3]
-    for record, forced in zip(scored, translator.translate(sources, prefixes=targets), strict=True):
-        values = record["token_log_probabilities"]
+    pairs = zip(*(segments.encode(translator.tokenizer, side) for side in (sources, targets)), strict=True)
+    ids = [[side or [EOS] for side in pair] for pair in pairs]
+    for record, pair, values in zip(scored, ids, score_targets(translator.models, torch.float32, ids), strict=True):
         assert list(record) == ["line", "log_probability", "score", "tokens", "token_log_probabilities"]
-        assert record["log_probability"] == pytest.approx(math.fsum(values), abs=1e-9)
+        assert record["token_log_probabilities"] == pytest.approx(values, abs=1e-5)
+        assert record["tokens"] == translator.tokenizer.tokens(pair[1])
+        assert record["log_probability"] == pytest.approx(math.fsum(values), abs=1e-5)
         assert record["score"] == pytest.approx(record["log_probability"] / ((5 + len(values)) / 6) ** 0.5)
-        if forced.segments:  # a line without text is not searched
-            (best,) = forced.hypotheses
-            assert record["tokens"][:-1] == best.tokens[: len(values) - 1]
-            assert values[:-1] == pytest.approx(best.token_log_probabilities[: len(values) - 1], abs=1e-4)
     (tmp_path / "out").write_text("eins\nzwei\n")
     with pytest.raises(DataError, match="ends after line 2"):
         translate(options)
     with pytest.raises(DataError, match="line 2 has more than"):
-        list(translator.score([("rot", "blau"), ("rot", "blau " * 200)]))
+        list(translator.score([("rot " * 127, "rot"), ("rot", "rot " * 128)]))
 
 
-@pytest.mark.parametrize("beam", [1, 2])
-def test_prefixes_begin_their_lines(
-    translator: Translator, tmp_path: Path, capsys: pytest.CaptureFixture[str], beam: int
-) -> None:
+def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = b"der Hund\ndie Katze\nein Baum\nrot\n"
     prefixes = tmp_path / "prefixes"
     prefixes.write_text("das Haus\n\nrot und\n" + "rot " * 500)
-    out = run(translator, data, prefix=prefixes, beam=beam).decode().split("\n")
-    free = run(translator, data, beam=beam).decode().split("\n")
+    out = run(translator, data, prefix=prefixes).decode().split("\n")
+    free = run(translator, data).decode().split("\n")
     assert out[0].startswith("das Haus")
     assert out[1] == free[1]
     assert out[2].startswith("rot und")
     assert re.fullmatch("rot( rot){50,}( .*)?", out[3])
-    assert "1 prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
+    assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
     with pytest.raises(DataError, match="fewer prefixes"):
         run(translator, data + b"a\n", prefix=prefixes)
 
 
-def test_samples_do_not_depend_on_company_or_workers(translator: Translator, model: Path) -> None:
+def test_samples_do_not_depend_on_company_or_workers(
+    translator: Translator, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: dict[str, Any] = {"sampling": Sampling(top_k=20, seed=3), "n_best": 2}
     data = b"der Hund\nder Hund\n\ndie Katze ist rot\n"
     one = run(translator, data, **options).decode()
@@ -383,15 +454,22 @@ def test_samples_do_not_depend_on_company_or_workers(translator: Translator, mod
         next(translator.translate([], n_best=5000, sampling=Sampling()))
     assert lines[0][4:] != lines[2][4:]  # the same source on another line has numbers of its own
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
+    monkeypatch.setattr(translator, "seen_tokens", 5)
+    (twice,) = translator.translate(["der Hund geht auf. der Hund geht auf."], sampling=Sampling())
+    (source, first), (again, second) = twice.segments
+    assert source == again
+    assert first != second  # and so has the same source in another place of its line
 
 
-def test_alignments_name_words_that_there_are(translator: Translator) -> None:
+def test_alignments_are_of_the_last_layer_but_one(translator: Translator) -> None:
     out = run(translator, b"der Hund sieht die Katze\n\n", split=False, alignments=True).decode().split("\n")
-    text, _, pairs = out[0].rpartition(" ||| ")
-    points = [tuple(map(int, pair.split("-"))) for pair in pairs.split()]
-    assert points
-    assert all(a < 5 and b < len(text.split(" ")) for a, b in points)
-    assert {b for _, b in points} == set(range(max(b for _, b in points) + 1))
+    ((ids,),) = [t.segments for t in translator.translate(["der Hund sieht die Katze"], split=False)]
+    scores_HTS = attention_scores(translator.models[0], *ids)["cross"][-2]
+    words = [[*accumulate(t[0] == "\u2581" for t in translator.tokenizer.tokens(side[:-1]))] for side in ids]
+    looked_at = torch.softmax(scores_HTS, -1).mean(0)[:-1, :-1].argmax(1).tolist()
+    first = words[1][0]
+    points = {(words[0][s] - 1, words[1][t] - first) for t, s in enumerate(looked_at)}
+    assert out[0].rpartition(" ||| ")[2] == " ".join(f"{s}-{t}" for s, t in sorted(points))
     assert out[1] == " ||| "
 
 
@@ -405,17 +483,13 @@ def test_the_model_is_named_or_in_the_environment_or_the_newest(
     monkeypatch.delenv("NMT_MODEL", raising=False)
     with pytest.raises(MissingError, match="nmt reproduce"):
         choose_models([])
-    for age, name in enumerate(("new", "old", "older")):
+    for name, year in (("b", 2026), ("c", 2025), ("a", 2024)):
+        artefact.make_directory(tmp_path / "runs" / name / "model")
         manifest = tmp_path / "runs" / name / "model" / "manifest.json"
-        artefact.make_directory(manifest.parent)
-        manifest.write_text("{}")
-        os.utime(manifest, ns=(10**18 - age, 10**18 - age))
+        manifest.write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
     console.set_quiet(False)
-    assert choose_models([]) == (Path("runs/new/model"),)
-    assert "model: runs/new/model" in capsys.readouterr().err
-    (tmp_path / "runs/older/model/manifest.json").write_text('{"created": "2026-01-02T00:00:00"}')
-    (tmp_path / "runs/old/model/manifest.json").write_text('{"created": "2026-01-01T00:00:00"}')
-    assert choose_models([]) == (Path("runs/older/model"),)  # whatever was copied or touched since
+    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since
+    assert "model: runs/b/model" in capsys.readouterr().err
     monkeypatch.setenv("NMT_MODEL", "elsewhere")
     assert choose_models([]) == (Path("elsewhere"),)
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
@@ -423,15 +497,14 @@ def test_the_model_is_named_or_in_the_environment_or_the_newest(
 
 def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"der Hund\n\nrot")
-    options = TranslateOptions(tmp_path / "in", tmp_path / "out", (model,), precision="fp32")
+    options = TranslateOptions(tmp_path / "in", tmp_path / "new" / "out", (model,), precision="fp32")
     assert translate(options) == 0
-    assert (tmp_path / "out").read_bytes().count(b"\n") == 3
-    assert not (tmp_path / "out.part").exists()
+    assert [path.read_bytes().count(b"\n") for path in tmp_path.glob("new/*")] == [3]
     (tmp_path / "in").write_bytes(b"der Hund\n\xff\n")
-    (tmp_path / "out").unlink()
+    (tmp_path / "new" / "out").unlink()
     with pytest.raises(DataError):
         translate(replace(options, strict=True))
-    assert {path.name for path in tmp_path.iterdir()} == {"in"}
+    assert not list(tmp_path.glob("new/*"))
 
 
 def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:
@@ -450,34 +523,38 @@ def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:
 def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path / "same", seed=2)
     assert run(Translator([model, other], precision="fp32", workers=1), b"der Hund\n").count(b"\n") == 1
-    other = make_model(tmp_path / "other", seed=2)
-    (other / "tokenizer.model").write_bytes((other / "tokenizer.model").read_bytes() + b"\x00")
-    with pytest.raises(DataError):
-        Translator([model, other])
+    loaded, changed = load_model(model), tmp_path / "tokenizer"
+    changed.write_bytes(loaded.tokenizer_file.read_bytes() + b"\x00")
+    save_model(tmp_path / "other", loaded.model.state_dict(), loaded.recipe, changed, {})
+    with pytest.raises(DataError, match="different tokenizers"):
+        Translator([model, tmp_path / "other"])
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        (TranslateOptions(beam=2, n_best=3), UsageError, "--n-best 3 needs --beam 3"),
-        (TranslateOptions(input=Path("absent")), MissingError, "no file absent"),
-        (TranslateOptions(score_pairs=Path("absent"), n_best=2), UsageError, "--score-pairs"),
-        (TranslateOptions(input=Path("/"), output=Path("absent/out")), OutputError, "no directory absent"),
-    ],
-)
-def test_contradictions_are_refused_before_a_model_is_loaded(
-    options: TranslateOptions, error: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=re.escape(words)):
-        translate(options)
-
-
-def test_in_a_launched_job_the_first_process_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="--score-pairs"):
+        translate(TranslateOptions(score_pairs=Path("absent"), search={"n_best": 2}))
+    with pytest.raises(FileNotFoundError):
+        translate(TranslateOptions(tmp_path / "absent", tmp_path / "out", (Path("absent"),)))
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("RANK", "1")  # in a launched job the first process does the work
     assert translate(TranslateOptions(input=Path("absent"))) == 0
 
 
-def test_int8_translates_too(model: Path) -> None:
-    assert run(Translator(str(model), precision="int8", workers=1), b"der Hund\n\nrot\n").count(b"\n") == 3
+@pytest.mark.parametrize(
+    ("precision", "vnni", "expected"),
+    [("auto", True, ("auto", True)), ("auto", False, ("auto", False)), ("int8", True, ("auto", True)),
+     ("fp32", True, ("fp32", False)), ("bf16", True, ("bf16", False))],
+)  # fmt: skip
+def test_eight_bits_where_the_cpu_has_them(
+    model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, vnni: bool, expected: tuple[str, bool]
+) -> None:
+    for place in (hardware, module):
+        monkeypatch.setattr(place, "has_int8", lambda device: vnni)
+    monkeypatch.setattr(module, "choose_dtype", lambda precision, device: precision)
+    made = []
+    monkeypatch.setattr(module, "for_inference", lambda model, dtype, int8: made.append((dtype, int8)) or model)
+    assert len(Translator(str(model), precision=precision).models) == 1
+    assert made == [expected]
+    for wrong in ["fp16", *["int8"] * (not vnni)]:
+        with pytest.raises(UsageError):
+            Translator(model, precision=wrong)

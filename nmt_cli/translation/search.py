@@ -85,7 +85,19 @@ class _Slots:
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
             for decoder, key_values in zip(self.decoders, feed.key_values, strict=True):
                 decoder.fill(slots, key_values, starts, [len(segment.ids) for segment in segments])
-            self._start(slots, segments)
+            limits = [len(segment.ids) + len(segment.prefix) + self.settings.extra_length for segment in segments]
+            for slot, segment, limit in zip(slots, segments, limits, strict=True):
+                self.segments[slot], segment.hypotheses = segment, []
+                if self.settings.sampling:
+                    key = np.array([self.settings.sampling.seed, segment.key], np.uint64)  # a list may become floats
+                    numbers = np.random.Generator(np.random.Philox(key=key)).random(min(limit, self.longest))
+                    self.random_ST[slot, : len(numbers)] = torch.from_numpy(numbers)
+            self.position_S[slots], self.last_SW[slots] = 0, PAD
+            self.limit_S[slots] = torch.tensor(limits, device=self.device).clamp_max(self.longest)
+            self.alive_SW[slots] = -torch.inf
+            self.alive_SW[slots, 0] = 0
+            self.ancestors_SWT[slots] = -1
+            self.ancestors_SWT[slots, :, 0] = torch.arange(self.settings.beam, device=self.device)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
         """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each."""
@@ -99,22 +111,6 @@ class _Slots:
                 setattr(self, name, torch.cat([old[index], old.new_zeros(more, *old.shape[1:])]))
         for decoder in self.decoders:
             decoder.resize(keep, size)
-
-    def _start(self, slots: list[int], segments: Sequence[Segment]) -> None:
-        limits = []
-        for slot, segment in zip(slots, segments, strict=True):
-            self.segments[slot], segment.hypotheses = segment, []
-            limits.append(min(len(segment.ids) + len(segment.prefix) + self.settings.extra_length, self.longest))
-            if self.settings.sampling:
-                key = np.array([self.settings.sampling.seed, segment.key], np.uint64)  # a list may become floats
-                numbers = np.random.Generator(np.random.Philox(key=key)).random(limits[-1])
-                self.random_ST[slot, : limits[-1]] = torch.from_numpy(numbers)
-        self.position_S[slots], self.last_SW[slots] = 0, PAD
-        self.limit_S[slots] = torch.tensor(limits, device=self.device)
-        self.alive_SW[slots] = -torch.inf
-        self.alive_SW[slots, 0] = 0
-        self.ancestors_SWT[slots] = -1
-        self.ancestors_SWT[slots, :, 0] = torch.arange(self.settings.beam, device=self.device)
 
     def step(self) -> None:
         used = self.used()
@@ -303,7 +299,7 @@ def search_with_oom_retry(
 
 @torch.inference_mode()
 def score_targets(
-    models: Sequence[Transformer], dtype: torch.dtype, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
+    models: Sequence[Transformer], dtype: torch.dtype, pairs: Sequence[Sequence[Sequence[int]]]
 ) -> list[list[float]]:
     """Return the log-probability of every target token, given its source and the target before it, both with EOS."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))

@@ -11,10 +11,15 @@ import numpy as np
 
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 
-_CLOSERS = "[\"'\u201d\u2019\u00bb)\\]]*"
-_SENTENCE_END = re.compile(rf"[.!?\u2026]{_CLOSERS}(?=\s)|[\u3002\uff01\uff1f]{_CLOSERS}")
-_CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_CLOSERS}(?=\s)|[\u3001\uff0c\uff1b\uff1a]")
+_CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
+_BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
+_CLAUSE_MARKS, _WIDE_MARKS = ".,;:!?\u2013\u2014", "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
+_SENTENCE_END = re.compile(rf"[.!?\u2026]{_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
+_CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
+# Chinese and Japanese, with their punctuation: written without spaces.
+_WIDE = "[\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
+_WIDE_JOINT = re.compile(rf"(?<={_WIDE})([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?={_WIDE})")
 LOOP_TOKENS, LOOP_PERIOD = 12, 8
 SMALLEST = 4  # tokens; a shorter source is not translated in halves
 
@@ -56,9 +61,11 @@ def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
-    """Return a line's translation from its segments'; an empty one for a line without any."""
+    """Return a line's translation from its segments', with a space between two unless both are Chinese or Japanese
+    there; an empty one for a line without any."""
     texts = tokenizer.decode([part.ids for part in parts])
-    text = texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
+    texts = texts if len(texts) == 1 else list(filter(None, map(str.strip, texts)))
+    text = _WIDE_JOINT.sub(r"\1\2", "\n".join(texts)).replace("\n", " ")
     values = [value for part in parts for value in part.token_log_probabilities]
     total = math.fsum(part.log_probability for part in parts)
     score = parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha)
@@ -66,31 +73,30 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
     return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
 
 
-def split_line(tokenizer: Tokenizer, line: str, limit: int) -> list[list[int]]:
-    """Return a normalised line as sources of at most `limit` tokens, EOS counted: cut at its sentence ends; a longer
-    sentence where clauses end, else between words, else anywhere."""
+def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int) -> list[list[int]]:
+    """Return a normalised line as sources: cut at its sentence ends if it has more than `seen` tokens, EOS counted; a
+    sentence of more than `limit` also where clauses end, else between words, else anywhere."""
     parts = [line]
-    for ends, room in ((_SENTENCE_END, 0), (_CLAUSE_END, limit), (_WORD_END, limit)):
+    for ends, most, room in ((_SENTENCE_END, seen, 0), (_CLAUSE_END, limit, limit), (_WORD_END, limit, limit)):
         sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
-        cut = [_cut(tokenizer, part, ends, room) if size >= limit else [part] for part, size in sized]
+        cut = [_cut(tokenizer, part, ends, room) if size >= most else [part] for part, size in sized]
         parts = list(itertools.chain.from_iterable(cut))
     return [[*ids[i : i + limit - 1], EOS] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
 
 
 def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> list[str]:
-    """Cut a text where the pattern ends, and join neighbours that have fewer than `room` tokens together."""
+    """Cut a text where the pattern ends, but not between neighbours that have fewer than `room` tokens together."""
     places = [0, *(match.end() for match in ends.finditer(text)), len(text)]
-    parts = [part for a, b in itertools.pairwise(places) if (part := text[a:b].strip())]
-    packed: list[str] = []
-    size = 0
-    for part, ids in zip(parts, tokenizer.encode(parts), strict=True):
+    parts = [text[a:b] for a, b in itertools.pairwise(places)]
+    packed, size = [""], 0
+    for part, ids in zip(parts, tokenizer.encode(list(map(str.strip, parts))), strict=True):
         size += len(ids)
-        if packed and size < room:
-            packed[-1] += f" {part}"
+        if size < room:
+            packed[-1] += part
         else:
             packed.append(part)
             size = len(ids)
-    return packed
+    return list(filter(None, map(str.strip, packed)))
 
 
 def looping(sequence: Sequence[int]) -> bool:
@@ -114,7 +120,8 @@ def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
     if len(tokens) < SMALLEST:
         return []
     middle = len(tokens) / 2
-    starts = [i for i in range(1, len(tokens)) if tokens[i].startswith("\u2581")]
-    clauses = [i for i in starts if tokens[i - 1][-1] in ".,;:!?\u2013\u2014" and abs(i - middle) <= middle / 2]
+    starts = [i for i in range(1, len(tokens)) if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
+    marks = _CLAUSE_MARKS + _WIDE_MARKS
+    clauses = [i for i in starts if tokens[i - 1][-1] in marks and abs(i - middle) <= middle / 2]
     place = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
     return [[*ids[:place], EOS], ids[place:]]

@@ -9,8 +9,9 @@ import select
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ import torch
 
 from nmt_cli import artefact
 from nmt_cli.console import Progress, say, warn
-from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
+from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
-from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.translator import Translation, Translator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
@@ -35,18 +35,13 @@ class TranslateOptions:
     input: Path | None = None
     output: Path | None = None
     models: tuple[Path, ...] = ()
-    beam: int | None = None
-    alpha: float | None = None
-    extra_length: int | None = None
+    search: dict[str, Any] = field(default_factory=dict)  # options of Translator.translate: beam, n_best, sampling, ...
     precision: str = "auto"
     format: str = "text"  # or "jsonl"
-    n_best: int = 1
-    split: bool | None = None  # see recipe.Decoding
     strict: bool = False  # refuse input that is not UTF-8
     prefix: Path | None = None  # a file with one forced prefix per line
     score_pairs: Path | None = None  # a file with one translation per line, to be scored instead of translating
     alignments: bool = False
-    sampling: Sampling | None = None
     workers: int | None = None
 
 
@@ -54,61 +49,49 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError."""
     if named:
         return tuple(named)
-    if os.environ.get("NMT_MODEL"):
-        chosen = Path(os.environ["NMT_MODEL"])
-    else:  # manifests from before 2026 do not say when the model was made: then the file's time counts
-        models = [run / "model" for run in Path("runs").glob("*") if artefact.present(run / "model")]
-        manifests = [model / artefact.MANIFEST for model in models]
-        ages = [(artefact.read_json(m).get("created", ""), m.stat().st_mtime_ns, m.parent) for m in manifests]
-        if not ages:
-            raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
-        chosen = max(ages)[2]
-    say(f"model: {chosen}")
-    return (chosen,)
-
-
-def _check(options: TranslateOptions) -> None:
-    if options.beam is not None and options.n_best > options.beam and not options.sampling:
-        raise UsageError(f"--n-best {options.n_best} needs --beam {options.n_best} or more, not {options.beam}")
-    if options.score_pairs and (options.sampling or options.prefix or options.n_best > 1):
-        raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix and --n-best")
-    if options.input is None and sys.stdin is None:
-        raise MissingError("stdin is closed. Give a file: --input FILE")
-    if options.output is None and sys.stdout is None:
-        raise StorageError("stdout is closed. Give a file: --output FILE")
-    for path in (options.input, options.prefix, options.score_pairs):
-        if path and not path.exists():
-            raise MissingError(f"no file {path}. Check the path")
-    if options.output and not options.output.parent.is_dir():
-        raise OutputError(f"no directory {options.output.parent} to write to. Make it first")
+    models = [Path(os.environ["NMT_MODEL"])] if os.environ.get("NMT_MODEL") else []
+    if not models:
+        models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
+        models.sort(key=lambda model: artefact.read_json(model / artefact.MANIFEST).get("created", ""))
+    if not models:
+        raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
+    say(f"model: {models[-1]}")
+    return (models[-1],)
 
 
 def translate(options: TranslateOptions) -> int:
     """Translate lines from a file or stdin to a file or stdout, and return the exit code."""
     if int(os.environ.get("RANK", "0")):
         return 0  # the first process of a launched job does the work, with processes of its own
-    _check(options)
-    with Translator(choose_models(options.models), precision=options.precision, workers=options.workers) as translator:
-        source = os.open(options.input, os.O_RDONLY) if options.input else 0
-        target, part = 1, None
-        if options.output and options.output.exists() and not options.output.is_file():
-            target = os.open(options.output, os.O_WRONLY)  # a pipe or a device: nothing to replace
-        elif options.output:
-            part = options.output.with_name(options.output.name + ".part")
-            target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        progress = Progress("translating", count_lines(source), "lines")
-        try:
-            with progress:
-                run = score_lines if options.score_pairs else translate_lines
-                run(translator, options, source, target, progress)
-        except BrokenPipeError:
-            return BROKEN_PIPE  # whoever read has gone, which is their right
-        except BaseException:
-            if part and progress.done:
-                say(f"{part} holds the first {progress.done:,} lines")
-            elif part:
-                part.unlink(missing_ok=True)
-            raise
+    searching = options.prefix, options.search.get("sampling"), options.search.get("n_best", 1) > 1
+    if options.score_pairs and any(searching):
+        raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix and --n-best")
+    if options.input is None and sys.stdin is None:
+        raise MissingError("stdin is closed. Give a file: --input FILE")
+    if options.output is None and sys.stdout is None:
+        raise StorageError("stdout is closed. Give a file: --output FILE")
+    models = choose_models(options.models)
+    source = os.open(options.input, os.O_RDONLY) if options.input else 0
+    target, part = 1, None
+    if options.output and options.output.exists() and not options.output.is_file():
+        target = os.open(options.output, os.O_WRONLY)  # a pipe or a device: nothing to replace
+    elif options.output:
+        artefact.make_directory(options.output.parent)
+        part = options.output.with_name(options.output.name + ".part")
+        target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    progress = Progress("translating", count_lines(source), "lines")
+    try:
+        with Translator(models, precision=options.precision, workers=options.workers) as translator, progress:
+            run = score_lines if options.score_pairs else translate_lines
+            run(translator, options, source, target, progress)
+    except BrokenPipeError:
+        return BROKEN_PIPE  # whoever read has gone, which is their right
+    except BaseException:
+        if part and progress.done:
+            say(f"{part} holds the first {progress.done:,} lines")
+        elif part:
+            part.unlink(missing_ok=True)
+        raise
     if part and options.output:
         os.fsync(target)
         part.replace(options.output)
@@ -127,43 +110,34 @@ def count_lines(descriptor: int) -> int | None:
     return count + (end != b"\n")
 
 
-class LineReader:
-    """Lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
+def read_lines(
+    descriptor: int, counts: Counter[str], *, strict: bool = False, wait: Callable[[], bool] = lambda: True
+) -> Iterator[str | None]:
+    """Yield the lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
 
     One that is not UTF-8 is an error if `strict`, else U+FFFD stands for each run of wrong bytes. Where `wait` says not
     to wait for a line that has not come yet, it is None.
     """
-
-    def __init__(self, descriptor: int, *, strict: bool = False, wait: Callable[[], bool] = lambda: True) -> None:
-        self.descriptor, self.strict, self.wait = descriptor, strict, wait
-        self.cut = 0  # lines longer than MAX_LINE_BYTES
-        self.invalid, self.first_invalid = 0, 0  # lines that are not UTF-8, and the number of the first
-
-    def __iter__(self) -> Iterator[str | None]:
-        number, line, block = 0, b"", b"more"
-        while block:
-            if not self.wait() and not select.select([self.descriptor], [], [], 0)[0]:
-                yield None
-                continue
-            block = os.read(self.descriptor, READ_BYTES)
-            *lines, rest = block.split(b"\n")
-            for part in lines:
-                number, whole, line = number + 1, line + part, b""
-                yield self._text(whole, number)
-            line = (line + rest)[: MAX_LINE_BYTES + 1]
-        if line:  # without a line feed
-            yield self._text(line, number + 1)
-
-    def _text(self, line: bytes, number: int) -> str:
-        self.cut += len(line) > MAX_LINE_BYTES
-        line = line[:MAX_LINE_BYTES]
-        try:
-            return line.decode()
-        except UnicodeDecodeError:
-            if self.strict:
-                raise DataError(f"line {number} is not UTF-8. Convert the input, or leave out --strict") from None
-        self.invalid, self.first_invalid = self.invalid + 1, self.first_invalid or number
-        return re.sub("\ufffd+", "\ufffd", line.decode(errors="replace"))
+    number, line, block = 0, b"", b"more"
+    while block:
+        if not wait() and not select.select([descriptor], [], [], 0)[0]:
+            yield None
+            continue
+        block = os.read(descriptor, READ_BYTES)
+        *ends, rest = (block or b"\n" * bool(line)).split(b"\n")  # the last line may have no line feed
+        for end in ends:
+            number, whole, line = number + 1, line + end, b""
+            counts["huge"] += len(whole) > MAX_LINE_BYTES
+            try:
+                text = whole[:MAX_LINE_BYTES].decode()
+            except UnicodeDecodeError:
+                if strict:
+                    raise DataError(f"line {number} is not UTF-8. Convert the input, or leave out --strict") from None
+                counts["invalid"] += 1
+                counts["first invalid"] = counts["first invalid"] or number
+                text = re.sub("\ufffd+", "\ufffd", whole[:MAX_LINE_BYTES].decode(errors="replace"))
+            yield text
+        line = (line + rest)[: MAX_LINE_BYTES + 1]
 
 
 def write_line(descriptor: int, line: str) -> None:
@@ -176,31 +150,25 @@ def write_line(descriptor: int, line: str) -> None:
 def translate_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    start = time.monotonic()
-    reader = LineReader(source, strict=options.strict, wait=lambda: translator.idle)
-    names = ("beam", "alpha", "extra_length", "n_best", "split", "sampling")
-    settings: dict[str, Any] = {name: getattr(options, name) for name in names}
-    prefixes = LineReader(os.open(options.prefix, os.O_RDONLY)) if options.prefix else None
-    for number, translation in enumerate(translator.translate(reader, prefixes=prefixes, **settings), 1):
+    start, counts = time.monotonic(), translator.counts
+    lines = read_lines(source, counts, strict=options.strict, wait=lambda: translator.idle)
+    prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), Counter()) if options.prefix else None
+    for number, translation in enumerate(translator.translate(lines, prefixes=prefixes, **options.search), 1):
         alignment = _alignment(translator, translation) if options.alignments else None
         for line in _formatted(translation, number, alignment, options.format):
             write_line(target, line)
         progress.advance()
-    counts, seconds = translator.counts, time.monotonic() - start
-    invalid = f"lines are not UTF-8 (the first is line {reader.first_invalid:,}): what is not was replaced"
-    too_long = f"prefixes were longer than the model's {translator.max_length:,} tokens and were cut"
-    for tell, count, text in (
-        (warn, reader.invalid, invalid),
-        (warn, reader.cut, f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
-        (warn, counts["cut"], "lines were too long for the model and were cut"),
-        (warn, counts["prefixes cut"], too_long),
-        (say, counts["split"], "lines longer than those of training were split at sentence ends and rejoined"),
-        (say, counts["retried"], "translations were empty or repeated themselves and were tried again in halves"),
+    for tell, name, text in (
+        (warn, "invalid", f"lines are not UTF-8 (first: line {counts['first invalid']:,}): what is not was replaced"),
+        (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
+        (warn, "cut", f"lines or prefixes were longer than the model's {translator.max_length:,} tokens and were cut"),
+        (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
+        (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
     ):
-        if count:
-            tell(f"{count:,} {text}")
-    lines, tokens = counts["lines"], counts["tokens"]
-    say(f"{lines:,} lines, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
+        if counts[name]:
+            tell(f"{counts[name]:,} {text}")
+    tokens, seconds = counts["tokens"], time.monotonic() - start
+    say(f"{counts['lines']:,} lines, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
 def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
@@ -238,16 +206,16 @@ def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
     total, tokens = 0.0, 0
-    targets = os.open(options.score_pairs or "", os.O_RDONLY)
+    sides = [read_lines(side, Counter()) for side in (source, os.open(options.score_pairs or "", os.O_RDONLY))]
 
     def pairs() -> Iterator[tuple[str, str]]:
-        for done, (line, given) in enumerate(itertools.zip_longest(LineReader(source), LineReader(targets))):
+        for done, (line, given) in enumerate(itertools.zip_longest(*sides)):
             if line is None or given is None:
                 shorter = "the input" if line is None else "the file of --score-pairs"
                 raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
             yield line, given
 
-    for number, scored in enumerate(translator.score(pairs(), alpha=options.alpha), 1):
+    for number, scored in enumerate(translator.score(pairs(), alpha=options.search.get("alpha")), 1):
         record = {"line": number, **{name: getattr(scored, name) for name in FIELDS[1:]}}
         jsonl = options.format == "jsonl"
         write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +27,7 @@ from nmt_cli.translation.search import SearchSettings, score_targets, search_wit
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 from nmt_cli.translation.workers import POLL_SECONDS, Workers
 
-CHUNK_LINES, CHUNK_CHARACTERS = 8192, 64 << 20  # read and sorted at once
+CHUNK_CHARACTERS = 1 << 20  # read and sorted at once
 SCORE_LINES = 1024  # pairs scored at once
 MAX_WORKERS = 16
 MAX_RETRIES = 3  # how often a source is halved
@@ -69,13 +70,15 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if precision not in ("auto", "fp32", "bf16", "int8"):
             raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
         self._set([one.model for one in loaded], Tokenizer(first.tokenizer_file), first.recipe, choose_device())
+        # Sources of training were hardly ever longer, EOS counted. Older models say only what the filter let through.
+        seen = [one.manifest["seen_tokens"] for one in loaded if "seen_tokens" in one.manifest]
+        self.seen_tokens = min([self.filter_tokens, *seen])
         if precision == "int8":
             check_int8(self.device)
         self._int8 = precision == "int8" or (precision == "auto" and has_int8(self.device))
         self._precision = "auto" if self._int8 else precision
         if self.device.type == "cpu":
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            self._devices = [self.device] * (workers or min(cores, MAX_WORKERS))
+            self._devices = [self.device] * (workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS))
         elif "LOCAL_RANK" not in os.environ and not torch.cuda.is_initialized():
             self._devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
 
@@ -84,6 +87,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     ) -> None:
         self._weights, self.tokenizer, self.recipe, self.device = weights, tokenizer, settings, device
         self.max_length = min(model.settings.max_length for model in weights)
+        self.filter_tokens = min(settings.corpus.cleaning.max_tokens or self.max_length, self.max_length)
+        self.seen_tokens = self.filter_tokens
         self.counts: Counter[str] = Counter()
         self._devices, self._busy, self.idle = [device], False, True
         self._workers: Workers | None = None
@@ -104,41 +109,41 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def models(self) -> list[Transformer]:
         return [for_inference(model, self.dtype, int8=self._int8).to(self.device) for model in self._weights]
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         if self._workers:
             self._workers.close()
             self._workers = None
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def translate(
         self,
         lines: Lines,
         *,
-        beam: int | None = None,
-        alpha: float | None = None,
-        extra_length: int | None = None,
         n_best: int = 1,
-        split: bool | None = None,
         sampling: Sampling | None = None,
         prefixes: Lines | None = None,
+        **decoding: Any,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
         Where the next line is not there yet, let `lines` yield None: those before it are then translated meanwhile.
-        For what is None see `recipe.Decoding`. With `sampling`, `n_best` translations are drawn. `prefixes` say for
-        each line how its translation must begin.
+        `decoding` overrides the model's: `beam`, `alpha`, `extra_length` and `split`, as in a recipe; None does not.
+        With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its translation must begin.
         """
         if sampling and n_best > MAX_SAMPLES:
             raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
         if self._busy:
             raise UsageError("this Translator is translating already. Take that to its end first, or use another")
-        given = {"beam": beam, "alpha": alpha, "extra_length": extra_length, "split": split}
-        decoding = self.recipe.decoding.model_copy(update={k: v for k, v in given.items() if v is not None})
-        beam, best = (1, 1) if sampling else (max(n_best, decoding.beam), n_best)
-        settings = SearchSettings(beam, decoding.alpha, decoding.extra_length, best, sampling=sampling)
-        on_its_way = _Lines(self, lines, prefixes, decoding.split, n_best if sampling else 0)
+        given = {name: value for name, value in decoding.items() if value is not None}
+        if n_best > given.get("beam", n_best) and not sampling:
+            raise UsageError(f"{n_best} hypotheses need a beam of {n_best} or more, not {given['beam']}: raise --beam")
+        section = {**self.recipe.decoding.model_dump(), **given}
+        chosen = recipe.from_plain({"decoding": section}, "this translation").decoding
+        beam, best = (1, 1) if sampling else (max(n_best, chosen.beam), n_best)
+        settings = SearchSettings(beam, chosen.alpha, chosen.extra_length, best, sampling=sampling)
+        on_its_way = _Lines(self, lines, prefixes, chosen.split, n_best if sampling else 0)
         self._busy, complete = True, False
         try:
             if len(self._devices) > 1:
@@ -169,10 +174,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
             for number, pair in chunk:
-                src, tgt = (side or [EOS] for side in segments.encode(self.tokenizer, pair))
-                if max(len(src), len(tgt)) > self.max_length:
+                ids.append([side or [EOS] for side in segments.encode(self.tokenizer, pair)])
+                if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
-                ids.append((src, tgt))
             for (_, tgt), values in zip(ids, score_targets(self.models, self.dtype, ids), strict=True):
                 total = math.fsum(values)
                 score = total / length_penalty(len(values), alpha)
@@ -189,9 +193,7 @@ class _Lines:
     def __init__(self, translator: Translator, lines: Lines, prefixes: Lines | None, split: bool, samples: int) -> None:
         self.translator, self.tokenizer, self.counts = translator, translator.tokenizer, translator.counts
         self.lines, self.prefixes = iter(lines), None if prefixes is None else iter(prefixes)
-        self.split, self.samples, self.limit = split, samples, translator.max_length
-        if split:
-            self.limit = min(translator.recipe.corpus.cleaning.max_tokens or self.limit, self.limit)
+        self.split, self.samples = split, samples
         self.read, self.ended, self.ids = 0, False, itertools.count()
         self.pending: deque[_Line] = deque()  # read and not given back
         self.queue: deque[Segment] = deque()  # to be searched
@@ -212,7 +214,7 @@ class _Lines:
     def _read_chunk(self) -> None:
         """Queue the lines that are there, up to a chunk, long segments first: neighbours are then alike."""
         segments: list[Segment] = []
-        size, last = 0, self.read + CHUNK_LINES
+        size = 0
         self.translator.idle = not self.pending
         for text in self.lines:
             if text is None:
@@ -220,8 +222,8 @@ class _Lines:
                 break
             self.translator.idle = False
             segments += self._add(text)
-            size += len(text)
-            if self.read >= last or size >= CHUNK_CHARACTERS:
+            size += len(text) + 1
+            if size >= CHUNK_CHARACTERS:
                 break
         else:
             self.ended = True
@@ -236,12 +238,14 @@ class _Lines:
             if forced is None:
                 raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
             prefix = self.tokenizer.encode([normalise(forced)])[0]
-            self.counts["prefixes cut"] += len(prefix) >= self.translator.max_length
+            self.counts["cut"] += len(prefix) >= self.translator.max_length
         ids = self.tokenizer.encode([text])[0]
-        sources = [[*ids[: self.limit - 1], EOS]] if ids else []
-        if len(ids) >= self.limit:
-            self.counts["split" if self.split else "cut"] += 1
-            sources = segments.split_line(self.tokenizer, text, self.limit) if self.split else sources
+        sources = [[*ids[: self.translator.max_length - 1], EOS]] if ids else []
+        if self.split and len(ids) >= self.translator.seen_tokens:
+            limits = self.translator.seen_tokens, self.translator.filter_tokens
+            sources = segments.split_line(self.tokenizer, text, *limits)
+            self.counts["split"] += len(sources) > 1
+        self.counts["cut"] += not self.split and len(ids) >= self.translator.max_length
         line = _Line([[] for _ in range(max(1, self.samples))])
         self.pending.append(line)
         for place, source in enumerate(sources):

@@ -6,11 +6,12 @@ Small matrix products gain more from two processes than from two threads. A work
 import contextlib
 import json
 import os
+import queue
 import select
 import signal
 import socket
+import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -33,7 +34,7 @@ class _Channel:
     def __init__(self, connection: socket.socket, pid: int = 0) -> None:
         self.connection, self.pid = connection, pid
         self.open = 0  # segments sent to the worker that have no result yet
-        self._received, self.unsent = b"", bytearray()
+        self._received = b""
 
     def receive(self) -> list[Any]:
         """Wait for something to come and return the values that are complete, or raise ConnectionError."""
@@ -43,54 +44,52 @@ class _Channel:
         *lines, self._received = (self._received + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def send(self, *values: Any) -> None:
-        """Send these values, and what could not be sent before, as far as there is room."""
-        for value in values:
-            self.unsent += json.dumps(value).encode() + b"\n"
-        try:
-            while self.unsent:
-                del self.unsent[: self.connection.send(self.unsent)]
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            self.unsent.clear()  # `receive` says why
+    def send(self, value: Any) -> None:
+        with contextlib.suppress(ConnectionError):  # `receive` says why
+            self.connection.sendall(json.dumps(value).encode() + b"\n")
 
 
 def _serve(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
-    """Search what comes in until the connection is closed: settings (an object), then segments (lists), and again."""
-    models, dtype = prepare(device)
-    messages: deque[Any] = deque()
+    """Search what comes in, settings (an object) and then segments (lists), and again; end with the parent.
+
+    An error is told as a negative exit code and a text.
+    """
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    values: dict[str, Any] = {}
+
+    def receive() -> None:  # in a thread of its own: else both could wait for the other to read what they write
+        with contextlib.suppress(ConnectionError):
+            while True:
+                for message in channel.receive():
+                    messages.put(message)
+        os._exit(0)
 
     def segments() -> Iterator[Segment | None]:
-        while not messages or isinstance(messages[0], list):
-            if messages:
-                channel.open += len(messages[0])
-                yield from (Segment(*fields) for fields in messages.popleft())
-            elif channel.open and not select.select([channel.connection], [], [], 0)[0]:
+        nonlocal values
+        while True:
+            if channel.open and messages.empty():
                 yield None
-            else:
-                messages.extend(channel.receive())
+                continue
+            message = messages.get()
+            if isinstance(message, dict):
+                values = message
+                return
+            channel.open += len(message)
+            yield from (Segment(*fields) for fields in message)
 
-    while True:
-        while not messages:
-            messages.extend(channel.receive())
-        values = messages.popleft()
-        values["sampling"] = values["sampling"] and Sampling(**values["sampling"])
-        for result in search_with_oom_retry(models, dtype, segments(), SearchSettings(**values)):
-            if result:
-                channel.open -= 1
-                channel.send([result[0], [list(vars(h).values()) for h in result[1]]])
-
-
-def _run(channel: _Channel, prepare: Prepare, device: torch.device) -> None:
-    """Do a worker's work and end this process. An error is told as a negative exit code and a text."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
-        _serve(channel, prepare, device)
-    except ConnectionError:
-        pass  # the parent has gone
+        threading.Thread(target=receive, daemon=True).start()
+        models, dtype = prepare(device)
+        values = messages.get()
+        while True:
+            values["sampling"] = values["sampling"] and Sampling(**values["sampling"])
+            for result in search_with_oom_retry(models, dtype, segments(), SearchSettings(**values)):
+                if result:
+                    channel.open -= 1
+                    channel.send([result[0], [list(vars(h).values()) for h in result[1]]])
     except Exception as error:
         text = str(error) if isinstance(error, NmtError) else f"a worker failed: {type(error).__name__}: {error}"
         channel.send([-getattr(error, "exit_code", 1), text])
@@ -102,10 +101,10 @@ def _close(channels: list[_Channel], owner: int) -> None:
     """End workers, which have nothing to save; a fork of their owner leaves them alone."""
     for channel in channels:
         channel.connection.close()
-    for channel in channels if os.getpid() == owner else ():
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(channel.pid, signal.SIGTERM)
-            os.waitpid(channel.pid, 0)
+        if os.getpid() == owner:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(channel.pid, signal.SIGTERM)
+                os.waitpid(channel.pid, 0)
 
 
 class Workers:
@@ -122,9 +121,8 @@ class Workers:
                 ours.close()
                 for channel in self._channels:  # else siblings would not notice that their parent has gone
                     channel.connection.close()
-                _run(_Channel(theirs), prepare, device)
+                _serve(_Channel(theirs), prepare, device)
             theirs.close()
-            ours.setblocking(False)  # else both could wait for the other to read what they write
             self._channels.append(_Channel(ours, pid))
 
     def search(self, segments: Iterator[Segment | None], settings: SearchSettings) -> Results:
@@ -147,15 +145,12 @@ class Workers:
                 if batch:
                     idlest.open += len(batch)
                     idlest.send(batch)
-                busy = {channel.connection: channel for channel in self._channels if channel.open or channel.unsent}
+                busy = {channel.connection: channel for channel in self._channels if channel.open}
                 if not busy:
                     yield None
                     continue
-                unsent = [connection for connection, channel in busy.items() if channel.unsent]
-                readable, writable, _ = select.select(busy, unsent, [], 0 if batch else POLL_SECONDS if more else None)
-                for connection in writable:
-                    busy[connection].send()
-                for connection in readable:
+                wait = 0 if batch else POLL_SECONDS if more else None
+                for connection in select.select(busy, [], [], wait)[0]:
                     for number, content in busy[connection].receive():
                         if number < 0:
                             errors = {kind.exit_code: kind for kind in NmtError.__subclasses__()}
