@@ -37,7 +37,7 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
     """Play a recipe from raw text to its scores; under `accelerate launch` all train, the first does the rest."""
     from nmt_cli.training import checkpoints
     from nmt_cli.training.average import average
-    from nmt_cli.training.train import TrainOptions, train
+    from nmt_cli.training.train import train
 
     start = time.monotonic()
     main = os.environ.get("RANK", "0") == "0"
@@ -53,7 +53,7 @@ def reproduce(settings: recipe.Recipe, options: ReproduceOptions, rows: Rows | N
     while not artefact.present(options.data):
         time.sleep(1)  # the launcher ends this process if the first one fails
     say(f"2/5 train {options.run}")
-    code = train(settings, TrainOptions(options.data, options.run))
+    code = train(settings, options.data, options.run)
     if code or not main:
         return code
     saved = checkpoints.regular(checkpoints.steps_in(options.run), settings.training.checkpoint_every)

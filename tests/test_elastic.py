@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -83,15 +84,19 @@ def test_a_stopped_process_ends_the_other_after_a_while(lab: Lab) -> None:
 
 
 def test_what_one_process_refuses_ends_both_with_its_code(lab: Lab) -> None:
-    first, changed, too_many = lab.jobs(
-        {"set": ["training.steps=1"]},
-        {"world": 2, "set": ["training.steps=2", "training.seed=9"]},
-        {"world": 2, "set": ["training.micro_batches=1"]},
-    )
-    assert [result["codes"] for result in (first, changed, too_many)] == [[0], [65, 65], [2, 2]]
+    with socket.create_server(("127.0.0.1", 0)) as other_job:
+        port = other_job.getsockname()[1]
+        first, changed, too_many, same_port = lab.jobs(
+            {"set": ["training.steps=1"]},
+            {"world": 2, "set": ["training.steps=2", "training.seed=9"]},
+            {"world": 2, "set": ["training.micro_batches=1"]},
+            {"world": 2, "started": 1, "port": port},
+        )
+    assert [result["codes"] for result in (first, changed, too_many, same_port)] == [[0], [65, 65], [2, 2], [75]]
+    assert f"port {port} is in use, perhaps by another training job. Give this one another:" in first["stderr"]
     assert "training.seed: 1 -> 9" in first["stderr"]
     assert "2 processes cannot share 1 micro-batches" in first["stderr"]
-    assert first["stderr"].count("error:") == 1 + 2
+    assert first["stderr"].count(": error:") == 1 + 2 + 1
 
 
 def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab) -> None:

@@ -138,8 +138,8 @@ def _data(corpus: Corpus) -> dict[str, Any]:
 def _checkpoints(run: _Run) -> Iterator[dict[str, Any]]:
     directory, model = run.files.directory, run.files.model or {}
     hashes = dict(zip(run.averaged, model.get("checkpoints", []), strict=False))
-    best = artefact.read_json(directory / "best.json").get("step") if (directory / "best.json").exists() else None
     losses = {record["step"]: record["dev_nll"] for record in run.files.validations}
+    best = min((step for step in losses if losses[step] is not None), key=lambda step: losses[step], default=None)
     for step in sorted({*checkpoints.steps_in(directory), *run.averaged}):
         size = sum(file.stat().st_size for file in checkpoints.directory_of(directory, step).glob("*"))
         notes = [note for note, true in (("averaged", step in run.averaged), ("best", step == best)) if true]

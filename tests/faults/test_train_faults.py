@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import random
 import resource
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Lab
+from test_train import before_each_step
 
 from nmt_cli import artefact
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
@@ -24,17 +26,6 @@ from nmt_cli.training import train as module
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
-
-
-def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Run, int], None]) -> None:
-    """Call `act(run, step)` before each step."""
-    take_step = Run.take_step
-
-    def acting(self: Run, step: int, *rest: Any) -> Any:
-        act(self, step)
-        return take_step(self, step, *rest)
-
-    monkeypatch.setattr(Run, "take_step", acting)
 
 
 def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
@@ -113,23 +104,24 @@ def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, numb
 # ---- Numbers that are not finite ----
 
 
-def poison(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
-    """Make the loss of these steps NaN."""
+def poison(monkeypatch: pytest.MonkeyPatch, steps: range, factor: float = math.nan) -> None:
+    """Multiply the loss of these steps."""
     now = [0]
     before_each_step(monkeypatch, lambda _, step: now.__setitem__(0, step))
     real = LossModel.forward
 
     def forward(self: LossModel, *inputs: Any) -> Any:
         loss, nll = real(self, *inputs)
-        return (loss * float("nan") if now[0] in steps else loss), nll
+        return (loss * factor if now[0] in steps else loss), nll
 
     monkeypatch.setattr(LossModel, "forward", forward)
 
 
+@pytest.mark.parametrize("factor", [math.nan, 1e30])  # the norm is NaN, or infinite while all gradients are finite
 def test_one_poisoned_step_is_skipped_and_counted(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lab: Lab, factor: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    poison(monkeypatch, range(7, 8))
+    poison(monkeypatch, range(7, 8), factor)
     assert lab.train("training.steps=10") == 0
     state = checkpoints.read_state(lab.run, 10)
     assert (state.skipped, state.skipped_in_a_row) == (1, 0)
@@ -306,12 +298,6 @@ def test_a_damaged_corpus_is_refused(begun: Lab, tmp_path: Path) -> None:
     (data / "train.tgt.ids").write_bytes(content)
     with pytest.raises(DataError):
         begun.train(data=data)
-
-
-def test_checkpoints_without_a_recipe_are_not_adopted(begun: Lab) -> None:
-    (begun.run / "recipe.yaml").unlink()
-    with pytest.raises(DataError, match="is missing, but there are checkpoints"):
-        begun.train()
 
 
 # ---- Damaged checkpoints, two runs at once ----
