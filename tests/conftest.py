@@ -107,6 +107,11 @@ class Lab:
     corpus: Path
     reference: Path
     run: Path
+    patch: pytest.MonkeyPatch
+    captured: pytest.CaptureFixture[str]
+
+    def stderr(self) -> str:
+        return self.captured.readouterr().err
 
     def recipe(self, *changes: str) -> Recipe:
         return recipe.load(self.recipe_file, changes)
@@ -140,5 +145,7 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tiny_recipe_file: Path, numbers_corpus: Path, reference_run: Path, tmp_path: Path) -> Lab:
-    return Lab(tiny_recipe_file, numbers_corpus, reference_run, tmp_path / "run")
+def lab(
+    tiny_recipe_file: Path, numbers_corpus: Path, reference_run: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> Lab:
+    return Lab(tiny_recipe_file, numbers_corpus, reference_run, tmp_path / "run", monkeypatch, capsys)

@@ -178,17 +178,6 @@ def test_masks_are_zeros_and_ones_one_block_per_place() -> None:
     assert torch.equal(narrow.tgt_LND.float(), drawn.tgt_LND)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 2**40))
-def test_masks_belong_to_micro_batches_not_to_how_many_are_computed_at_once(
-    tokens: list[tuple[int, int]], seed: int
-) -> None:
-    parts = [((seed, 17, i), count) for i, count in enumerate(tokens)]
-    together, apart = masks(*parts), [masks(part) for part in parts]
-    assert torch.equal(together.src_LND, torch.cat([m.src_LND for m in apart], 1))
-    assert torch.equal(together.tgt_LND, torch.cat([m.tgt_LND for m in apart], 1))
-
-
 def test_same_key_same_mask_and_every_part_of_the_key_counts() -> None:
     count = (20, 20)
     first = masks(((1, 2, 3), count))

@@ -102,28 +102,6 @@ def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_pat
     assert checkpoints.steps_in(tmp_path) == [15, 40, 43, 50]
 
 
-def test_the_optimizer_comes_back(tmp_path: Path) -> None:
-    def step(model: torch.nn.Linear, adam: torch.optim.Adam) -> None:
-        model(torch.ones(2, 4)).square().sum().backward()
-        adam.step()
-        adam.zero_grad()
-
-    models = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        model = torch.nn.Linear(4, 3)
-        models.append((model, torch.optim.Adam(model.parameters(), fused=True)))
-    (model, adam), (again, fresh) = models
-    assert checkpoints.optimizer_tensors(model, adam) == {}
-    step(model, adam)
-    moments = checkpoints.optimizer_tensors(model, adam)
-    again.load_state_dict(model.state_dict())
-    checkpoints.restore_optimizer(again, fresh, {name: t.clone() for name, t in moments.items()})
-    for pair in models:
-        step(*pair)
-    assert torch.equal(model.weight, again.weight)
-
-
 def test_all_damaged_is_refused_not_started_afresh(run: Path) -> None:
     for step in (10, 20, 30):
         (checkpoints.directory_of(run, step) / MODEL).write_bytes(b"")

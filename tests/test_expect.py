@@ -24,14 +24,10 @@ def test_training_says_once_that_it_is_worse_than_expected(
     expected: list[float],
     perplexities: list[float],
     step: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     coming = iter(perplexities)
-    monkeypatch.setattr(
-        module, "validate", lambda *_: {"dev_nll": 3.0, "dev_perplexity": next(coming), "dev_bleu": None}
-    )
+    lab.patch.setattr(module, "validate", lambda *_: {"dev_nll": 3.0, "dev_perplexity": next(coming), "dev_bleu": None})
     changes = ["training.steps=24", "training.validate_every=8", f"expect.dev_perplexity={expected}"]
     assert lab.train(*changes, f"expect.dev_steps={[10, 20][: len(expected)]}") == 0
-    warnings = re.findall(r"warning: step (\d+): dev perplexity .* expected .* nmt doctor", capsys.readouterr().err)
+    warnings = re.findall(r"warning: step (\d+): dev perplexity .* expected .* nmt doctor", lab.stderr())
     assert warnings == ([str(step)] if step else [])
