@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 from conftest import Lab
+from test_train import losses
 
-from nmt_cli.training import checkpoints, metrics
+from nmt_cli.training import checkpoints
 
 
 def sentences(directory: Path, step: int) -> list[list[int]]:
     """Return the sentences that each rank computed in a step."""
     records = [json.loads(line) for path in directory.iterdir() for line in path.read_text().splitlines()]
     return [record["ids"] for record in records if record["step"] == step]
-
-
-def curve(run: Path) -> list[float]:
-    return [record["nll"] for record in metrics.read(run / "metrics.jsonl") if "nll" in record]
 
 
 def test_one_two_and_one_process_train_the_same_model(tmp_path: Path, lab: Lab) -> None:
@@ -45,7 +42,7 @@ def test_one_two_and_one_process_train_the_same_model(tmp_path: Path, lab: Lab) 
         assert len(shares) == (1 if step < 30 else 2)
         assert all(shares), "both processes work"
         assert sorted(i for share in shares for i in share) == whole[step]
-    alone, elastic = curve(tmp_path / "alone"), curve(tmp_path / "elastic")
+    alone, elastic = losses(tmp_path / "alone"), losses(tmp_path / "elastic")
     assert len(alone) == 100
     assert alone[-1] < 2
     assert elastic == pytest.approx(alone, rel=1e-5)
@@ -108,4 +105,4 @@ def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab)
     )
     assert done.returncode == 0, done.stderr
     assert "2 process(es) on cpu" in done.stderr
-    assert curve(tmp_path / "runs" / "tiny") == pytest.approx(curve(lab.reference)[:2], rel=1e-5)
+    assert losses(tmp_path / "runs" / "tiny") == pytest.approx(losses(lab.reference)[:2], rel=1e-5)

@@ -41,35 +41,27 @@ def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable
 
 # ---- Signals ----
 
-PHASES = {
-    "step": (Run, "take_step"),
-    "save": (artefact, "staged"),
-    "validation": (module, "validate"),
-    "log": (metrics.Metrics, "write"),
-    "data": (Run, "step_batch"),
-}
-
 
 @pytest.mark.parametrize(
-    ("number", "phase", "code"),
+    ("number", "owner", "name", "code"),
     [
-        (signal.SIGTERM, "step", 143),
-        (signal.SIGINT, "save", 130),
-        (signal.SIGUSR1, "validation", 143),
-        (signal.SIGINT, "log", 130),
-        (signal.SIGTERM, "data", 143),
+        (signal.SIGTERM, Run, "take_step", 143),
+        (signal.SIGINT, artefact, "staged", 130),
+        (signal.SIGUSR1, module, "validate", 143),
+        (signal.SIGINT, metrics.Metrics, "write", 130),
+        (signal.SIGTERM, Run, "step_batch", 143),
     ],
 )
-def test_a_signal_ends_the_step_and_commits(lab: Lab, number: signal.Signals, phase: str, code: int) -> None:
+def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, name: str, code: int) -> None:
     handlers = [signal.getsignal(n) for n in distributed.SIGNALS]
     with pytest.MonkeyPatch.context() as patch:
         sent = []
 
         def send() -> None:
-            if not sent and (phase != "data" or checkpoints.steps_in(lab.run)):
+            if not sent and (name != "step_batch" or checkpoints.steps_in(lab.run)):
                 sent.append(os.kill(os.getpid(), number))
 
-        before(patch, *PHASES[phase], send)
+        before(patch, owner, name, send)
         assert lab.train() == code
     assert [signal.getsignal(n) for n in distributed.SIGNALS] == handlers
     stopped = checkpoints.steps_in(lab.run)[-1]
