@@ -19,7 +19,7 @@ from nmt_cli.training import checkpoints
 from nmt_cli.training.average import average
 from nmt_cli.training.estimate import dry_run
 from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_id
-from nmt_cli.training.train import TrainOptions, train
+from nmt_cli.training.train import train
 from nmt_cli.translation.translator import Translator
 
 # Makes the table of scores, lines of [what, expected, obtained], and a signature of how they were computed.
@@ -42,7 +42,7 @@ def reproduce(
     while not artefact.present(data):
         time.sleep(1)  # the launcher ends this process if the first one fails
     say(f"2/5 train {run}")
-    code = train(settings, TrainOptions(data, run))
+    code = train(settings, data, run)
     if code or not main:
         return code
     saved = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)

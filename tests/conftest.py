@@ -92,10 +92,10 @@ def reference_run(
     tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path
 ) -> Path:
     """An undisturbed run of the tiny recipe, 30 steps. Do not change it: it is shared."""
-    from nmt_cli.training.train import TrainOptions, train
+    from nmt_cli.training.train import train
 
     run = tmp_path_factory.mktemp("runs") / "reference"
-    assert train(tiny_recipe(), TrainOptions(numbers_corpus, run)) == 0
+    assert train(tiny_recipe(), numbers_corpus, run) == 0
     return run
 
 
@@ -107,14 +107,19 @@ class Lab:
     corpus: Path
     reference: Path
     run: Path
+    patch: pytest.MonkeyPatch
+    captured: pytest.CaptureFixture[str]
+
+    def stderr(self) -> str:
+        return self.captured.readouterr().err
 
     def recipe(self, *changes: str) -> Recipe:
         return recipe.load(self.recipe_file, changes)
 
     def train(self, *changes: str, tracker: str | None = None, data: Path | None = None) -> int:
-        from nmt_cli.training.train import TrainOptions, train
+        from nmt_cli.training.train import train
 
-        return train(self.recipe(*changes), TrainOptions(data or self.corpus, self.run, tracker))
+        return train(self.recipe(*changes), data or self.corpus, self.run, tracker)
 
     def same(self, step: int = 30) -> bool:
         """Return whether a checkpoint is whole and has the weights and moments of the undisturbed run's."""
@@ -140,5 +145,7 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tiny_recipe_file: Path, numbers_corpus: Path, reference_run: Path, tmp_path: Path) -> Lab:
-    return Lab(tiny_recipe_file, numbers_corpus, reference_run, tmp_path / "run")
+def lab(
+    tiny_recipe_file: Path, numbers_corpus: Path, reference_run: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> Lab:
+    return Lab(tiny_recipe_file, numbers_corpus, reference_run, tmp_path / "run", monkeypatch, capsys)

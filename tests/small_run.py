@@ -68,7 +68,7 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
     metrics = Metrics(run / "metrics.jsonl", 0)
     for record in records(200):
         metrics.write(record)
-    metrics.close()
+    metrics.file.close()
     torch.manual_seed(1)
     model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
     about = {"steps": [100, 200], "checkpoints": ["a" * 64, "b" * 64], "corpus": corpus.identity}

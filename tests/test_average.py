@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmt_cli import artefact, recipe
-from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.errors import DataError, OutputError
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import checkpoints
 from nmt_cli.training.average import average, mean_of
@@ -30,7 +30,7 @@ def run(tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path
     """A run with checkpoints at 10, 20, 30, 33 (an interruption) and 40."""
     settings, directory = tiny_recipe(), tmp_path / "run"
     for step in (10, 20, 30, 33, 40):
-        checkpoints.save(directory, State(step=step), weights(settings, step), {}, {"corpus": "c"})
+        checkpoints.save(directory, State(step=step), weights(settings, step), {}, {"corpus": "c", "seen_tokens": 9})
     (directory / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
     (directory / "corpus.json").write_text('{"corpus": "c"}')
     shutil.copy(numbers_corpus / "tokenizer.model", directory)
@@ -46,7 +46,7 @@ def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callab
         exact = torch.stack([row[name].double() for row in rows]).mean(0)
         assert torch.equal(tensor, exact.float())
     assert result.manifest["steps"] == [20, 30, 40]
-    assert result.manifest["corpus"] == "c"
+    assert (result.manifest["corpus"], result.manifest["seen_tokens"]) == ("c", 9)
     assert [len(h) for h in result.manifest["checkpoints"]] == [64] * 3
 
 
@@ -71,14 +71,12 @@ def test_it_replaces_the_run_s_own_model_only(run: Path, tmp_path: Path) -> None
     assert artefact.sha256(newest / MODEL) == before
 
 
-def test_fewer_than_asked_names_those_there_are(run: Path, tmp_path: Path) -> None:
+def test_fewer_than_asked_names_those_there_are(run: Path) -> None:
     with pytest.raises(DataError, match=r"has 4 checkpoints \(10, 20, 30, 40\), not 5"):
         average(run, 5, None)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(DataError, match=r"has 0 checkpoints \(none\), not 3"):
         average(run, None, None)
-    with pytest.raises(MissingError, match="no run"):
-        average(tmp_path / "nowhere", None, None)
 
 
 def test_a_damaged_one_is_named_and_nothing_is_written(run: Path) -> None:
@@ -87,3 +85,19 @@ def test_a_damaged_one_is_named_and_nothing_is_written(run: Path) -> None:
     with pytest.raises(DataError, match="step-0000030"):
         average(run, 3, None)
     assert not (run / "model").exists()
+
+
+@pytest.mark.parametrize("function", ["check", "directory_of"])
+def test_a_run_that_goes_on_may_remove_checkpoints_meanwhile(
+    run: Path, tiny_recipe: Callable[..., Recipe], function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(checkpoints, function)
+
+    def pruned(run: Path, step: int) -> object:  # just before the first one is looked at
+        monkeypatch.undo()
+        checkpoints.save(run, State(step=50), weights(tiny_recipe(), 50), {}, {"corpus": "c"})
+        artefact.remove_tree(checkpoints.directory_of(run, 20))
+        return real(run, step)
+
+    monkeypatch.setattr(checkpoints, function, pruned)
+    assert average(run, 3, None)[1] == [30, 40, 50]

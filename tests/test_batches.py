@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.training.batches import BatchPlan, dropout_masks
+from nmt_cli.training import batches
+from nmt_cli.training.batches import BatchPlan, default_memory_tokens, dropout_masks, group_micro_batches
 from nmt_cli.transformer.model import PAD, Masks
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
@@ -65,6 +67,40 @@ def test_a_step_is_a_pure_function_of_seed_and_number(
     out_of_order = BatchPlan(corpus, tokens, 3, seed)
     for step in order:  # a resumed run starts anywhere
         assert [m.tolist() for m in out_of_order.micro_batches_of(step)] == expected[step]
+
+
+def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, cut = corpus_of(skewed(300)), batches._cut
+    expected = epoch(BatchPlan(corpus, 500, 4, 1), 0)
+    plan = BatchPlan(corpus, 500, 4, 1)
+
+    def interrupted(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        plan.micro_batches_of(plan.steps_per_epoch)  # by the other thread
+        return cut(*arguments)
+
+    monkeypatch.setattr(batches, "_cut", interrupted)
+    assert [m.tolist() for m in plan.micro_batches_of(0)] == expected[0]
+
+
+def test_nearly_all_sources_are_as_long_as_what_was_seen_or_shorter() -> None:
+    assert BatchPlan(corpus_of([(n, 5) for n in range(1, 1501)]), 500, 1, 1).seen_tokens == 1499
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "tokens", "groups"),
+    [(0, 1, 7, [[0, 1, 2], [3, 4], [5]]), (0, 1, 5, [[0, 1], [2], [3], [4], [5]]), (1, 2, 5, [[3], [5]])],
+)
+def test_micro_batches_are_grouped_up_to_the_memory(rank: int, world: int, tokens: int, groups: list[Any]) -> None:
+    assert group_micro_batches([3, 0, 4, 2, 5, 5], rank, world, tokens) == groups
+
+
+@pytest.mark.parametrize(("megabytes", "tokens"), [(1, 256), (1000, 2122), (10_000, 8192)])
+def test_tokens_computed_at_once_fit_the_memory(megabytes: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training keeps 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes of a token of each side."""
+    monkeypatch.setattr(batches.os, "sysconf", {"SC_PHYS_PAGES": megabytes, "SC_PAGE_SIZE": 1_000_000}.get)
+    small = recipe.Model(num_layers=3, d_model=256, d_ff=1024, num_heads=4)
+    assert default_memory_tokens(small, torch.device("cpu")) == tokens
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -140,17 +176,6 @@ def test_masks_are_zeros_and_ones_one_block_per_place() -> None:
     assert set(drawn.src_LND.unique().tolist()) == {0.0, 1.0}
     assert (drawn.src_LND.dtype, narrow.tgt_LND.dtype) == (torch.float32, torch.bfloat16)
     assert torch.equal(narrow.tgt_LND.float(), drawn.tgt_LND)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 2**40))
-def test_masks_belong_to_micro_batches_not_to_how_many_are_computed_at_once(
-    tokens: list[tuple[int, int]], seed: int
-) -> None:
-    parts = [((seed, 17, i), count) for i, count in enumerate(tokens)]
-    together, apart = masks(*parts), [masks(part) for part in parts]
-    assert torch.equal(together.src_LND, torch.cat([m.src_LND for m in apart], 1))
-    assert torch.equal(together.tgt_LND, torch.cat([m.tgt_LND for m in apart], 1))
 
 
 def test_same_key_same_mask_and_every_part_of_the_key_counts() -> None:

@@ -46,19 +46,15 @@ def test_what_is_saved_comes_back_bit_by_bit(run: Path) -> None:
 
 def test_an_empty_run_starts_at_zero_and_foreign_entries_are_ignored(tmp_path: Path) -> None:
     assert checkpoints.newest(tmp_path, "c") == 0
-    elsewhere = save(tmp_path / "other", 50)
     directory = tmp_path / "checkpoints"
     (directory / "step-abc").mkdir(parents=True)
     (directory / ".nfs0001").write_text("")
     (directory / "step-0000040").write_text("a file")
-    (directory / "step-0000050").symlink_to(elsewhere)
     assert checkpoints.newest(tmp_path, "c") == 0
     save(tmp_path, 10)
     checkpoints.prune(tmp_path, State(step=10), 10, 2)
     assert checkpoints.newest(tmp_path, "c") == 10
-    assert {e.name for e in directory.iterdir()} == {
-        "step-abc", ".nfs0001", "step-0000040", "step-0000050", "step-0000010"
-    }  # fmt: skip
+    assert {e.name for e in directory.iterdir()} == {"step-abc", ".nfs0001", "step-0000040", "step-0000010"}
 
 
 @pytest.mark.parametrize("name", [MODEL, OPTIMIZER, STATE])
@@ -91,11 +87,9 @@ def test_a_checkpoint_of_another_corpus_is_passed_over(run: Path) -> None:
     assert checkpoints.newest(run, "c") == 20
 
 
-def test_a_state_of_another_version_is_refused(run: Path) -> None:
-    path = checkpoints.directory_of(run, 30) / STATE
-    path.write_text(json.dumps({"step": 30, "more": 1}))
-    with pytest.raises(DataError, match="another version"):
-        checkpoints.read_state(run, 30)
+def test_what_another_version_wrote_into_a_state_is_ignored(run: Path) -> None:
+    (checkpoints.directory_of(run, 30) / STATE).write_text(json.dumps({"step": 30, "more": 1}))
+    assert checkpoints.read_state(run, 30) == State(step=30)
 
 
 def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_path: Path) -> None:
@@ -106,39 +100,6 @@ def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_pat
     save(tmp_path, 50)
     checkpoints.prune(tmp_path, State(step=50, best_step=15), 10, 2)
     assert checkpoints.steps_in(tmp_path) == [15, 40, 43, 50]
-
-
-def test_what_cannot_be_pruned_is_a_warning(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(path: Path) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(artefact, "remove_tree", fail)
-    checkpoints.prune(run, State(step=30), 10, 2)
-    assert "cannot remove the old checkpoint" in capsys.readouterr().err
-
-
-def test_the_optimizer_comes_back(tmp_path: Path) -> None:
-    def step(model: torch.nn.Linear, adam: torch.optim.Adam) -> None:
-        model(torch.ones(2, 4)).square().sum().backward()
-        adam.step()
-        adam.zero_grad()
-
-    models = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        model = torch.nn.Linear(4, 3)
-        models.append((model, torch.optim.Adam(model.parameters(), fused=True)))
-    (model, adam), (again, fresh) = models
-    assert checkpoints.optimizer_tensors(model, adam) == {}
-    step(model, adam)
-    moments = checkpoints.optimizer_tensors(model, adam)
-    again.load_state_dict(model.state_dict())
-    checkpoints.restore_optimizer(again, fresh, {name: t.clone() for name, t in moments.items()})
-    for pair in models:
-        step(*pair)
-    assert torch.equal(model.weight, again.weight)
 
 
 def test_all_damaged_is_refused_not_started_afresh(run: Path) -> None:

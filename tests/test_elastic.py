@@ -2,24 +2,22 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import Lab
+from test_train import losses
 
-from nmt_cli.training import checkpoints, metrics
+from nmt_cli.training import checkpoints
 
 
 def sentences(directory: Path, step: int) -> list[list[int]]:
     """Return the sentences that each rank computed in a step."""
     records = [json.loads(line) for path in directory.iterdir() for line in path.read_text().splitlines()]
     return [record["ids"] for record in records if record["step"] == step]
-
-
-def curve(run: Path) -> list[float]:
-    return [record["nll"] for record in metrics.read(run / "metrics.jsonl") if "nll" in record]
 
 
 def test_one_two_and_one_process_train_the_same_model(tmp_path: Path, lab: Lab) -> None:
@@ -44,7 +42,7 @@ def test_one_two_and_one_process_train_the_same_model(tmp_path: Path, lab: Lab) 
         assert len(shares) == (1 if step < 30 else 2)
         assert all(shares), "both processes work"
         assert sorted(i for share in shares for i in share) == whole[step]
-    alone, elastic = curve(tmp_path / "alone"), curve(tmp_path / "elastic")
+    alone, elastic = losses(tmp_path / "alone"), losses(tmp_path / "elastic")
     assert len(alone) == 100
     assert alone[-1] < 2
     assert elastic == pytest.approx(alone, rel=1e-5)
@@ -83,15 +81,19 @@ def test_a_stopped_process_ends_the_other_after_a_while(lab: Lab) -> None:
 
 
 def test_what_one_process_refuses_ends_both_with_its_code(lab: Lab) -> None:
-    first, changed, too_many = lab.jobs(
-        {"set": ["training.steps=1"]},
-        {"world": 2, "set": ["training.steps=2", "training.seed=9"]},
-        {"world": 2, "set": ["training.micro_batches=1"]},
-    )
-    assert [result["codes"] for result in (first, changed, too_many)] == [[0], [65, 65], [2, 2]]
+    with socket.create_server(("127.0.0.1", 0)) as other_job:
+        port = other_job.getsockname()[1]
+        first, changed, too_many, same_port = lab.jobs(
+            {"set": ["training.steps=1"]},
+            {"world": 2, "set": ["training.steps=2", "training.seed=9"]},
+            {"world": 2, "set": ["training.micro_batches=1"]},
+            {"world": 2, "started": 1, "port": port},
+        )
+    assert [result["codes"] for result in (first, changed, too_many, same_port)] == [[0], [65, 65], [2, 2], [75]]
+    assert f"port {port} is in use, perhaps by another training job. Give this one another:" in first["stderr"]
     assert "training.seed: 1 -> 9" in first["stderr"]
     assert "2 processes cannot share 1 micro-batches" in first["stderr"]
-    assert first["stderr"].count("error:") == 1 + 2
+    assert first["stderr"].count(": error:") == 1 + 2 + 1
 
 
 def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab) -> None:
@@ -103,4 +105,4 @@ def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab)
     )
     assert done.returncode == 0, done.stderr
     assert "2 process(es) on cpu" in done.stderr
-    assert curve(tmp_path / "runs" / "tiny") == pytest.approx(curve(lab.reference)[:2], rel=1e-5)
+    assert losses(tmp_path / "runs" / "tiny") == pytest.approx(losses(lab.reference)[:2], rel=1e-5)

@@ -1,54 +1,30 @@
 """What a recipe expects is compared with what comes: early, once, and only where something is known."""
 
 import math
+import re
 
 import pytest
 from conftest import Lab
 
-from nmt_cli.recipe import Expect
-from nmt_cli.training.validation import off_the_curve
-
-CURVE = Expect(dev_steps=[300, 600], dev_perplexity=[60.0, 20.0], dev_bleu=[7.0, 22.0])
+from nmt_cli.training import train as module
 
 
 @pytest.mark.parametrize(
-    ("expect", "step", "perplexity", "bleu", "verdict"),
+    ("perplexities", "step"),
     [
-        (CURVE, 300, 62, 6.5, None),
-        (CURVE, 600, 24, 19.5, None),
-        (CURVE, 300, 80, 6, "dev perplexity 80.00, expected 60.00 at step 300"),
-        (CURVE, 600, 20, 18, "dev BLEU 18.0, expected 22.0 at step 600"),
-        (CURVE, 600, 80, 1, "dev perplexity 80.00, expected 20.00 and dev BLEU 1.0, expected 22.0 at step 600"),
-        (CURVE, 600, math.nan, None, "dev perplexity nan, expected 20.00 at step 600"),
-        (CURVE, 599, 60, None, None),  # between known steps the last one is the least
-        (CURVE, 450, 90, None, "dev perplexity 90.00, expected 60.00 at step 300"),
-        (CURVE, 299, 5000, 0, None),  # nothing known, nothing said
-        (Expect(), 1000, 5000, 0, None),
-        (Expect(dev_steps=[10], dev_bleu=[20.0]), 10, 5000, None, None),
+        ([99.0, 25.0, 11.25], None),  # nothing is known of step 8, and a quarter more is not yet worse
+        ([20.0, 25.1, 9.0], 16),
+        ([20.0, 30.0, 30.0], 16),
+        ([20.0, 20.0, 11.3], 24),  # the last known step before this one is the least
+        ([20.0, 20.0, math.nan], 24),
     ],
 )
-def test_a_run_is_compared_with_its_curve(
-    expect: Expect, step: int, perplexity: float, bleu: float | None, verdict: str | None
+def test_training_says_once_that_it_is_worse_than_expected(
+    lab: Lab, perplexities: list[float], step: int | None
 ) -> None:
-    assert off_the_curve(expect, step, {"dev_perplexity": perplexity, "dev_bleu": bleu}) == verdict
-
-
-def warnings_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().err.split("\n") if line.startswith("nmt: warning:")]
-
-
-def test_training_says_once_that_it_is_off(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = ["training.validate_every=10", "expect.dev_steps=[5]", "expect.dev_perplexity=[2]"]
-    assert lab.train(*changes, "expect.pairs=[501,900]") == 0
-    pairs, curve = warnings_of(capsys)
-    assert "501 to 900 training pairs" in pairs
-    assert "has 500" in pairs
-    assert "step 10 is off the curve" in curve
-    assert "expected 2.00 at step 5" in curve
-    assert f"nmt doctor {lab.run}" in curve
-
-
-def test_training_as_expected_warns_of_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = ["expect.dev_steps=[15]", "expect.dev_perplexity=[400]", "expect.dev_bleu=[0]", "expect.pairs=[500,500]"]
-    assert lab.train(*changes) == 0
-    assert warnings_of(capsys) == []
+    coming = iter(perplexities)
+    lab.patch.setattr(module, "validate", lambda *_: {"dev_nll": 3.0, "dev_perplexity": next(coming), "dev_bleu": None})
+    changes = ["training.steps=24", "training.validate_every=8", "expect.dev_steps=[16,20]"]
+    assert lab.train(*changes, "expect.dev_perplexity=[20,9]") == 0
+    warnings = re.findall(r"warning: step (\d+): dev perplexity .* expected .* nmt doctor", lab.stderr())
+    assert warnings == ([str(step)] if step else [])

@@ -16,7 +16,7 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError
 from nmt_cli.interop import marian
 from nmt_cli.interop.import_ import import_marian
-from nmt_cli.training.train import TrainOptions, train
+from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 from nmt_cli.translation.search import score_targets
@@ -212,7 +212,7 @@ def test_fine_tuning_starts_from_an_imported_model(
         *("training.rate_factor=0", "training.steps=1", "averaging.last=1"),
     )
     corpus = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
-    assert train(settings, TrainOptions(corpus, tmp_path / "run")) == 0
+    assert train(settings, corpus, tmp_path / "run") == 0
     tuned = load_tensors(tmp_path / "run/checkpoints/step-0000001/model.safetensors")
     before = load_model(model).model.state_dict()
     assert all(torch.equal(tuned[name], before[name]) for name in before)

@@ -58,13 +58,22 @@ def test_the_papers_adam_and_nothing_more() -> None:
     (group,) = adam(model, PAPER).param_groups
     assert group["betas"] == (0.9, 0.98)
     assert group["eps"] == 1e-9
-    assert group["weight_decay"] == 0
-    assert not group["amsgrad"]
-    assert not group["decoupled_weight_decay"]
     assert len(group["params"]) == len({p.data_ptr() for p in group["params"]}) == len(list(model.parameters()))
     (group,) = adam(model, Training(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)).param_groups
     assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
     assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
+
+
+def test_two_steps_of_adam_by_hand() -> None:
+    linear = torch.nn.Linear(1, 1, bias=False).double()
+    optimizer, weight, mean, square = adam(linear, Training(adam_epsilon=0.01)), linear.weight.item(), 0.0, 0.0
+    optimizer.param_groups[0]["lr"] = 0.1
+    for step, gradient in enumerate((0.5, -2.0), 1):
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.98 * square + 0.02 * gradient**2
+        weight -= 0.1 * mean / (1 - 0.9**step) / (math.sqrt(square / (1 - 0.98**step)) + 0.01)
+        linear.weight.grad = torch.full((1, 1), gradient, dtype=torch.float64)
+        optimizer.step()
+        assert linear.weight.item() == pytest.approx(weight, rel=1e-9)
 
 
 def test_pads_row_stays_zero_through_training() -> None:

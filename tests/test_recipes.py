@@ -79,4 +79,4 @@ def test_one_step_of_every_recipe(
     assert 3 < nll / batch.tgt_tokens < 12  # log of 320 tokens is 5.8, and weights are random
     assert not torch.equal(before, run.transformer.embedding.weight)
     if run.metrics is not None:
-        run.metrics.close()
+        run.metrics.file.close()

@@ -1,10 +1,14 @@
 """Training: the same numbers whatever the interruptions, the memory, the launcher and the hash seed."""
 
 import contextlib
-import json
+import dataclasses
+import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,33 +17,35 @@ import accelerate
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from accelerate import tracking
 from conftest import Lab
+from reference import batch_of
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe import Recipe
-from nmt_cli.training import checkpoints, metrics
+from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.training import checkpoints, metrics, validation
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.loss import LossModel, smoothed_loss
-from nmt_cli.training.train import Run, TrainOptions, train
+from nmt_cli.training.train import Run, train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Send this process SIGTERM in this step."""
+def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Run, int], object]) -> None:
+    """Call `act(run, step)` before each step."""
     take_step = Run.take_step
 
-    def stopped(self: Run, now: int, *rest: Any) -> Any:
-        if now == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return take_step(self, now, *rest)
+    def acting(self: Run, step: int, *rest: Any) -> Any:
+        act(self, step)
+        return take_step(self, step, *rest)
 
-    monkeypatch.setattr(Run, "take_step", stopped)
+    monkeypatch.setattr(Run, "take_step", acting)
 
 
 def losses(run: Path) -> list[float]:
@@ -55,9 +61,8 @@ def test_metrics_say_what_was_done(lab: Lab) -> None:
     lines = [r for r in records if "nll" in r]
     assert [r["step"] for r in lines] == [5, 10, 15, 20, 25, 30]
     assert lines[-1]["nll"] < lines[0]["nll"] - 2
-    corpus = open_corpus(lab.corpus)
-    for side, ids in (("src", corpus.src.ids), ("tgt", corpus.tgt.ids)):  # 15 steps are an epoch
-        assert sum(r[f"{side}_tokens_per_step"] for r in lines[:3]) * 5 == pytest.approx(len(ids))
+    tokens = len(open_corpus(lab.corpus).tgt.ids)  # 15 steps are an epoch
+    assert sum(r["tgt_tokens_per_step"] for r in lines[:3]) * 5 == pytest.approx(tokens)
     for record in lines:
         assert record["gradient_norm"] > 0
         assert record["peak_memory_mb"] > 10
@@ -72,18 +77,33 @@ def test_the_run_holds_the_last_weights_and_the_best_step(lab: Lab) -> None:
     newest = load_tensors(checkpoints.directory_of(lab.reference, 30) / checkpoints.MODEL)
     assert all(torch.equal(tensor, newest[name]) for name, tensor in model.model.state_dict().items())
     assert checkpoints.steps_in(lab.reference) == [10, 20, 30]
-    best = json.loads((lab.reference / "best.json").read_text())
-    validated = [r for r in metrics.read(lab.reference / "metrics.jsonl") if "dev_nll" in r]
-    assert best == {"step": 30, "dev_nll": validated[-1]["dev_nll"], "dev_bleu": validated[-1]["dev_bleu"]}
+    assert model.manifest["seen_tokens"] == max(open_corpus(lab.corpus).src.lengths())
 
 
-def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_validation_measures_every_target_token_of_the_development_set(lab: Lab) -> None:
+    model, settings = load_model(lab.reference / "model").model, lab.recipe("training.validate_bleu=3")
+    dev = validation.DevSet(open_corpus(lab.corpus), settings)
+    tokens = [sum(len(pair[side]) for pair in dev.pairs) for side in (0, 1)]
+    assert len(dev.pairs) == 20
+    assert tokens[0] != tokens[1]
+    pairs = [(model.logits(model(batch_of([pair]))), torch.tensor(pair[1])) for pair in dev.pairs]
+    nll = sum(F.cross_entropy(*pair, reduction="sum").item() for pair in pairs) / tokens[1]
+    for tokens_at_once in (1, 40, 4096):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(validation, "TOKENS_AT_ONCE", tokens_at_once)
+            record = validation.validate(model, torch.float32, dev, settings)
+        assert (record["dev_nll"], record["dev_perplexity"]) == pytest.approx((nll, math.exp(nll)), rel=1e-5)
+        assert len(record["samples"]) == 3
+        assert record["dev_bleu"] == corpus_bleu(record["samples"], dev.references[:3])[0]
+
+
+def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab) -> None:
     run = lab.run
     shutil.copytree(lab.reference, run)
     average(run, 3, None)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     assert lab.train() == 0
-    assert "run: finished with step 30 of 30; " in capsys.readouterr().err
+    assert "run: finished with step 30 of 30; " in lab.stderr()
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
     shutil.rmtree(run / "model")  # as if it had been killed before the model was committed
     assert lab.train() == 0
@@ -102,7 +122,7 @@ def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab, capsys: pyt
 def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[int, ...]) -> None:
     for stop in stops:
         with pytest.MonkeyPatch.context() as patch:
-            stop_at(patch, stop)
+            before_each_step(patch, lambda _, now, stop=stop: now == stop and os.kill(os.getpid(), signal.SIGTERM))
             assert lab.train() == 143
         assert checkpoints.steps_in(lab.run)[-1] == stop
     assert lab.train() == 0
@@ -119,45 +139,42 @@ def test_a_run_made_longer_is_the_longer_run(lab: Lab) -> None:
     assert lab.same()
 
 
-def test_the_hash_seed_changes_nothing(lab: Lab) -> None:
-    """The reference run has had this process' own hash seed."""
-    (result,) = lab.jobs({"set": ["training.steps=20"]}, PYTHONHASHSEED="1")
-    assert result["codes"] == [0], result["stderr"]
-    assert lab.same(20)
-
-
 # ---- Ends ----
 
 
-def test_max_hours(lab: Lab) -> None:
+def test_hours_of_all_parts_of_a_run_count(lab: Lab) -> None:
     assert lab.train("training.steps=6") == 0
-    assert lab.train("training.max_hours=0") == 0
-    assert checkpoints.steps_in(lab.run) == [6]
-    assert load_model(lab.run / "model").manifest["steps"] == [6]
+    read_state = checkpoints.read_state
+    with lab.patch.context() as patch:  # as if those had taken a thousand seconds
+        patch.setattr(checkpoints, "read_state", lambda *at: dataclasses.replace(read_state(*at), seconds=1000.0))
+        assert lab.train("training.steps=8", "training.max_hours=0.5") == 0
+    assert 1000 < read_state(lab.run, 8).seconds < 1100
+    assert lab.train("training.max_hours=0.2777") == 0
+    assert checkpoints.steps_in(lab.run) == [6, 8]
+    assert load_model(lab.run / "model").manifest["steps"] == [8]
 
 
-def test_patience_stops_and_the_best_checkpoint_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = iter([3.0, 2.0, 2.5, 2.5, 2.5])
+def test_patience_stops_and_the_best_checkpoint_stays(lab: Lab) -> None:
+    losses = iter([3.0, 2.0, 2.0, 2.5, 2.5])  # the same again is no better
     scores = {"dev_perplexity": 9.0, "dev_bleu": None}
-    monkeypatch.setattr(module, "validate", lambda *_: {**scores, "dev_nll": next(losses)})
+    lab.patch.setattr(module, "validate", lambda *_: {**scores, "dev_nll": next(losses)})
     changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
     assert lab.train(*changes, "training.keep_checkpoints=2") == 0
-    assert json.loads((lab.run / "best.json").read_text()) == {"step": 6, "dev_nll": 2.0, "dev_bleu": None}
+    state = checkpoints.read_state(lab.run, 15)
+    assert (state.best_step, state.best_nll, state.not_better) == (6, 2.0, 3)
     assert checkpoints.steps_in(lab.run) == [6, 10, 15], "the best, and the last two regular ones"
     assert average(lab.run, 2, None)[1] == [10, 15]
 
 
-def test_patience_without_a_development_set_is_refused(lab: Lab, tmp_path: Path) -> None:
-    settings = lab.recipe("corpus.dev_src=null", "corpus.dev_tgt=null", "training.patience=2", "training.steps=2")
+def test_without_a_development_set_nothing_is_validated(lab: Lab, tmp_path: Path) -> None:
+    settings = lab.recipe("corpus.dev_src=null", "corpus.dev_tgt=null", "training.steps=2")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
-    with pytest.raises(DataError, match="needs a development set"):
-        train(settings, TrainOptions(data, tmp_path / "refused"))
-    settings.training.patience = None
-    assert train(settings, TrainOptions(data, lab.run)) == 0
+    assert train(settings, data, lab.run) == 0
+    assert "has no development set: nothing will be validated" in lab.stderr()
 
 
-def test_a_development_set_that_does_not_fit_the_model_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Corpus, "lines", lambda *_: (["one " * 99], ["eins"]))
+def test_a_development_set_that_does_not_fit_the_model_is_refused(lab: Lab) -> None:
+    lab.patch.setattr(Corpus, "lines", lambda *_: (["one " * 99], ["eins"]))
     with pytest.raises(DataError, match="longer than 64 tokens"):
         lab.train()
 
@@ -166,10 +183,8 @@ def test_a_development_set_that_does_not_fit_the_model_is_refused(lab: Lab, monk
 
 
 def test_weights_and_moments_are_float32_under_bf16(lab: Lab) -> None:
-    try:
-        lab.train("training.precision=bf16", "training.steps=5")
-    except UsageError:
-        pytest.skip("this hardware has no bf16")
+    lab.patch.setattr(module, "choose_dtype", lambda *_: torch.bfloat16)
+    assert lab.train("training.steps=5") == 0
     model, moments = checkpoints.load(lab.run, 5)
     assert {tensor.dtype for tensor in [*model.values(), *moments.values()]} == {torch.float32}
     fine = model["embedding.weight"]
@@ -223,12 +238,12 @@ def test_the_gradient_is_that_of_one_big_batch(lab: Lab, micro_batches: int) -> 
 
 
 def test_the_gradient_is_that_of_the_sentences_one_by_one(lab: Lab) -> None:
-    settings, corpus = lab.recipe("model.dropout=0"), open_corpus(lab.corpus)
+    settings, corpus = lab.recipe("model.dropout=0", "training.label_smoothing=0.2"), open_corpus(lab.corpus)
     run = Run(settings, corpus, one_of(1, 0), Path(), 0)
     model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(0))
     for i in sentences:
         batch = run.plan.batch(np.array([i]))
-        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
+        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.2)
         (loss / run.plan.tokens(sentences)[1]).backward()
     one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert difference(one_by_one, gradients(settings, lab.corpus, 2, 100, 0)) < 1e-10
@@ -240,14 +255,13 @@ def test_a_process_without_a_micro_batch_takes_part_and_adds_nothing(lab: Lab) -
     assert difference(whole, shared) < 1e-10
 
 
-def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, corpus = lab.recipe("training.memory_tokens=200"), open_corpus(lab.corpus)
+def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab, tmp_path: Path) -> None:
+    settings, corpus = lab.recipe("training.memory_tokens=200", "training.seed=5"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward
-    monkeypatch.setattr(LossModel, "forward", lambda self, b, masks: seen.append(b) or forward(self, b, masks))
+    lab.patch.setattr(LossModel, "forward", lambda self, b, masks: seen.append(b) or forward(self, b, masks))
+    torch.rand(3)  # initial weights depend on the recipe's seed alone
     run = Run(settings, corpus, one_of(1, 0), tmp_path, 0)
-    torch.manual_seed(settings.training.seed)
+    torch.manual_seed(5)
     untouched = Transformer(settings.model, run.transformer.vocabulary_size).state_dict()
     assert all(torch.equal(tensor, untouched[name]) for name, tensor in run.transformer.state_dict().items())
     assert all(parameter.grad is None for parameter in run.transformer.parameters())
@@ -256,60 +270,129 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(
     assert max(batch.src.max_length, batch.tgt.max_length) == run.plan.longer_lengths.max()
 
 
+def test_each_step_and_seed_has_its_own_dropout(lab: Lab) -> None:
+    """The loss of the same sentences, and so the masks: again in the same step, in another step, with another seed."""
+    nlls = []
+    for seed, index in ((1, 0), (1, 0), (1, 1), (1, 15), (2, 0)):
+        run = Run(lab.recipe("training.memory_tokens=999"), open_corpus(lab.corpus), one_of(1, 0), Path(), 0)
+        micro_batches = run.plan.micro_batches_of(0)
+        run.settings.training.seed = seed
+        run.plan.micro_batches_of = lambda _, same=micro_batches: same
+        nlls.append(run.take_step(index + 1, run.step_batch(index))[0])
+    assert nlls[0] == nlls[1]
+    assert len(set(nlls)) == 4
+
+
+def test_a_resume_with_other_arithmetic_is_warned_of(lab: Lab) -> None:
+    said = []
+    for steps, dtype in enumerate([torch.float32, torch.bfloat16, torch.bfloat16, torch.float32], 1):
+        lab.patch.setattr(module, "choose_dtype", lambda *_, dtype=dtype: dtype)
+        assert lab.train(f"training.steps={steps}") == 0
+        said.append(f"so far and goes on in {str(dtype)[6:]}: " in lab.stderr())
+    assert said == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("step", "norms", "ends"),
+    [
+        (2099, [math.inf] * 10 + [1.0] + [math.nan] * 10, False),
+        (2099, [math.inf] * 10 + [1.0] + [math.nan] * 10 + [1.0, math.inf], True),  # more than a hundredth
+        (5000, [math.inf] * 11, True),  # in a row
+    ],
+)
+def test_too_many_skipped_steps_end_a_run(
+    step: int, norms: list[float], ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: Any = SimpleNamespace(state=checkpoints.State(step=step), accelerator=SimpleNamespace(is_main_process=True))
+    given_up = list[int]()
+    monkeypatch.setattr(module, "_give_up", lambda run: given_up.append(run.state.skipped))
+    for norm in norms:
+        module._count_skipped(run, norm)
+    assert given_up == ([sum(norm != 1.0 for norm in norms)] if ends else [])
+
+
 # ---- Launchers and trackers ----
 
 
-def test_accumulation_set_by_the_launcher_changes_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    lab.train("training.steps=10")
-    assert lab.same(10)
+@pytest.mark.parametrize(
+    ("values", "precision", "warnings"),
+    [
+        (("EAGER", "fp16", "4", "1.0"), "fp32", 4),
+        (("EAGER", "bf16", "1", "none"), "fp32", 2),
+        (("NO", "bf16", "1", "none"), "auto", 0),
+    ],
+)
+def test_settings_of_the_launcher_are_not_followed(lab: Lab, values: Any, precision: str, warnings: int) -> None:
+    names = ("DYNAMO_BACKEND", "MIXED_PRECISION", "GRADIENT_ACCUMULATION_STEPS", "GRADIENT_CLIPPING")
+    for name, value in zip(names, values, strict=True):
+        lab.patch.setenv(f"ACCELERATE_{name}", value)
+    accelerate.state.AcceleratorState._reset_state(True)
+    lab.train("training.steps=10", f"training.precision={precision}")
+    assert accelerate.state.AcceleratorState().dynamo_plugin.backend.value == "NO"
+    assert lab.same(10) or precision == "auto"
+    assert lab.stderr().count("of the accelerate configuration is not followed") == warnings
 
 
-@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
-def test_other_wrappers_are_refused(lab: Lab, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        accelerate.Accelerator, "distributed_type", property(lambda self: accelerate.DistributedType(kind))
-    )
-    with pytest.raises(UsageError, match=f"{kind} is not supported"):
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
+def test_sharded_training_is_refused(lab: Lab, kind: str) -> None:
+    lab.patch.setenv(f"ACCELERATE_USE_{kind}", "true")
+    with pytest.raises(UsageError, match=f"{kind}, which is not supported.*: accelerate launch --multi_gpu -m nmt_cli"):
         lab.train()
 
 
+@pytest.mark.parametrize(("kind", "code"), [("NO", 0), ("FSDP", 2)])
+def test_a_configuration_of_accelerate_launch(lab: Lab, kind: str, code: int) -> None:
+    config, run = lab.run.with_name("config.yaml"), lab.run
+    machine = "compute_environment: LOCAL_MACHINE, num_machines: 1, num_processes: 1, machine_rank: 0, use_cpu: true"
+    rest = "mixed_precision: fp16, dynamo_config: {dynamo_backend: INDUCTOR}, fsdp_config: {fsdp_version: 1}"
+    config.write_text(f"{{distributed_type: '{kind}', {machine}, {rest}}}")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "-m", "nmt_cli", "train"]
+    words = [lab.recipe_file, "--data", lab.corpus, "--run", run, "--set", "training.steps=10"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONHASHSEED": "1"}  # changes nothing
+    done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True)
+    if code:
+        assert "asks for FSDP, which is not supported" in done.stderr
+    else:
+        assert "dynamo_backend inductor of the accelerate configuration" in done.stderr
+        assert "mixed_precision fp16 of the accelerate configuration" in done.stderr
+        assert lab.same(10)
+    assert bool(done.returncode) == bool(code)
+
+
+@pytest.mark.parametrize("command", ["train", "reproduce"])
+def test_memory_of_onednn_is_bounded_before_torch_is_imported(lab: Lab, command: str) -> None:
+    code = """
+import os, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == "torch": sys.exit(int(os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY", 0)))
+sys.meta_path.insert(0, Finder)
+from nmt_cli.__main__ import main
+main()"""
+    words = [sys.executable, "-c", code, command, lab.recipe_file, "--data", lab.corpus, "--run", lab.run]
+    assert subprocess.run(words, cwd=Path(__file__).parents[1], capture_output=True).returncode == 16
+
+
 @pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])
-def test_a_tracker_that_is_not_there_is_refused(lab: Lab, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "get_available_trackers", list)
+def test_a_tracker_that_is_not_there_is_refused(lab: Lab, name: str) -> None:
+    lab.patch.setattr(tracking, "get_available_trackers", list)
     with pytest.raises(UsageError, match=f"no tracker '{name}' here.*pip install"):
         lab.train(tracker=name)
     assert not lab.run.exists()
 
 
-def test_a_tracker_gets_recipe_losses_and_validations(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    got: dict[str, Any] = {"log": []}
-
-    class Fake(tracking.GeneralTracker):
-        name, requires_logging_directory, tracker = "tensorboard", True, None
-
-        def __init__(self, run_name: str, logging_dir: Any) -> None:
-            got["name"], got["directory"] = run_name, logging_dir
-
-        def store_init_configuration(self, values: dict[str, Any]) -> None:
-            got["recipe"] = values
-
-        def log(self, values: dict[str, Any], step: int | None = None, **rest: Any) -> None:
-            got["log"].append((step, values))
-
+def test_a_tracker_gets_recipe_losses_and_validations(lab: Lab) -> None:
+    recipe, records = dict[str, Any](), []
     board = accelerate.utils.LoggerType.TENSORBOARD
-    monkeypatch.setattr(tracking, "get_available_trackers", lambda: [board])
-    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Fake)
-    changes = ("training.steps=10", "training.validate_every=10")
-    assert lab.train(*changes, tracker="tensorboard") == 0
-    assert got["name"] == "tiny"
-    assert str(got["directory"]) == str(lab.run)
-    assert got["recipe"]["training.steps"] == 10
-    assert all(isinstance(value, int | float | str) for value in got["recipe"].values())
-    assert [step for step, _ in got["log"]] == [5, 10, 10]
-    assert {"nll", "rate", "tgt_tokens_per_second"} <= set(got["log"][0][1])
-    assert {"dev_nll", "dev_bleu"} <= set(got["log"][2][1])
+    lab.patch.setattr(tracking, "get_available_trackers", lambda: [board])
+    lab.patch.setattr(accelerate.Accelerator, "init_trackers", lambda _, name, values: recipe.update(values, run=name))
+    lab.patch.setattr(accelerate.Accelerator, "log", lambda _, values, step: records.append((step, values)))
+    assert lab.train("training.steps=10", "training.validate_every=10", tracker="tensorboard") == 0
+    assert (recipe["run"], recipe["training.steps"]) == ("tiny", 10)
+    assert all(isinstance(value, int | float | str) for value in recipe.values())
+    assert [step for step, _ in records] == [5, 10, 10]
+    assert {"nll", "rate", "tgt_tokens_per_second"} <= set(records[0][1])
+    assert {"dev_nll", "dev_bleu"} <= set(records[2][1])
 
 
 # ---- Fine-tuning ----
@@ -327,7 +410,7 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
     assert open_corpus(data).manifest["vocabulary_size"] == load_model(lab.reference).model.vocabulary_size
     with pytest.raises(DataError, match="another tokenizer"):
-        train(settings, TrainOptions(data, lab.run))
+        train(settings, data, lab.run)
 
 
 def test_what_does_not_fit_is_refused(lab: Lab) -> None:
@@ -338,10 +421,8 @@ def test_what_does_not_fit_is_refused(lab: Lab) -> None:
         lab.train("model.max_length=8")
 
 
-def test_one_process_where_several_were_asked_for_is_warned_of(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")  # as `accelerate launch --cpu --num_processes 2` sets it
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+def test_one_process_where_several_were_asked_for_is_warned_of(lab: Lab, tmp_path: Path) -> None:
+    lab.patch.setenv("MASTER_ADDR", "127.0.0.1")  # as `accelerate launch --cpu --num_processes 2` sets it
+    lab.patch.delenv("WORLD_SIZE", raising=False)
     make_accelerator(lab.recipe(), tmp_path)
-    assert "starts only one process" in capsys.readouterr().err
+    assert "starts only one process" in lab.stderr()

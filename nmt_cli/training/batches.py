@@ -4,6 +4,7 @@ Dropout masks belong to a micro-batch; processes and memory only decide who comp
 """
 
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,10 +26,9 @@ ONES: dict[torch.dtype, Any] = {
 
 @dataclass(frozen=True)
 class StepBatch:
-    """One process' share of a step, and the tokens of the whole step."""
+    """One process' share of a step, and the target tokens of the whole step."""
 
     passes: list[tuple[Batch, Masks | None]]  # each is computed at once
-    src_tokens: int
     tgt_tokens: int
     weight: float  # 0: another process computes this too, and this one only takes part
 
@@ -47,18 +47,25 @@ class BatchPlan:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         self.src_lengths, self.tgt_lengths = corpus.src.lengths(), corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
+        self.seen_tokens = math.ceil(np.quantile(self.src_lengths, 0.999))  # almost no source is longer
         self._costs = self.src_lengths + self.tgt_lengths
         self.steps_per_epoch = max(1, min(len(corpus.src), round(int(self._costs.sum()) / (2 * tokens_per_step))))
-        self._epoch, self._order, self._bounds = -1, np.empty(0, np.int64), [0]
+        self._last: tuple[int, Lengths, list[int]] = -1, np.empty(0, np.int64), [0]
+
+    def _epoch(self, number: int) -> tuple[Lengths, list[int]]:
+        """Return an epoch's order and the bounds of its steps; two threads may ask for different epochs at once."""
+        last, order, bounds = self._last
+        if last != number:
+            order = np.random.Generator(np.random.Philox([self.seed, number])).permutation(len(self._costs))
+            bounds = _cut(self._costs[order], self.steps_per_epoch)
+            self._last = number, order, bounds
+        return order, bounds
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
         """Return the sentences of each micro-batch of a step (from 0); late ones may be empty."""
         epoch, place = divmod(index, self.steps_per_epoch)
-        if epoch != self._epoch:
-            self._order = np.random.Generator(np.random.Philox([self.seed, epoch])).permutation(len(self._costs))
-            self._bounds = _cut(self._costs[self._order], self.steps_per_epoch)
-            self._epoch = epoch
-        chosen = self._order[self._bounds[place] : self._bounds[place + 1]]
+        order, bounds = self._epoch(epoch)
+        chosen = order[bounds[place] : bounds[place + 1]]
         chosen = chosen[np.lexsort((chosen, self._costs[chosen], self.longer_lengths[chosen]))]
         if not len(chosen):
             return [chosen] * self.micro_batches

@@ -32,13 +32,11 @@ class State:
     seconds: float = 0.0  # of training, interruptions left out
     skipped: int = 0  # steps whose gradient was not finite
     skipped_in_a_row: int = 0
-    dev_nll: float | None = None  # of the last validation
-    dev_bleu: float | None = None
     best_step: int = 0
     best_nll: float | None = None
-    best_bleu: float | None = None
     not_better: int = 0  # validations since the best one
     metrics_bytes: int = 0  # of metrics.jsonl at this step
+    dtype: str = ""  # of the arithmetic so far
 
 
 def directory_of(run: Path, step: int) -> Path:
@@ -47,8 +45,8 @@ def directory_of(run: Path, step: int) -> Path:
 
 def steps_in(run: Path) -> list[int]:
     """Return the steps that have a checkpoint directory, lowest first."""
-    entries = [e for e in (run / "checkpoints").glob("step-*") if e.is_dir() and not e.is_symlink()]
-    return sorted(int(e.name[5:]) for e in entries if re.fullmatch(r"step-\d{7,}", e.name))
+    entries = (run / "checkpoints").glob("step-*")
+    return sorted(int(e.name[5:]) for e in entries if e.name[5:].isdecimal() and e.is_dir())
 
 
 def regular(steps: list[int], every: int) -> list[int]:
@@ -56,7 +54,7 @@ def regular(steps: list[int], every: int) -> list[int]:
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
-def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], about: dict[str, str]) -> None:
+def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Commit the checkpoint of a step, replacing a damaged one; DivergedError where a weight is not finite."""
     for name, tensor in model.items():
         if not torch.isfinite(tensor).all():
@@ -72,10 +70,7 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
     """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
     steps = steps_in(run)
     for step in sorted(set(steps) - {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}):
-        try:
-            artefact.remove_tree(directory_of(run, step))
-        except OSError as error:
-            warn(f"cannot remove the old checkpoint of step {step}: {error.strerror}")
+        artefact.remove_tree(directory_of(run, step))
 
 
 def check(run: Path, step: int) -> dict[str, Any]:
@@ -91,7 +86,6 @@ def newest(run: Path, corpus: str) -> int:
             manifest = check(run, step)
             if (manifest["step"], manifest.get("corpus")) != (step, corpus):
                 raise DataError("it is of another step or corpus")
-            read_state(run, step)
             return step
         except (NmtError, OSError) as error:
             warn(f"checkpoint {directory_of(run, step).name} is not usable ({error}); trying the one before it")
@@ -101,11 +95,9 @@ def newest(run: Path, corpus: str) -> int:
 
 
 def read_state(run: Path, step: int) -> State:
-    path = directory_of(run, step) / STATE
-    try:
-        return State(**artefact.read_json(path))
-    except TypeError:
-        raise DataError(f"{path} was written by another version of nmt") from None
+    """Return the state of a checkpoint; what another version of nmt wrote beside it is ignored."""
+    values = artefact.read_json(directory_of(run, step) / STATE)
+    return State(**{field.name: values[field.name] for field in dataclasses.fields(State) if field.name in values})
 
 
 def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -120,10 +112,8 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     for name, each in model.named_parameters() if moments else ():
-        state = {key: moments.get(f"{name}.{key}") for key in ("step", "exp_avg", "exp_avg_sq")}
-        if any(value is None or (key != "step" and value.shape != each.shape) for key, value in state.items()):
-            raise DataError(f"the checkpoint's state of Adam for {name} is missing or does not fit the model")
-        optimizer.state[each] = {key: value.to(each.device) for key, value in state.items() if value is not None}
+        keys = ("step", "exp_avg", "exp_avg_sq")
+        optimizer.state[each] = {key: moments[f"{name}.{key}"].to(each.device) for key in keys}
 
 
 def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:
@@ -142,8 +132,6 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
         if fixed:
             raise DataError(f"{run} was begun differently: {'; '.join(fixed)}. Put it back, or use another --run")
-    elif steps_in(run):
-        raise DataError(f"{stored} is missing, but there are checkpoints. Put it back, or use another --run")
     else:
         artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))

@@ -15,10 +15,18 @@ from accelerate import tracking
 
 from nmt_cli import recipe
 from nmt_cli.console import warn
-from nmt_cli.errors import INTERRUPTED, TERMINATED, NmtError, StorageError, UsageError, from_os_error
+from nmt_cli.errors import INTERRUPTED, TERMINATED, BusyError, NmtError, StorageError, UsageError, from_os_error
 
 SIGNALS = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}  # and exit codes
 ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
+SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
+# Settings of Accelerate's configuration that are not followed, each with the value that means none, and what to do.
+NOT_FOLLOWED = {
+    "DYNAMO_BACKEND": ("no", "nothing is compiled"),
+    "MIXED_PRECISION": ("no", "set training.precision in the recipe (there is no fp16 or fp8)"),
+    "GRADIENT_ACCUMULATION_STEPS": ("1", "set training.tokens_per_step, and training.memory_tokens for less memory"),
+    "GRADIENT_CLIPPING": ("none", "if training diverges, lower training.rate_factor or raise training.warmup_steps"),
+}
 
 
 def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = None) -> Any:
@@ -28,20 +36,24 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
         warn(f"on CPUs accelerate launch starts only one process, whatever --num_processes says. Use {command}")
     if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
         raise UsageError(f"no tracker {tracker!r} here (there are {installed}). pip install {tracker}, or leave it out")
+    if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
+        advice = "Models of this size fit on every device: accelerate launch --multi_gpu -m nmt_cli train RECIPE"
+        raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
     # Another process may be validating or saving: wait for it ten minutes.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
-    handlers = [
-        accelerate.DistributedDataParallelKwargs(broadcast_buffers=False),
-        accelerate.InitProcessGroupKwargs(timeout=timeout),
-    ]
+    ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
+    handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout)]
     on_cpu = not torch.cuda.is_available()  # and not on Apple's GPU: it has no float64 for the sums
-    accelerator = accelerate.Accelerator(
-        mixed_precision="no", cpu=on_cpu, log_with=tracker, project_dir=run, kwargs_handlers=handlers
-    )
+    options = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": tracker, "project_dir": run}
+    try:
+        accelerator = accelerate.Accelerator(cpu=on_cpu, kwargs_handlers=handlers, **options)
+    except RuntimeError as error:
+        raise to_user_error(error, settings) from error
     accelerator.gradient_accumulation_steps = 1  # the launcher may have set it, and backward() divides by it
-    kind = str(accelerator.distributed_type.value)
-    if kind != "NO" and not kind.startswith("MULTI"):
-        raise UsageError(f"{kind} is not supported: models of this size fit on every device. Launch with plain DDP")
+    for name, (nothing, advice) in NOT_FOLLOWED.items() if accelerator.is_main_process else ():
+        value = os.environ.get(f"ACCELERATE_{name}", nothing).lower()
+        if value != nothing and (value != "bf16" or settings.training.precision == "fp32"):
+            warn(f"{name.lower()} {value} of the accelerate configuration is not followed: {advice}")
     processes, parts = accelerator.num_processes, settings.training.micro_batches
     if processes > parts:
         accelerator.wait_for_everyone()  # else the others may lose the first to leave before they get here
@@ -99,6 +111,9 @@ def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) ->
         advice = "Resume with --set training.memory_tokens=N, lower than"
         now = settings.training.memory_tokens or "what fits this memory"
         return StorageError(f"out of memory. {advice} {now}, or begin a new run with more training.micro_batches")
+    if "EADDRINUSE" in text:
+        advice = "Give this one another: torchrun --master_port N, or accelerate launch --main_process_port N"
+        return BusyError(f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training job. {advice}")
     if isinstance(error, torch.distributed.DistError) or "gloo" in text:
         return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
     return error

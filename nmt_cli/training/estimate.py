@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nmt_cli import artefact, recipe
-from nmt_cli.console import duration, say, table
+from nmt_cli.console import duration, table
 from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.training.checkpoints import disk_megabytes
@@ -38,14 +38,10 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     with tempfile.TemporaryDirectory() as directory:
         accelerator = make_accelerator(settings, Path(directory))
         corpus = open_corpus(data) if prepared else _random_corpus(settings, Path(directory))
-        changes: dict[str, object] = {} if prepared else {"init_from": None, "patience": None}
-        if accelerator.device.type == "cpu" and training.tokens_per_step > MEASURED_TOKENS:
-            parts = max(accelerator.num_processes, training.micro_batches * MEASURED_TOKENS // training.tokens_per_step)
-            changes |= {"tokens_per_step": MEASURED_TOKENS, "micro_batches": parts}
+        changes: dict[str, object] = {} if prepared else {"init_from": None}
+        if accelerator.device.type == "cpu":
+            changes["tokens_per_step"] = min(training.tokens_per_step, MEASURED_TOKENS)
         measured = settings.model_copy(update={"training": training.model_copy(update=changes)})
-        if accelerator.is_main_process:
-            text = str(data) if prepared else f"random sentences, as {data} is not prepared"
-            say(f"measuring steps on {text}, for some seconds; nothing is kept")
         try:
             run = Run(measured, corpus, accelerator, Path(directory), 0)
             tokens_per_second = _measure(run)
@@ -70,7 +66,8 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
     if accelerator.is_main_process:
-        title = f"{settings.name}: what it takes, without the time for validation and checkpoints"
+        text = str(data) if prepared else f"random sentences, as {data} is not prepared"
+        title = f"{settings.name}: what it takes, measured on {text}; without the time for validation and checkpoints"
         table(title, ["", "here", "paper, base", "paper, big"], rows)
     del run
     accelerator.free_memory()  # as in train
@@ -96,4 +93,4 @@ def _random_corpus(settings: recipe.Recipe, directory: Path) -> Corpus:
     ids = np.random.default_rng(1).integers(EOS + 1, vocabulary, pairs * length).astype(np.uint32)
     ids[length - 1 :: length] = EOS
     side = Side(ids, np.arange(0, len(ids) + 1, length))
-    return Corpus(directory, {"vocabulary_size": vocabulary}, side, side)
+    return Corpus(directory, {"vocabulary_size": vocabulary, "files": {}}, side, side)

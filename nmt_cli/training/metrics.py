@@ -4,7 +4,6 @@ import json
 import math
 import os
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,6 @@ class Metrics:
         os.fsync(self.file.fileno())
         return self.size
 
-    def close(self) -> None:
-        self.file.close()
-
 
 def peak_memory_mb() -> int:
     """Return the most memory this process has held so far, of its GPU where it has one."""
@@ -47,16 +43,13 @@ def peak_memory_mb() -> int:
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() // 1_000_000
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) // 1_000_000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // 1_000_000
 
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Return all whole records; a last line cut short by a kill is left out."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    records: list[dict[str, Any]] = []
     try:
-        for line in lines:
-            records.append(dict(json.loads(line)))
+        return [dict(json.loads(line)) for line in lines]
     except (ValueError, TypeError):
-        raise DataError(f"{path}, line {len(records) + 1} is damaged") from None
-    return records
+        raise DataError(f"{path} is damaged: a line of it is not a JSON object") from None

@@ -5,7 +5,6 @@ import math
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +21,31 @@ from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_mai
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import Metrics, peak_memory_mb
 from nmt_cli.training.optim import adam, noam_rate
-from nmt_cli.training.validation import DevSet, off_the_curve, validate
+from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import choose_dtype, reuse_memory
 from nmt_cli.transformer.model import Batch, Masks, Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
 
 MAX_SKIPPED, MAX_FAILED_SAVES = 10, 3  # in a row
+PERPLEXITY_FACTOR = 1.25  # worse than expected by more is not noise: two runs of Multi30k differ by 3 %
 DONE, STOPPED = "done", "a signal asked for it; the same command resumes"
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    data: Path
-    run: Path
-    tracker: str | None = None  # one of Accelerate's, beside metrics.jsonl
-
-
-def train(settings: recipe.Recipe, options: TrainOptions) -> int:
+def train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
     """Train a recipe's model to the end, resuming where an earlier process stopped, and return the exit code."""
-    accelerator = make_accelerator(settings, options.run, options.tracker)
+    accelerator = make_accelerator(settings, directory, tracker)
     with Stop() as stop, contextlib.ExitStack() as lock:
 
         def begin() -> dict[str, Any]:
-            lock.enter_context(artefact.locked(options.run, "run"))
-            return {"step": checkpoints.check_run(settings, options.data, options.run)}
+            lock.enter_context(artefact.locked(directory, "run"))
+            return {"step": checkpoints.check_run(settings, data, directory)}
 
         try:
             step = on_main(accelerator, begin)["step"]
-            run = Run(settings, open_corpus(options.data), accelerator, options.run, step)
-            if options.tracker:
-                sections = [(name, each) for name, each in recipe.to_plain(settings).items() if isinstance(each, dict)]
-                values = {f"{name}.{key}": value for name, section in sections for key, value in section.items()}
+            run = Run(settings, open_corpus(data), accelerator, directory, step)
+            if tracker:
+                sections = {name: each for name, each in recipe.to_plain(settings).items() if isinstance(each, dict)}
+                values = {f"{name}.{key}": value for name, each in sections.items() for key, value in each.items()}
                 plain = {key: value if isinstance(value, int | float) else str(value) for key, value in values.items()}
                 accelerator.init_trackers(settings.name, plain)  # trackers want one level of numbers and text
             if accelerator.is_main_process:
@@ -83,7 +76,7 @@ def _loop(run: "Run", stop: Stop) -> str:
             nll, norm = run.take_step(state.step, batch)
             last = state.step == training.steps
             _count_skipped(run, norm)
-            window.append((nll, norm, batch.src_tokens, batch.tgt_tokens))
+            window.append((nll, norm, batch.tgt_tokens))
             state.seconds = time.monotonic() - began
             if state.step % training.log_every == 0 or last:
                 text = _log(run, window, time.monotonic() - window_began, bar)
@@ -95,7 +88,6 @@ def _loop(run: "Run", stop: Stop) -> str:
             if reason or state.step % training.checkpoint_every == 0 or state.best_step == state.step:
                 state.seconds = time.monotonic() - began
                 on_main(run.accelerator, _save_checkpoint, run, bool(reason))
-        upcoming.cancel()
         if reason != DONE and run.accelerator.is_main_process:
             bar.line(f"stopped after step {state.step:,}: {reason}")
     return reason
@@ -121,8 +113,6 @@ class Run:
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
         self.failed_saves, self.warned = 0, False  # saves that failed in a row; one warning of a bad curve is enough
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
-        if training.patience and not self.dev:
-            raise DataError(f"training.patience needs a development set, {corpus.directory} has none. Set it to null")
         self.plan = batches.BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
         longest = int(self.plan.longer_lengths.max())
         if longest > settings.model.max_length:
@@ -150,6 +140,7 @@ class Run:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
             self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
+        self.about = {"corpus": corpus.identity, "seen_tokens": self.plan.seen_tokens}  # for the manifests
         log = directory / "metrics.jsonl"
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.check_memory()
@@ -164,7 +155,7 @@ class Run:
         if not groups and any(costs):  # fewer micro-batches than processes, and DDP waits for each of them
             groups, weight = [[int(np.argmax(costs))]], 0.0
         passes = [self._pass(index, {i: micro_batches[i] for i in group}) for group in groups]
-        return batches.StepBatch(passes, sum(src for src, _ in tokens), sum(tgt for _, tgt in tokens), weight)
+        return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight)
 
     def _pass(self, index: int, micro_batches: dict[int, Lengths]) -> tuple[Batch, Masks | None]:
         batch = self.plan.batch(np.concatenate(list(micro_batches.values())), self.accelerator.device)
@@ -205,16 +196,16 @@ class Run:
 
 def _announce(run: Run) -> None:
     pairs, parameters = len(run.corpus.src), sum(p.numel() for p in run.transformer.parameters())
-    step, steps, expect = run.state.step, run.settings.training.steps, run.settings.expect
+    step, steps = run.state.step, run.settings.training.steps
     start = "finished with" if step >= steps else "resuming after" if step else "starting at"
     dtype = str(run.dtype).removeprefix("torch.")
     device = f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, {dtype}"
     epoch = f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch"
     say(f"{run.directory}: {start} step {step:,} of {steps:,}; {parameters:,} parameters; {epoch}; {device}")
-    if expect.parameters and expect.parameters != parameters:
-        warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
-    if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
-        warn("the recipe expects {:,} to {:,} training pairs, ".format(*expect.pairs) + f"this corpus has {pairs:,}")
+    if run.state.dtype not in ("", dtype):
+        why = "training.precision=auto follows the hardware, and the two round differently"
+        warn(f"this run was computed in {run.state.dtype} so far and goes on in {dtype}: {why}")
+    run.state.dtype = dtype
     if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 
@@ -244,25 +235,22 @@ def _give_up(run: Run) -> None:
 def _log(run: Run, window: list[tuple[float, ...]], seconds: float, bar: Progress) -> str:
     """Write metrics of the steps since the last line, and return what progress shows of them."""
     settings, state, device = run.settings, run.state, run.accelerator.device
-    nll, norm, src_tokens, tgt_tokens = (list(column) for column in zip(*window, strict=True))
+    nll, norm, tgt_tokens = (list(column) for column in zip(*window, strict=True))
     total = float(run.accelerator.reduce(torch.tensor(sum(nll), dtype=torch.float64, device=device), "sum"))
     if not run.metrics:
         return ""
     record = {
         "step": state.step,
-        "epoch": round(state.step / run.plan.steps_per_epoch, 4),
         "rate": noam_rate(state.step, settings.model.d_model, settings.training),
         "nll": total / max(1, sum(tgt_tokens)),
         "gradient_norm": norm[-1],
-        "src_tokens_per_step": sum(src_tokens) / len(window),
         "tgt_tokens_per_step": sum(tgt_tokens) / len(window),
         "tgt_tokens_per_second": sum(tgt_tokens) / seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
     run.metrics.write({**record, "seconds": state.seconds, "skipped": state.skipped})
     run.accelerator.log(record, step=state.step)
-    bleu = f"  dev BLEU {state.dev_bleu:.1f}" if state.dev_bleu is not None else ""
-    text = f"nll {record['nll']:.3f}{bleu}  {record['tgt_tokens_per_second']:,.0f} tok/s"
+    text = f"nll {record['nll']:.3f}  {record['tgt_tokens_per_second']:,.0f} tok/s"
     if bar.plain:
         left = duration((settings.training.steps - state.step) * seconds / len(window))
         say(f"step {state.step:,}/{settings.training.steps:,}  {text}  {left} left")
@@ -272,12 +260,10 @@ def _log(run: Run, window: list[tuple[float, ...]], seconds: float, bar: Progres
 def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
     """Measure the development set on the main process; all remember the best step."""
     state = run.state
-    scores = on_main(run.accelerator, _measure, run, dev, bar)
-    state.dev_nll, state.dev_bleu = scores["dev_nll"], scores["dev_bleu"]
-    better = state.best_nll is None or scores["dev_nll"] < state.best_nll
-    state.not_better = 0 if better else state.not_better + 1
-    if better:
-        state.best_step, state.best_nll, state.best_bleu = state.step, state.dev_nll, state.dev_bleu
+    nll = on_main(run.accelerator, _measure, run, dev, bar)["dev_nll"]
+    state.not_better += 1
+    if state.best_nll is None or nll < state.best_nll:
+        state.not_better, state.best_step, state.best_nll = 0, state.step, nll
 
 
 def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
@@ -288,11 +274,12 @@ def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
     run.accelerator.log(scores, step=step)
     text = "  ".join(f"{name.replace('_', ' ').replace('bleu', 'BLEU')} {score:.3f}" for name, score in scores.items())
     bar.line(f"step {step:,}  {text}  ({duration(time.monotonic() - start)})")
-    worse = off_the_curve(run.settings.expect, step, record)
-    if worse and not run.warned:
-        run.warned = True
-        warn(f"step {step:,} is off the curve: {worse}. nmt doctor {run.directory} says why")
-    return {"dev_nll": record["dev_nll"], "dev_bleu": record["dev_bleu"]}
+    expect, perplexity = run.settings.expect, record["dev_perplexity"]
+    known = [at for at in zip(expect.dev_steps, expect.dev_perplexity, strict=False) if at[0] <= step]
+    if known and not run.warned and not perplexity <= PERPLEXITY_FACTOR * known[-1][1]:
+        run.warned, expected = True, f"expected {known[-1][1]:.2f} at step {known[-1][0]:,}"
+        warn(f"step {step:,}: dev perplexity {perplexity:.2f}, {expected}. nmt doctor {run.directory} may say why")
+    return {"dev_nll": record["dev_nll"]}
 
 
 def _save_checkpoint(run: Run, is_last: bool) -> None:
@@ -301,10 +288,7 @@ def _save_checkpoint(run: Run, is_last: bool) -> None:
     try:
         state.metrics_bytes = run.metrics.commit()
         weights, moments = run.transformer.state_dict(), checkpoints.optimizer_tensors(run.transformer, run.optimizer)
-        checkpoints.save(run.directory, state, weights, moments, {"corpus": run.corpus.identity})
-        if state.best_step == state.step:
-            best = {"step": state.step, "dev_nll": state.best_nll, "dev_bleu": state.best_bleu}
-            artefact.replace_file(run.directory / "best.json", artefact.json_bytes(best))
+        checkpoints.save(run.directory, state, weights, moments, run.about)
     except (OSError, StorageError) as error:
         run.failed_saves += 1
         if is_last or run.failed_saves >= MAX_FAILED_SAVES:
@@ -316,10 +300,11 @@ def _save_checkpoint(run: Run, is_last: bool) -> None:
 
 
 def _save_model(run: Run) -> None:
-    directory, manifest = run.directory / "model", {"steps": [run.state.step], "corpus": run.corpus.identity}
+    directory, steps = run.directory / "model", [run.state.step]
     with contextlib.suppress(NmtError):
         present = artefact.verify(directory, "model")
-        if {"steps": present.get("steps", [])[-1:], "corpus": present.get("corpus")} == manifest:
+        if (present.get("steps", [])[-1:], present.get("corpus")) == (steps, run.corpus.identity):
             return
-    save_model(directory, run.transformer.state_dict(), run.settings, run.corpus.tokenizer_file, manifest)
+    about = {"steps": steps, **run.about}
+    save_model(directory, run.transformer.state_dict(), run.settings, run.corpus.tokenizer_file, about)
     say(f"{directory} holds the last weights. Next: nmt average-checkpoints {run.directory}")

@@ -6,7 +6,8 @@ SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["trai
 "ids": a directory to log in which sentences each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
 "kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step;
-"kill_after": SHARE: all are killed after this share of the first job's time.
+"kill_after": SHARE: all are killed after this share of the first job's time;
+"started": so many of the processes are started; "port": where they meet.
 
 Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. Where one fails,
 the others have 30 seconds, then they are killed, as launchers do.
@@ -91,7 +92,8 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     begin = time.monotonic()
-    running = {start(spec, rank, port): rank for rank in range(spec.get("world", 1))}
+    started = spec.get("started", spec.get("world", 1))
+    running = {start(spec, rank, spec.get("port", port)): rank for rank in range(started)}
     codes, failed = [0] * len(running), 0.0
     deadline = begin + spec["kill_after"] * first_seconds if "kill_after" in spec else float("inf")
     while running:

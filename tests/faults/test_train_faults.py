@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import random
 import resource
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Lab
+from test_train import before_each_step
 
 from nmt_cli import artefact
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
@@ -24,17 +26,6 @@ from nmt_cli.training import train as module
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
-
-
-def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Run, int], None]) -> None:
-    """Call `act(run, step)` before each step."""
-    take_step = Run.take_step
-
-    def acting(self: Run, step: int, *rest: Any) -> Any:
-        act(self, step)
-        return take_step(self, step, *rest)
-
-    monkeypatch.setattr(Run, "take_step", acting)
 
 
 def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
@@ -50,35 +41,27 @@ def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable
 
 # ---- Signals ----
 
-PHASES = {
-    "step": (Run, "take_step"),
-    "save": (artefact, "staged"),
-    "validation": (module, "validate"),
-    "log": (metrics.Metrics, "write"),
-    "data": (Run, "step_batch"),
-}
-
 
 @pytest.mark.parametrize(
-    ("number", "phase", "code"),
+    ("number", "owner", "name", "code"),
     [
-        (signal.SIGTERM, "step", 143),
-        (signal.SIGINT, "save", 130),
-        (signal.SIGUSR1, "validation", 143),
-        (signal.SIGINT, "log", 130),
-        (signal.SIGTERM, "data", 143),
+        (signal.SIGTERM, Run, "take_step", 143),
+        (signal.SIGINT, artefact, "staged", 130),
+        (signal.SIGUSR1, module, "validate", 143),
+        (signal.SIGINT, metrics.Metrics, "write", 130),
+        (signal.SIGTERM, Run, "step_batch", 143),
     ],
 )
-def test_a_signal_ends_the_step_and_commits(lab: Lab, number: signal.Signals, phase: str, code: int) -> None:
+def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, name: str, code: int) -> None:
     handlers = [signal.getsignal(n) for n in distributed.SIGNALS]
     with pytest.MonkeyPatch.context() as patch:
         sent = []
 
         def send() -> None:
-            if not sent and (phase != "data" or checkpoints.steps_in(lab.run)):
+            if not sent and (name != "step_batch" or checkpoints.steps_in(lab.run)):
                 sent.append(os.kill(os.getpid(), number))
 
-        before(patch, *PHASES[phase], send)
+        before(patch, owner, name, send)
         assert lab.train() == code
     assert [signal.getsignal(n) for n in distributed.SIGNALS] == handlers
     stopped = checkpoints.steps_in(lab.run)[-1]
@@ -88,8 +71,8 @@ def test_a_signal_ends_the_step_and_commits(lab: Lab, number: signal.Signals, ph
     assert lab.same()
 
 
-def test_a_signal_before_the_first_step_leaves_no_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    before(monkeypatch, module, "open_corpus", lambda: os.kill(os.getpid(), signal.SIGTERM))
+def test_a_signal_before_the_first_step_leaves_no_checkpoint(lab: Lab) -> None:
+    before(lab.patch, module, "open_corpus", lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert lab.train() == 143
     assert checkpoints.steps_in(lab.run) == []
     assert not (lab.run / "model").exists()
@@ -113,41 +96,40 @@ def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, numb
 # ---- Numbers that are not finite ----
 
 
-def poison(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
-    """Make the loss of these steps NaN."""
+def poison(monkeypatch: pytest.MonkeyPatch, steps: range, factor: float = math.nan) -> None:
+    """Multiply the loss of these steps."""
     now = [0]
     before_each_step(monkeypatch, lambda _, step: now.__setitem__(0, step))
     real = LossModel.forward
 
     def forward(self: LossModel, *inputs: Any) -> Any:
         loss, nll = real(self, *inputs)
-        return (loss * float("nan") if now[0] in steps else loss), nll
+        return (loss * factor if now[0] in steps else loss), nll
 
     monkeypatch.setattr(LossModel, "forward", forward)
 
 
-def test_one_poisoned_step_is_skipped_and_counted(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    poison(monkeypatch, range(7, 8))
+@pytest.mark.parametrize("factor", [math.nan, 1e30])  # the norm is NaN, or infinite while all gradients are finite
+def test_one_poisoned_step_is_skipped_and_counted(lab: Lab, factor: float) -> None:
+    poison(lab.patch, range(7, 8), factor)
     assert lab.train("training.steps=10") == 0
     state = checkpoints.read_state(lab.run, 10)
     assert (state.skipped, state.skipped_in_a_row) == (1, 0)
-    assert "step 7: the gradient is not finite" in capsys.readouterr().err
+    assert "step 7: the gradient is not finite" in lab.stderr()
     _, moments = checkpoints.load(lab.run, 10)
     assert moments["embedding.weight.step"] == 9
     assert [r["skipped"] for r in metrics.read(lab.run / "metrics.jsonl") if "skipped" in r] == [0, 1]
 
 
-def test_a_poisoned_first_step_can_be_resumed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison(monkeypatch, range(1, 2))
+def test_a_poisoned_first_step_can_be_resumed(lab: Lab) -> None:
+    poison(lab.patch, range(1, 2))
     assert lab.train("training.steps=1") == 0
     assert lab.train("training.steps=3") == 0
     assert checkpoints.read_state(lab.run, 3).skipped == 1
 
 
-def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison(monkeypatch, range(12, 99))
+def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab) -> None:
+    poison(lab.patch, range(12, 99))
     with pytest.raises(DivergedError, match="11 steps had no finite gradient, the last was step 22"):
         lab.train()
     assert checkpoints.newest(lab.run, open_corpus(lab.corpus).identity) == 20
@@ -158,13 +140,13 @@ def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab, mo
     assert all(torch.isfinite(t).all() for t in checkpoints.load(lab.run, 20)[0].values())
 
 
-def test_weights_that_are_not_finite_are_never_committed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
     def ruin(run: Run, step: int) -> None:
         if step == 15:
             with torch.no_grad():
                 run.transformer.embedding.weight[5, 5] = float("inf")
 
-    before_each_step(monkeypatch, ruin)
+    before_each_step(lab.patch, ruin)
     with pytest.raises(DivergedError, match=r"weight embedding\.weight is not finite at step"):
         lab.train("training.validate_every=100")
     assert checkpoints.steps_in(lab.run) == [10]
@@ -187,18 +169,16 @@ def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(
-    lab: Lab, error: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing_saves(monkeypatch, [10, 15], error)
+def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(lab: Lab, error: int) -> None:
+    failing_saves(lab.patch, [10, 15], error)
     assert lab.train() == 0
-    assert "NO CHECKPOINT of step 10" in capsys.readouterr().err
+    assert "NO CHECKPOINT of step 10" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [20, 30]
     assert lab.same()
 
 
-def test_the_third_failure_or_the_last_save_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing_saves(monkeypatch, [15, 20, 25, 30], errno.ENOSPC)
+def test_the_third_failure_or_the_last_save_ends_the_run(lab: Lab) -> None:
+    failing_saves(lab.patch, [15, 20, 25, 30], errno.ENOSPC)
     with pytest.raises(StorageError):
         lab.train("training.checkpoint_every=5")
     assert checkpoints.steps_in(lab.run) == [5, 10]
@@ -207,7 +187,7 @@ def test_the_third_failure_or_the_last_save_ends_the_run(lab: Lab, monkeypatch: 
     assert checkpoints.steps_in(lab.run) == [5, 10]
 
 
-def test_files_that_may_not_grow(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_may_not_grow(lab: Lab) -> None:
     """A real limit on file sizes: what the safetensors library writes hits it, the rest does not."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -218,21 +198,19 @@ def test_files_that_may_not_grow(lab: Lab, capsys: pytest.CaptureFixture[str]) -
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert "NO CHECKPOINT of step 10" in capsys.readouterr().err
+    assert "NO CHECKPOINT of step 10" in lab.stderr()
     assert list((lab.run / "checkpoints").iterdir()) == []
 
 
-def test_too_little_disk_is_said_before_the_first_step(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artefact, "free_megabytes", lambda path: 1)
-    before_each_step(monkeypatch, lambda *_: pytest.fail("it trained"))
+def test_too_little_disk_is_said_before_the_first_step(lab: Lab) -> None:
+    lab.patch.setattr(artefact, "free_megabytes", lambda path: 1)
+    before_each_step(lab.patch, lambda *_: pytest.fail("it trained"))
     with pytest.raises(StorageError, match="needs 4 MB for checkpoints and has 1 MB free"):
         lab.train()
 
 
-def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoints, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
+def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
+    lab.patch.setattr(checkpoints, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
     (tmp_path / "file").touch()
     lab.run = tmp_path / "file" / "run"
     with pytest.raises(OutputError, match="cannot create"):
@@ -245,14 +223,12 @@ def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("x"), RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()]
 )
-def test_too_little_memory_is_said_before_the_first_step(
-    lab: Lab, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_is_said_before_the_first_step(lab: Lab, error: Exception) -> None:
     def forward(self: LossModel, *inputs: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(LossModel, "forward", forward)
-    before_each_step(monkeypatch, lambda *_: pytest.fail("it trained"))
+    lab.patch.setattr(LossModel, "forward", forward)
+    before_each_step(lab.patch, lambda *_: pytest.fail("it trained"))
     with pytest.raises(StorageError, match=r"out of memory.*training\.memory_tokens=N"):
         lab.train()
     assert checkpoints.steps_in(lab.run) == []
@@ -308,20 +284,14 @@ def test_a_damaged_corpus_is_refused(begun: Lab, tmp_path: Path) -> None:
         begun.train(data=data)
 
 
-def test_checkpoints_without_a_recipe_are_not_adopted(begun: Lab) -> None:
-    (begun.run / "recipe.yaml").unlink()
-    with pytest.raises(DataError, match="is missing, but there are checkpoints"):
-        begun.train()
-
-
 # ---- Damaged checkpoints, two runs at once ----
 
 
-def test_a_damaged_newest_checkpoint_costs_one_interval(begun: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_newest_checkpoint_costs_one_interval(begun: Lab) -> None:
     path = checkpoints.directory_of(begun.run, 20) / checkpoints.OPTIMIZER
     path.write_bytes(path.read_bytes()[:-9])
     assert begun.train() == 0
-    assert "step-0000020 is not usable" in (text := capsys.readouterr().err)
+    assert "step-0000020 is not usable" in (text := begun.stderr())
     assert "resuming after step 10" in text
     assert begun.same(20)
     assert begun.same(30)
