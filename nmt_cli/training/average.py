@@ -4,9 +4,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from nmt_cli import recipe
 from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
+from nmt_cli.training.run import stored_recipe
 from nmt_cli.transformer.weights import TOKENIZER, read_tensors, save_model
 
 
@@ -23,7 +23,7 @@ def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[i
     """Average a run's `last` checkpoints into `out`, by default `run/model`; return that directory and the steps."""
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
-    settings = recipe.load_stored(run / "recipe.yaml")
+    settings = stored_recipe(run)
     last = last or settings.averaging.last
     while True:
         steps = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)

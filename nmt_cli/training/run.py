@@ -39,11 +39,15 @@ def translations_id(model: dict[str, Any], decoding: recipe.Decoding) -> str:
     return artefact.digest([model["files"]["model.safetensors"]["sha256"], recipe.to_plain(decoding)])
 
 
-def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
-    """Open a run, and the corpus it was trained on: `data`, else data/<corpus> here or beside runs/, else None."""
+def stored_recipe(directory: Path) -> recipe.Recipe:
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
-    settings, model = recipe.load_stored(directory / "recipe.yaml"), directory / "model"
+    return recipe.load_stored(directory / "recipe.yaml")
+
+
+def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
+    """Open a run, and the corpus it was trained on: `data`, else data/<corpus> here or beside runs/, else None."""
+    settings, model = stored_recipe(directory), directory / "model"
     default = settings.corpus.directory
     places = [data] if data else [p for p in (default, directory.resolve().parents[1] / default) if artefact.present(p)]
     corpus = open_corpus(places[0]) if places else None
