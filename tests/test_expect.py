@@ -6,7 +6,7 @@ import pytest
 from conftest import Lab
 
 from nmt_cli.recipe import Expect
-from nmt_cli.training.validation import off_the_curve
+from nmt_cli.training.metrics import off_the_curve
 
 CURVE = Expect(dev_steps=[300, 600], dev_perplexity=[60.0, 20.0], dev_bleu=[7.0, 22.0])
 

@@ -139,8 +139,6 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path):
     ("changes", "reason"),
     [
         ({"decoder_layers": 1}, "one num_layers"),
-        ({"decoder_ffn_dim": 24}, "one d_ff"),
-        ({"decoder_attention_heads": 2}, "one num_heads"),
         ({"scale_embedding": False}, "scaled by sqrt"),
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "one embedding for source"),

@@ -56,9 +56,7 @@ def _compared(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None)
     score = score_trees if settings.corpus.format == "trees" else evaluate
     if corpus:
         if score and hypotheses and corpus.lines("test")[1]:
-            metrics: tuple[str, ...] = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
-            if settings.expect.paper_bleu and settings.corpus.tgt == "de":  # the paper's reference had ASCII quotes
-                metrics = "bleu", "chrf", "paper-bleu", "paper-bleu-quotes"
+            metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
             scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
         parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
     changes = recipe.differences(recipe.to_plain(first), recipe.to_plain(settings))

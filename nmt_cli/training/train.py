@@ -20,9 +20,9 @@ from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.metrics import Metrics, peak_memory_mb
+from nmt_cli.training.metrics import Metrics, off_the_curve, peak_memory_mb
 from nmt_cli.training.optim import adam, noam_rate
-from nmt_cli.training.validation import DevSet, off_the_curve, validate
+from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import choose_dtype, reuse_memory
 from nmt_cli.transformer.model import Batch, Masks, Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model

@@ -17,8 +17,6 @@ from nmt_cli.translation.segments import encode
 from nmt_cli.translation.translator import Translator
 
 TOKENS_AT_ONCE = 4096
-# Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
-PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 
 
 class DevSet:
@@ -58,16 +56,3 @@ def validate(model: Transformer, dtype: torch.dtype, dev: DevSet, settings: reci
         lines = [translation.text for translation in translations]
         bleu = corpus_bleu(lines, dev.references[:count])[0]
     return {"dev_nll": nll, "dev_perplexity": math.exp(min(nll, 700)), "dev_bleu": bleu, "samples": lines[:10]}
-
-
-def off_the_curve(expect: recipe.Expect, step: int, scores: dict[str, Any]) -> str | None:
-    """Return in words what is clearly worse than the recipe expects at this or the last earlier step."""
-    at, worse = sum(expected <= step for expected in expect.dev_steps) - 1, []
-    if at < 0:
-        return None
-    perplexity, bleu = scores["dev_perplexity"], scores["dev_bleu"]
-    if expect.dev_perplexity and not perplexity <= PERPLEXITY_FACTOR * expect.dev_perplexity[at]:
-        worse.append(f"dev perplexity {perplexity:.2f}, expected {expect.dev_perplexity[at]:.2f}")
-    if expect.dev_bleu and bleu is not None and bleu < expect.dev_bleu[at] - BLEU_POINTS:
-        worse.append(f"dev BLEU {bleu:.1f}, expected {expect.dev_bleu[at]:.1f}")
-    return f"{' and '.join(worse)} at step {expect.dev_steps[at]:,}" if worse else None
