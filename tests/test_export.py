@@ -186,7 +186,7 @@ def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
     with pytest.raises(DataError, match=r"log-probabilities must agree within 0\.0001"):
         proof(0, shift=-1.1e-4)
     assert largest_difference([[-0.5, -10.0]], [[-0.25, -8.0]]) == 0.25  # relative where a token is unlikely
-    assert proof(49, 20).endswith("; no translation ends within the limit on its length, so none is compared.")
+    assert proof(49, 20).endswith("; 0 of 0 translations that end within the limit are the same.")
 
 
 @pytest.mark.parametrize("quantization", ["bfloat16", "int8"])
