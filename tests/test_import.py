@@ -1,9 +1,9 @@
 """Importing Marian models: random ones built with transformers, our own exports, and what must be refused."""
 
 import io
+import itertools
 import json
-from collections.abc import Callable
-from pathlib import Path
+import shutil
 
 import pytest
 import sentencepiece
@@ -23,19 +23,13 @@ from nmt_cli.translation.search import score_targets
 
 transformers = pytest.importorskip("transformers")
 
-TEXT = [
-    f"the {a} {b} sees a {c} dog und der {a}e {b} schläft"
-    for a in ["old", "red", "big"]
-    for b in ["cat", "man", "fox"]
-    for c in ["shy", "sad", "wet"]
-]
+WORDS = itertools.product(["old", "red", "big"], ["cat", "man", "fox"], ["shy", "sad", "wet"])
+TEXT = [f"the {a} {b} sees a {c} dog und der {a}e {b} schläft" for a, b, c in WORDS]
 
 
-def unigram(lines: list[str], size: int) -> bytes:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=size, hard_vocab_limit=False, minloglevel=2
-    )
+def unigram(lines, size):
+    model, options = io.BytesIO(), {"vocab_size": size, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
     return model.getvalue()
 
 
@@ -43,7 +37,7 @@ SOURCE = unigram(TEXT, 60)
 
 
 @torch.no_grad()
-def randomise(model: torch.nn.Module, *zeros: torch.Tensor) -> None:
+def randomise(model, *zeros):
     torch.manual_seed(5)
     for name, parameter in model.named_parameters():
         if "embed_positions" not in name:
@@ -52,7 +46,7 @@ def randomise(model: torch.nn.Module, *zeros: torch.Tensor) -> None:
         tensor.zero_()
 
 
-def vocabulary(*models: bytes) -> list[str]:
+def vocabulary(*models):
     """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>."""
     tokens = set()
     for model in models:
@@ -61,7 +55,7 @@ def vocabulary(*models: bytes) -> list[str]:
     return ["</s>", "<unk>", *sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"}), "<pad>"]
 
 
-def random_marian(out: Path, source: bytes = SOURCE, target: bytes = SOURCE) -> torch.nn.Module:
+def random_marian(out, source=SOURCE, target=SOURCE):
     """Save a random Marian model as transformers writes it."""
     tokens = vocabulary(source, target)
     size = len(tokens)
@@ -85,9 +79,15 @@ def random_marian(out: Path, source: bytes = SOURCE, target: bytes = SOURCE) -> 
     return model
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("bias", [False, True])
-def test_round_trip_gives_identical_weights(tmp_path: Path, norm: str, bias: bool) -> None:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("saved")
+    random_marian(directory)
+    return directory
+
+
+@pytest.mark.parametrize(("norm", "bias"), [("post", False), ("pre", True)])
+def test_round_trip_gives_identical_weights(tmp_path, norm, bias):
     file, sizes = tmp_path / "tokenizer.model", {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4}
     file.write_bytes(subwords.train(TEXT, 320))
     changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu", "dropout": 0.25}
@@ -106,7 +106,7 @@ def test_round_trip_gives_identical_weights(tmp_path: Path, norm: str, bias: boo
     assert again.tokenizer_file.read_bytes() == file.read_bytes()
 
 
-def test_random_marian_agrees_with_transformers(tmp_path: Path) -> None:
+def test_random_marian_agrees_with_transformers(tmp_path):
     theirs = random_marian(tmp_path / "hf")
     ours = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
     tokenizer, tokens = Tokenizer(ours.tokenizer_file), vocabulary(SOURCE)
@@ -122,7 +122,7 @@ def test_random_marian_agrees_with_transformers(tmp_path: Path) -> None:
     assert (ours.recipe.corpus.src, ours.recipe.corpus.tgt) == ("en", "de")
 
 
-def test_two_unigram_models_over_one_vocabulary(tmp_path: Path) -> None:
+def test_two_unigram_models_over_one_vocabulary(tmp_path):
     source, target = (unigram([line.split(" und ")[side] for line in TEXT], 50) for side in (0, 1))
     random_marian(tmp_path / "hf", source, target)
     ours = Tokenizer(load_model(import_marian(tmp_path / "hf", tmp_path / "model")).tokenizer_file)
@@ -135,26 +135,10 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path: Path) -> None:
     assert ours.decode([[names.index(token) for token in german]]) == ["der alte fox schläft"]
 
 
-def test_a_model_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    random_marian(tmp_path / "hf")
-    monkeypatch.setattr(marian, "sines_first", torch.arange)
-    with pytest.raises(DataError, match="computes something else than our model"):
-        import_marian(tmp_path / "hf", tmp_path / "model")
-    assert not (tmp_path / "model").exists()
-
-
-def test_two_bpe_models_are_refused(tmp_path: Path) -> None:
-    random_marian(tmp_path / "hf", subwords.train(TEXT, 320), subwords.train(TEXT, 310))
-    with pytest.raises(DataError, match="different BPE models"):
-        import_marian(tmp_path / "hf", tmp_path / "model")
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"decoder_layers": 1}, "one num_layers"),
-        ({"decoder_ffn_dim": 24}, "one d_ff"),
-        ({"decoder_attention_heads": 2}, "one num_heads"),
         ({"scale_embedding": False}, "scaled by sqrt"),
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "one embedding for source"),
@@ -165,27 +149,36 @@ def test_two_bpe_models_are_refused(tmp_path: Path) -> None:
         ({"d_model": "wide"}, r"config\.json is damaged"),
     ],
 )
-def test_what_cannot_be_represented_is_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
-    random_marian(tmp_path / "hf")
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    (tmp_path / "hf" / "config.json").write_text(json.dumps({**config, **changes}))
+def test_what_cannot_be_represented_is_refused(tmp_path, saved, changes, reason):
+    directory = shutil.copytree(saved, tmp_path / "hf")
+    config = json.loads((saved / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(DataError, match=reason):
-        import_marian(tmp_path / "hf", tmp_path / "model")
+        import_marian(directory, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-def test_files_that_are_missing_or_wrong(tmp_path: Path) -> None:
-    directory, tokens = tmp_path / "hf", vocabulary(SOURCE)
-    random_marian(directory)
+def test_what_computes_something_else_or_has_two_bpe_models_is_refused(tmp_path, saved, monkeypatch):
+    random_marian(tmp_path / "hf", subwords.train(TEXT, 320), subwords.train(TEXT, 310))
+    with pytest.raises(DataError, match="different BPE models"):
+        import_marian(tmp_path / "hf", tmp_path / "model")
+    monkeypatch.setattr(marian, "sines_first", torch.arange)
+    with pytest.raises(DataError, match="computes something else than our model"):
+        import_marian(saved, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
-    def refused(name: str, content: bytes | None, error: type[Exception], reason: str) -> None:
+
+def test_files_that_are_missing_or_wrong(tmp_path, saved):
+    directory, tokens = shutil.copytree(saved, tmp_path / "hf"), vocabulary(SOURCE)
+
+    def refused(name, content, error, reason):
         before = (directory / name).read_bytes()
         (directory / name).unlink() if content is None else (directory / name).write_bytes(content)
         with pytest.raises(error, match=reason):
             import_marian(directory, tmp_path / "model")
         (directory / name).write_bytes(before)
 
-    def numbered(names: list[str], first: int = 0) -> bytes:
+    def numbered(names, first=0):
         return json.dumps({name: i for i, name in enumerate(names, first)}).encode()
 
     refused("source.spm", SOURCE[: len(SOURCE) // 2], DataError, r"source\.spm")
@@ -199,9 +192,7 @@ def test_files_that_are_missing_or_wrong(tmp_path: Path) -> None:
     refused("vocab.json", b"", OutputError, "exists")
 
 
-def test_fine_tuning_starts_from_an_imported_model(
-    tmp_path: Path, numbers_text: Path, tiny_recipe: Callable[..., recipe.Recipe]
-) -> None:
+def test_fine_tuning_starts_from_an_imported_model(tmp_path, numbers_text, tiny_recipe):
     source = unigram([line for side in ("en", "de") for line in (numbers_text / f"train.{side}").open()], 60)
     random_marian(tmp_path / "hf", source, source)
     model = import_marian(tmp_path / "hf", tmp_path / "model")

@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"corpus", "transformer", "translation", "scoring"},
     "reproduce": {"corpus", "translation", "scoring", "training"},
     "parsing": {"corpus", "scoring"},
-    "interop": {"corpus", "transformer", "translation", "scoring", "training"},
+    "interop": {"corpus", "transformer", "translation", "scoring"},
     "reporting": {"corpus", "transformer", "translation", "scoring", "training"},
     "cli": {"corpus", "translation", "scoring", "training", "reproduce", "parsing", "interop", "reporting"},
     "__main__": {"cli"},

@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare
 from nmt_cli.scoring.metrics import corpus_bleu
-from nmt_cli.transformer.weights import LoadedModel, load_model
+from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2"}
@@ -62,8 +62,12 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             before, after = (corpus_bleu(side, standard)[0] for side in (ours, theirs))
             name = "BLEU" if references else "BLEU against the float32 output"
             manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
-        values = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'"), "length": length}
-        card = _card(loaded, target, {**values, "penalty": penalty, "proof": manifest["proof"]})
+        about = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'"), "length": length}
+        about |= {"penalty": penalty, "proof": manifest["proof"], "settings": settings, "version": __version__}
+        about |= {"library": LIBRARIES[target], "limit": min(marian.LONGEST, settings.model.max_length)}
+        about["parameters"] = sum(p.numel() for p in loaded.model.parameters())
+        example = (Path(__file__).parent / f"card_{target}.txt").read_text("utf-8").format(**about)
+        card = (Path(__file__).parent / "card.md").read_text("utf-8").format(**about, example=example)
         artefact.write_file(stage / "README.md", card.encode())
         artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(settings))
     say(f"{manifest['proof']}\n{out} is ready; its README.md shows how to use it")
@@ -81,12 +85,3 @@ def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
     src, tgt = open_corpus(data).lines("dev")
     return [normalise(line) for line in src[:100]], tgt[:100]
-
-
-def _card(loaded: LoadedModel, target: str, values: dict[str, object]) -> str:
-    """Return the README of an export; `values` are what the model itself does not tell."""
-    values |= {"settings": loaded.recipe, "version": __version__, "library": LIBRARIES[target]}
-    values["limit"] = min(marian.LONGEST, loaded.recipe.model.max_length)
-    values["parameters"] = sum(p.numel() for p in loaded.model.parameters())
-    card, example = ((Path(__file__).parent / name).read_text("utf-8") for name in ("card.md", f"card_{target}.txt"))
-    return card.format(**values, example=example.format(**values))

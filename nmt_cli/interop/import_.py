@@ -41,8 +41,7 @@ def import_marian(source: Path, out: Path) -> Path:
     with torch.device("meta"):
         model = Transformer(settings.model, len(ids))
     load_into(model, ours, source / WEIGHTS)
-    generator = torch.Generator().manual_seed(1)
-    draw = torch.randint(3, len(ids), (2, 8, 12), generator=generator).tolist()
+    draw = torch.randint(3, len(ids), (2, 8, 12), generator=torch.Generator().manual_seed(1)).tolist()
     pairs = [([*src[: 4 + i], EOS], [*tgt[: 11 - i], EOS]) for i, (src, tgt) in enumerate(zip(*draw, strict=True))]
     peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
     difference = largest_difference(score_targets([model.eval()], torch.float32, pairs), peer.score(pairs))
@@ -121,8 +120,8 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int
     file, size = source / "tokenizer_config.json", config.d_model // config.encoder_attention_heads
     languages = artefact.read_json(file) if file.is_file() else {}
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
-    model = {name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()}
-    model |= {
+    model = {
+        **{name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()},
         **{"d_k": size, "d_v": size},
         "norm": "pre" if config.model_type == "pegasus" else "post",
         "attention_bias": any(bool(bias.any()) for bias in biases),

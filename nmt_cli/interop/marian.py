@@ -151,10 +151,9 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
     for side in ("source", "target"):
         (out / f"{side}.spm").write_bytes(loaded.tokenizer_file.read_bytes())
     tokenizer_config = {
-        "tokenizer_class": "MarianTokenizer",
+        **{"tokenizer_class": "MarianTokenizer", "clean_up_tokenization_spaces": False},
         **{"source_lang": corpus.src, "target_lang": corpus.tgt, "model_max_length": settings.max_length},
-        "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,  # "</s>" in a text is text
         **{"unk_token": tokens[UNK], "eos_token": tokens[EOS], "pad_token": tokens[PAD]},
+        "split_special_tokens": True,  # "</s>" in a text is text
     }
     (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), "utf-8")

@@ -1,7 +1,6 @@
-"""Is an exported model the same? Token log-probabilities and translations of both toolkits, side by side.
+"""Is an exported model the same? Token log-probabilities and translations of both toolkits. All ids end with EOS.
 
-Without length penalty, since theirs differs; translations that reach our limit on the length are not compared, since
-theirs is one for all sentences. All ids end with EOS.
+Without length penalty, and without translations that reach our limit on the length, since theirs differ in both.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,9 +79,8 @@ class CTranslate2:
         return [[self.names[i] for i in ids] for ids in sentences]
 
     def translate(self, sources: list[Ids], beam: int, limit: int) -> Iterator[Ids]:
-        options = {"length_penalty": 0.0, "min_decoding_length": 0, "max_batch_size": BATCH}  # 0: it may be empty
-        options |= {"beam_size": beam, "max_decoding_length": limit}
-        for result in self.translator.translate_batch(self._named(sources), **options):
+        options = {"beam_size": beam, "length_penalty": 0.0, "max_decoding_length": limit, "max_batch_size": BATCH}
+        for result in self.translator.translate_batch(self._named(sources), min_decoding_length=0, **options):
             yield [*(self.ids[name] for name in result.hypotheses[0]), EOS]
 
     def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterator[list[float]]:
@@ -108,11 +106,10 @@ def compare(
     ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
     differing = [i for i in ended if ours[i] != theirs[i]]
     largest = largest_difference(score_targets(translator.models, translator.dtype, pairs), peer.score(pairs))
-    same = f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same"
     text = (
         f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), beam {beam}, without length penalty: the largest "
         f"difference of a token's log-probability is {largest:.1e}; "
-        f"{same if ended else 'no translation ends within the limit on its length, so none is compared'}."
+        f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same."
     )
     if exact and differing:
         decode = translator.tokenizer.decode

@@ -46,8 +46,7 @@ def attend(
     settings = loaded.recipe.model
     layer = layer or settings.num_layers
     if layer > settings.num_layers or (head or 1) > settings.num_heads:
-        there = f"there are {settings.num_layers} layers of {settings.num_heads} heads"
-        raise UsageError(f"--layer or --head is too high: {there}")
+        raise UsageError(f"--layer, --head: there are {settings.num_layers} layers of {settings.num_heads} heads")
     sentences, weights = _sentences(loaded, texts, translation)
     head = head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {

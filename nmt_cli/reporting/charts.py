@@ -18,9 +18,9 @@ class Line:
     dashed: bool = False
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return round numbers from low to high, about `count` of them."""
-    rough = (high - low) / count
+def ticks(low: float, high: float) -> list[float]:
+    """Return about five round numbers from low to high."""
+    rough = (high - low) / 5
     unit = 10 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * 0.999)
     return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

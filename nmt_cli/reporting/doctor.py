@@ -12,14 +12,13 @@ from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.errors import MissingError, printable
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.training.metrics import off_the_curve
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.translation.segments import looping
 
 WRONG, COSTLY = "wrong", "costly"  # the score means nothing, or it is lower than need be
 FEW_STEPS, FEW_TOKENS = 100, 1000  # in all, and per step, whatever the corpus
 STEEP = 0.1  # nats of dev loss in the last fifth of the steps: by Table 3 about 0.9 BLEU
-# Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
-PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 LOOK = "look at them (nmt score --details): mostly too little training or unclean data"
 CALMER = "a lower training.rate_factor, more training.warmup_steps, training.precision=fp32 or model.norm=pre"
 MORE_STEPS = "train with more training.steps: the same run continues"
@@ -117,19 +116,13 @@ def _loss(r: Record) -> Iterator[Finding]:
 
 def _dev(r: Record) -> Iterator[Finding]:
     """The last validation beside what the recipe expects by then; and whether the dev loss has come to rest."""
-    expect, log = r.run.settings.expect, r.run.directory / "metrics.jsonl"
+    log = r.run.directory / "metrics.jsonl"
     validations = [record for record in r.run.validations if record["dev_nll"] is not None]
     if not validations:
         return
     step, loss = validations[-1]["step"], validations[-1]["dev_nll"]
-    perplexity, bleu, worse = validations[-1]["dev_perplexity"], validations[-1]["dev_bleu"], []
-    if (due := sum(expected <= step for expected in expect.dev_steps) - 1) >= 0:
-        if expect.dev_perplexity and perplexity > PERPLEXITY_FACTOR * expect.dev_perplexity[due]:
-            worse.append(f"dev perplexity {perplexity:.2f}, expected {expect.dev_perplexity[due]:.2f}")
-        if expect.dev_bleu and bleu is not None and bleu < expect.dev_bleu[due] - BLEU_POINTS:
-            worse.append(f"dev BLEU {bleu:.1f}, expected {expect.dev_bleu[due]:.1f}")
-    if worse:
-        yield Finding(COSTLY, f"{' and '.join(worse)} at step {expect.dev_steps[due]:,}", log, RECIPE)
+    if worse := off_the_curve(r.run.settings.expect, step, validations[-1]):
+        yield Finding(COSTLY, worse, log, RECIPE)
     earlier = [record["dev_nll"] for record in validations if record["step"] <= 0.8 * step]
     if earlier and r.step >= 0.9 * r.run.settings.training.steps and earlier[-1] - loss > STEEP:
         what = f"the dev loss still fell at the end, from {earlier[-1]:.2f} to {loss:.2f}"
@@ -198,10 +191,10 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
         score = "" if record.bleu is None else f"; {record.bleu:.2f} BLEU on test by sacreBLEU"
         lines = [f"{run}: {record.step:,} of {files.settings.training.steps:,} steps{score}"]
         for number, finding in enumerate(findings, 1):
-            rows = f"{finding.severity}: {finding.what}", f"in {finding.where}", f"do {finding.do}"
-            lines += ["", f"{number}. {printable(rows[0], 1000)}", *(f"   {printable(row, 1000)}" for row in rows[1:])]
-        usual_costs = "What these usually cost in BLEU: recipes/README.md, “What usually costs BLEU”."
-        lines += ["", usual_costs if findings else "Nothing was found that is known to cost BLEU."]
+            rows = f"{number}. {finding.severity}: {finding.what}", f"   in {finding.where}", f"   do {finding.do}"
+            lines += ["", *(printable(row, 1000) for row in rows)]
+        costs = "What these usually cost in BLEU: recipes/README.md, “What usually costs BLEU”."
+        lines += ["", costs if findings else "Nothing was found that is known to cost BLEU."]
         lines += [f"Not checked, for there is nothing yet: {', '.join(unchecked)}."] if unchecked else []
         text = "\n".join(lines)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

@@ -51,23 +51,18 @@ def report(
 
 def _compared(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None) -> dict[str, Any]:
     """Return a run with its scores on the test set, its parameters, and what differs from the first run's recipe."""
-    settings, corpus, scores, parameters = files.settings, files.corpus, None, None
-    hypotheses = files.translations("test")
+    settings, corpus, scores, hypotheses = files.settings, files.corpus, None, files.translations("test")
     score = score_trees if settings.corpus.format == "trees" else evaluate
-    if corpus:
-        if score and hypotheses and corpus.lines("test")[1]:
-            metrics: tuple[str, ...] = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
-            if settings.expect.paper_bleu and settings.corpus.tgt == "de":  # the paper's reference had ASCII quotes
-                metrics = "bleu", "chrf", "paper-bleu", "paper-bleu-quotes"
-            scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
-        parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
+    if corpus and score and hypotheses and corpus.lines("test")[1]:
+        metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
+        scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
     changes = recipe.differences(recipe.to_plain(first), recipe.to_plain(settings))
     return {
         "files": files,
         "name": files.directory.name,
         "averaged": (files.model or {}).get("steps", []),
         "scores": scores,
-        "parameters": parameters,
+        "parameters": parameter_count(settings.model, int(corpus.manifest["vocabulary_size"])) if corpus else None,
         "changes": [change for change in changes if paper.matters(change) or ".seed:" in change],
         "table_3": paper.table_3(settings) if str(settings.corpus.name).startswith("wmt14-en-de") else None,
     }

@@ -7,8 +7,12 @@ import resource
 from pathlib import Path
 from typing import Any
 
+from nmt_cli import recipe
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError
+
+# Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
+PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 
 
 class Metrics:
@@ -53,3 +57,16 @@ def read(path: Path) -> list[dict[str, Any]]:
         return [dict(json.loads(line)) for line in lines]
     except (ValueError, TypeError):
         raise DataError(f"{path} is damaged: a line of it is not a JSON object") from None
+
+
+def off_the_curve(expect: recipe.Expect, step: int, scores: dict[str, Any]) -> str | None:
+    """Return in words what is clearly worse than the recipe expects at this or the last earlier step."""
+    at, worse = sum(expected <= step for expected in expect.dev_steps) - 1, []
+    if at < 0:
+        return None
+    perplexity, bleu = scores["dev_perplexity"], scores["dev_bleu"]
+    if expect.dev_perplexity and not perplexity <= PERPLEXITY_FACTOR * expect.dev_perplexity[at]:
+        worse.append(f"dev perplexity {perplexity:.2f}, expected {expect.dev_perplexity[at]:.2f}")
+    if expect.dev_bleu and bleu is not None and bleu < expect.dev_bleu[at] - BLEU_POINTS:
+        worse.append(f"dev BLEU {bleu:.1f}, expected {expect.dev_bleu[at]:.1f}")
+    return f"{' and '.join(worse)} at step {expect.dev_steps[at]:,}" if worse else None

@@ -19,7 +19,7 @@ from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.metrics import Metrics, peak_memory_mb
+from nmt_cli.training.metrics import Metrics, off_the_curve, peak_memory_mb
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import choose_dtype, reuse_memory
@@ -27,7 +27,6 @@ from nmt_cli.transformer.model import Batch, Masks, Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
 
 MAX_SKIPPED, MAX_FAILED_SAVES = 10, 3  # in a row
-PERPLEXITY_FACTOR = 1.25  # worse than expected by more is not noise: two runs of Multi30k differ by 3 %
 DONE, STOPPED = "done", "a signal asked for it; the same command resumes"
 
 
@@ -274,11 +273,9 @@ def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
     run.accelerator.log(scores, step=step)
     text = "  ".join(f"{name.replace('_', ' ').replace('bleu', 'BLEU')} {score:.3f}" for name, score in scores.items())
     bar.line(f"step {step:,}  {text}  ({duration(time.monotonic() - start)})")
-    expect, perplexity = run.settings.expect, record["dev_perplexity"]
-    known = [at for at in zip(expect.dev_steps, expect.dev_perplexity, strict=False) if at[0] <= step]
-    if known and not run.warned and not perplexity <= PERPLEXITY_FACTOR * known[-1][1]:
-        run.warned, expected = True, f"expected {known[-1][1]:.2f} at step {known[-1][0]:,}"
-        warn(f"step {step:,}: dev perplexity {perplexity:.2f}, {expected}. nmt doctor {run.directory} may say why")
+    if not run.warned and (worse := off_the_curve(run.settings.expect, step, record)):
+        run.warned = True
+        warn(f"step {step:,}: {worse}. nmt doctor {run.directory} may say why")
     return {"dev_nll": record["dev_nll"]}
 
 
