@@ -23,10 +23,7 @@ class Hub(ThreadingHTTPServer):
         self.repo, self.folder, self.commit = repo, folder, commit
         self.cut = self.busy = 0  # how many downloads of data files are cut half-way, how many are answered 503
         self.requests: list[str] = []  # "METHOD path"
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -64,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _revision(self, _: str) -> None:
         folder = self.server.folder
         siblings = [{"rfilename": p.relative_to(folder).as_posix()} for p in folder.rglob("*") if p.is_file()]
-        about = {"id": self.server.repo, "sha": self.server.commit, "private": False, "tags": [], "siblings": siblings}
+        about = {"id": self.server.repo, "sha": self.server.commit, "siblings": siblings}
         self._answer(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
 
     def _tree(self, under: str) -> None:
@@ -99,12 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def serving(repo: str, folder: Path, commit: str = COMMIT) -> Iterator[Hub]:
     """Run the hub in a thread for as long as the block lasts."""
-    hub = Hub(repo, folder, commit)
-    thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.shutdown()
-        thread.join()
-        hub.server_close()
+    with Hub(repo, folder, commit) as hub:
+        threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.05}).start()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()

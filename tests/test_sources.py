@@ -1,5 +1,6 @@
 import gzip
-import subprocess
+import json
+import re
 from pathlib import Path
 
 import hub_server
@@ -52,24 +53,24 @@ def test_what_does_not_fit_together_is_refused(name: str | None, typed: dict[str
 # Multi30k: six small files, downloaded one by one.
 
 
-def multi30k(folder: Path, languages: tuple[str, str] = ("en", "fr"), train: int = 290) -> Path:
-    folder.mkdir()
-    counts = {"train": train, "val": 1014, "test_2016_flickr": 1000}
-    for seed, (stem, count) in enumerate(counts.items()):
-        for language, lines in zip(languages, zip(*texts.pairs(count, seed), strict=True), strict=True):
-            (folder / f"{stem}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    return folder
-
-
 @pytest.fixture
-def _unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def multi30k(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of its English and French files with fewer pairs to train on, which no pins refuse."""
     monkeypatch.setattr(sources, "MULTI30K_PINS", {})
+    (tmp_path / "mirror").mkdir()
+    for seed, (stem, count) in enumerate({"train": 290, "val": 1014, "test_2016_flickr": 1000}.items()):
+        for language, lines in zip(("en", "fr"), zip(*texts.pairs(count, seed), strict=True), strict=True):
+            (tmp_path / f"mirror/{stem}.{language}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    return tmp_path / "mirror"
 
 
-@pytest.mark.usefixtures("_unpinned")
-def test_a_mirror_with_other_counts_warns_with_both_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    section = texts.corpus({"name": "multi30k-en-fr", "tokenizer": {"vocabulary_size": "400"}})
-    out = texts.run(section, tmp_path / "out", mirror=multi30k(tmp_path / "mirror"))
+FRENCH = {"name": "multi30k-en-fr", "tokenizer": {"vocabulary_size": "400"}}
+
+
+def test_a_mirror_with_other_counts_warns_with_both_numbers(
+    multi30k: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = texts.run(texts.corpus(FRENCH), tmp_path / "out", mirror=multi30k)
     assert "train has 290 pairs, 29,000 are expected" in capsys.readouterr().err
     corpus = store.open_corpus(out)
     assert len(corpus.src) == 290
@@ -77,33 +78,28 @@ def test_a_mirror_with_other_counts_warns_with_both_numbers(tmp_path: Path, caps
     assert len(corpus.manifest["sources"]) == 6
 
 
-@pytest.mark.usefixtures("_unpinned")
-def test_a_download_with_other_counts_is_refused_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with hub_server.serving("multi30k", multi30k(tmp_path / "served")) as hub:
+def test_a_download_with_other_counts_is_refused_and_kept(
+    multi30k: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub_server.serving("multi30k", multi30k) as hub:
         monkeypatch.setattr(sources, "MULTI30K_URL", hub.url)
-        section = texts.corpus({"name": "multi30k-en-fr", "tokenizer": {"vocabulary_size": "400"}})
         with pytest.raises(DataError, match=r"290 pairs, 29,000 are expected.*corpus\.rows=290"):
-            texts.run(section, tmp_path / "out")
-        asked = len(hub.requests)
-        section = section.model_copy(update={"rows": 290})
-        assert len(store.open_corpus(texts.run(section, tmp_path / "out")).src) == 290
-        assert len(hub.requests) == asked == 6  # what was downloaded is not downloaded again
+            texts.run(texts.corpus(FRENCH), tmp_path / "out")
+        out = texts.run(texts.corpus({**FRENCH, "rows": 290}), tmp_path / "out")
+        assert (len(store.open_corpus(out).src), len(hub.requests)) == (290, 6)  # each is downloaded once
 
 
-@pytest.mark.usefixtures("_unpinned")
-def test_a_mirror_without_a_file_says_which_and_where_from(tmp_path: Path) -> None:
-    mirror = multi30k(tmp_path / "mirror")
-    (mirror / "val.fr.gz").unlink()
+def test_a_mirror_without_a_file_says_which_and_where_from(multi30k: Path, tmp_path: Path) -> None:
+    (multi30k / "val.fr.gz").unlink()
     for name, folder, message in (
-        ("multi30k-en-fr", mirror, r"has no val\.fr\.gz\. Fetch https://"),
+        ("multi30k-en-fr", multi30k, r"has no val\.fr\.gz\. Fetch https://"),
         ("multi30k-en-fr", tmp_path / "none", "no directory"),
-        ("wmt14-en-de", mirror, r"has no de-en/train-\*\.parquet"),
+        ("wmt14-en-de", multi30k, r"has no de-en/train-\*\.parquet"),
     ):
         with pytest.raises(MissingError, match=message):
             texts.run(texts.corpus({"name": name}), tmp_path / "out", mirror=folder)
 
 
-@pytest.mark.usefixtures("_unpinned")
 @pytest.mark.parametrize("fault", [{}, {"busy": 2}, {"cut": 2}, {"busy": 3}, {"cut": 3}], ids=str)
 def test_a_download_is_tried_three_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: dict[str, int]
@@ -133,7 +129,6 @@ def test_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for name, error, message in (("val.en", DataError, "SHA-256"), ("none", DownloadError, "404")):
             with pytest.raises(error, match=message):
                 sources.fetch(tmp_path / "out" / f"{name}.gz", None)
-        assert len(hub.requests) == 2
 
 
 def test_real_multi30k_from_a_mirror(corpora: Path, tmp_path: Path) -> None:
@@ -154,98 +149,94 @@ def data_set(folder: Path, shards: int = 2, columns: bool = False) -> Path:
     pairs = [{"de": tgt, "en": src} for src, tgt in texts.pairs(1200)]
     cuts = {"train": [pairs[i:1000:shards] for i in range(shards)], "validation": [pairs[1000:1100]]}
     cuts["test"] = [pairs[1100:]]
-    card = "configs:\n- config_name: de-en\n  data_files:\n"
-    info = "dataset_info:\n- config_name: de-en\n  download_size: 123000000\n  dataset_size: 456000000\n  splits:\n"
+    files = [{"split": split, "path": f"de-en/{split}-*"} for split in cuts]
+    counts = [{"name": split, "num_bytes": 1, "num_examples": sum(map(len, parts))} for split, parts in cuts.items()]
+    name = {"config_name": "de-en"}
+    card = {"configs": [name | {"data_files": files}], "dataset_info": [name | {"splits": counts}]}
+    (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n")
     for split, parts in cuts.items():
-        card += f"  - split: {split}\n    path: de-en/{split}-*\n"
-        info += f"  - name: {split}\n    num_bytes: 1\n    num_examples: {sum(map(len, parts))}\n"
         for i, rows in enumerate(parts):
             table = pyarrow.Table.from_pylist(rows) if columns else pyarrow.table({"translation": rows})
             parquet.write_table(table, folder / "de-en" / f"{split}-{i:05}-of-{len(parts):05}.parquet")
-    (folder / "README.md").write_text(f"---\n{card}{info}---\n")
     return folder
 
 
 SECTION = {"name": "hub:some/texts", "config": "de-en", "tokenizer": {"vocabulary_size": "400"}}
 
 
-@pytest.mark.parametrize("columns", [False, True])
-def test_a_mirror_of_a_data_set(tmp_path: Path, columns: bool) -> None:
-    mirror = data_set(tmp_path / "mirror", columns=columns)
+def test_a_mirror_of_a_data_set_must_have_all_shards_and_the_languages(tmp_path: Path) -> None:
+    mirror = data_set(tmp_path / "mirror", shards=3)
     out = texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
     corpus = store.open_corpus(out)
     assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (1000, 100, 100)
     texts.run(texts.corpus(SECTION), out, mirror=mirror)  # finished
+    with pytest.raises(DataError, match="no text in 'fr' among its columns translation"):
+        texts.run(texts.corpus({**SECTION, "tgt": "fr"}), tmp_path / "no", mirror=mirror)
+    shard = mirror / "de-en" / "train-00001-of-00003.parquet"
+    shard.write_bytes(b"PAR1 damaged")
+    with pytest.raises(DataError, match="some/texts cannot be used"):
+        texts.run(texts.corpus(SECTION), tmp_path / "no", mirror=mirror)
+    shard.unlink()
+    with pytest.raises(MissingError, match="only 2 of the 3 files of train"):
+        texts.run(texts.corpus(SECTION), tmp_path / "no", mirror=mirror)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out"]
 
 
-def test_a_mirror_must_have_all_shards_and_the_languages(tmp_path: Path) -> None:
-    mirror = data_set(tmp_path / "mirror", shards=3)
-    with pytest.raises(DataError, match="no text in 'fr' among its columns translation"):
-        texts.run(texts.corpus({**SECTION, "tgt": "fr"}), tmp_path / "out", mirror=mirror)
-    (mirror / "de-en" / "train-00001-of-00003.parquet").write_bytes(b"PAR1 damaged")
-    with pytest.raises(DataError, match="some/texts cannot be used"):
-        texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
-    (mirror / "de-en" / "train-00001-of-00003.parquet").unlink()
-    with pytest.raises(MissingError, match="only 2 of the 3 files of train"):
-        texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
+# Commands in one process, which imports the client of the hub once. Prints their exit codes.
+IN_TURN = """
+import json, sys
+from nmt_cli import __main__
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["nmt", *words]
+    print(__main__._exit_code(__main__._command))
+"""
 
 
-def hub_prepare(hub: hub_server.Hub, tmp_path: Path, *words: object, **env: str) -> "subprocess.CompletedProcess[str]":
-    hub.requests.clear()
-    done = texts.nmt(
-        "prepare", *words, "--out", tmp_path / "out", "--workers", 1, "--set", "corpus.tokenizer.vocabulary_size=1000",
-        "--overwrite", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"), HF_HUB_DISABLE_XET="1", **env,
-    )  # fmt: skip
+def hub_prepare(hub: hub_server.Hub, tmp_path: Path, *commands: str, **env: str) -> tuple[list[str], str]:
+    """Prepare one corpus after the other; return the exit codes and what was said."""
+    more = "--workers 1 --overwrite --set corpus.tokenizer.vocabulary_size=1000 --out"
+    words = [["prepare", *f"{command} {more}".split(), str(tmp_path / "out")] for command in commands]
+    env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", **env}
+    done = texts.python("-c", IN_TURN, json.dumps(words), **env)
     assert "Traceback" not in done.stderr
-    return done
+    return done.stdout.split(), done.stderr
 
 
 def test_wmt14_from_the_hub_at_its_pinned_commit_and_again_offline(corpora: Path, tmp_path: Path) -> None:
-    served = data_set(tmp_path / "hub")
+    served, known = data_set(tmp_path / "hub"), "wmt14-en-de --set corpus.rows=13071"
     for file in (corpora / "wmt14-mini" / "de-en").iterdir():
         (served / "de-en" / file.name).unlink(missing_ok=True)
         (served / "de-en" / file.name).symlink_to(file)
-    rows = ["--set", "corpus.rows=13071"]
     with hub_server.serving("wmt/wmt14", served, sources.WMT14_REVISION) as hub:
         hub.cut = hub.busy = 1
-        done = hub_prepare(hub, tmp_path, "wmt14-en-de", *rows)
-        assert (done.returncode, hub.cut, hub.busy) == (0, 0, 0), done.stderr
-        assert hub.url not in done.stderr  # its client tells nobody what it tries again
+        codes, said = hub_prepare(hub, tmp_path, known)
+        assert (codes, hub.cut, hub.busy) == (["0"], 0, 0), said
+        assert hub.url not in said  # its client tells nobody what it tries again
         assert sum(r.startswith("GET") and r.endswith(".parquet") for r in hub.requests) == 6  # two of them in vain
         assert not any("/main/" in request for request in hub.requests)
     first = store.open_corpus(tmp_path / "out", content=True)
     assert (len(first.lines("dev")[0]), len(first.lines("test")[0])) == (3000, 3003)
     assert 12_000 < len(first.src) < 13_071
     assert sources.WMT14_REVISION in first.manifest["origin"]
-    done = hub_prepare(hub, tmp_path, "wmt14-en-de", *rows, HF_HUB_OFFLINE="1")  # nobody listens any more
-    assert done.returncode == 0, done.stderr
+    other = "hub:some/texts --src en --tgt de"  # nobody listens any more
+    codes, said = hub_prepare(hub, tmp_path, "wmt14-en-de", known, other, HF_HUB_OFFLINE="1")
+    assert codes == ["65", "0", "69"], said
     assert store.open_corpus(tmp_path / "out").identity == first.identity
-    done = hub_prepare(hub, tmp_path, "wmt14-en-de", HF_HUB_OFFLINE="1")
-    assert done.returncode == 65
-    assert "13,071 pairs, 4,508,785 are expected" in done.stderr
-    done = hub_prepare(hub, tmp_path, "hub:some/texts", "--src", "en", "--tgt", "de", HF_HUB_OFFLINE="1")
-    assert (done.returncode, done.stderr.strip().count("\n")) == (69, 0), done.stderr
-    assert "and pass --mirror DIR" in done.stderr
+    assert "13,071 pairs, 4,508,785 are expected" in said
+    assert re.fullmatch("nmt prepare: error: .* and pass --mirror DIR", said.strip().split("\n")[-1])
 
 
 def test_a_data_set_of_columns_streamed_to_its_limit(tmp_path: Path) -> None:
-    words = ["--config", "de-en", "--src", "en", "--tgt", "de"]
+    words = "--src en --tgt de --config"
     with hub_server.serving("some/texts", data_set(tmp_path / "hub", shards=4, columns=True)) as hub:
-        done = hub_prepare(hub, tmp_path, "hub:some/texts", *words, "--limit", 300)
-        assert done.returncode == 0, done.stderr
-        assert not any("train-00003" in request for request in hub.requests if request.startswith("GET"))
-        corpus = store.open_corpus(tmp_path / "out")
-        assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (300, 100, 100)
-        assert hub_server.COMMIT in corpus.manifest["origin"]
-        assert not list((tmp_path / "home").rglob("*.arrow"))
-        done = hub_prepare(hub, tmp_path, f"hub:some/texts@{hub_server.COMMIT}", *words, "--dry-run")
-        assert "unknown" in done.stderr
-        assert not hub.requests
-        for name, config, message in (
-            ("hub:some/texts@0000000", "de-en", "Revision"),
-            ("hub:some/others", "de-en", "doesn't exist"),
-            ("hub:some/texts", "fr-en", "Available: ['de-en']"),
-        ):
-            done = hub_prepare(hub, tmp_path, name, "--config", config, *words[2:])
-            assert (done.returncode, message in done.stderr) == (65, True), done.stderr
+        wrong = (f"some/texts@0000000 {words} de-en", f"some/others {words} de-en", f"some/texts {words} fr-en")
+        names = [f"some/texts {words} de-en --limit 300", *wrong]
+        codes, said = hub_prepare(hub, tmp_path, *(f"hub:{name}" for name in names))
+    assert codes == ["0", "65", "65", "65"], said
+    assert all(message in said for message in ("Revision", "doesn't exist", "Available: ['de-en']")), said
+    assert not any("train-00003" in request for request in hub.requests if request.startswith("GET"))
+    corpus = store.open_corpus(tmp_path / "out")
+    assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (300, 100, 100)
+    assert hub_server.COMMIT in corpus.manifest["origin"]
+    assert not list((tmp_path / "home").rglob("*.arrow"))

@@ -5,14 +5,13 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nmt_cli.errors import DataError, MissingError
 
 CHUNK, MAX_LINE_BYTES = 4000, 1 << 20
-_OTHER_FORMATS = (".tsv", ".jsonl", ".parquet", ".mrg")
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC |= {b"PAR1": "parquet", b"\xff\xfe": "UTF-16 or UTF-32", b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32"}
 
@@ -55,7 +54,7 @@ def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
     """Yield every line without its line feed; None for one over the limit, which is never held in memory."""
     if not path.is_file():
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
-    if path.name.removesuffix(".gz").endswith(_OTHER_FORMATS):
+    if path.name.removesuffix(".gz").endswith((".tsv", ".jsonl", ".parquet", ".mrg")):
         raise DataError(f"{path}: convert it to plain text or .gz, one file a side (trees need corpus.format=trees)")
     try:
         with _HashedFile(path) as raw:
@@ -78,11 +77,11 @@ def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield the pairs of two parallel files, some thousands at a time; then store the SHA-256 of both in `hashes`."""
     sides = _lines(Path(src), hashes), _lines(Path(tgt), hashes)
-    while True:
+    for before in count(0, CHUNK):
         chunk = Chunk(list(islice(sides[0], CHUNK)), list(islice(sides[1], CHUNK)), repetition)
         if len(chunk.src) != len(chunk.tgt):
-            counts = [sum(1 for _ in _lines(Path(name), hashes)) for name in (src, tgt)]
-            lines = f"{src} has {counts[0]:,} lines, {tgt} has {counts[1]:,}"
+            totals = [before + len(read) + sum(1 for _ in rest) for read, rest in zip(chunk[:2], sides, strict=True)]
+            lines = f"{src} has {totals[0]:,} lines, {tgt} has {totals[1]:,}"
             raise DataError(f"{lines}: they are not parallel. Compare them at their origin")
         if not chunk.src:
             return

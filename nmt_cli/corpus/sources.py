@@ -52,9 +52,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Text:
-    """The text of a corpus, to be read once."""
-
+class Text:  # of a corpus, to be read once
     origin: str
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # those on this machine that hold it
@@ -85,9 +83,7 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         for side, files in (("src", src), ("tgt", tgt)):  # a language code ends the name: news.de.gz, news.zh-CN
             code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", re.sub(r"(\.gz|\.txt)+$", "", files[0]))
             base[side] = code[1] if code else side
-    plain: dict[str, Any] = {"corpus": {**base, **values}}
-    for override in overrides:
-        plain = recipe.merge(plain, recipe.override(override))
+    plain = functools.reduce(recipe.merge, map(recipe.override, overrides), {"corpus": {**base, **values}})
     return recipe.from_plain(plain, "the options").corpus
 
 
@@ -138,10 +134,8 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         fetch(file, mirror)
     rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
     for split, names in pairs.items():
-        chunks = chain.from_iterable(
-            [read_pairs(*sides, names[:i].count(sides), text.hashes) for i, sides in enumerate(names)]
-        )
-        text.splits[split] = Split(", ".join(chain(*names)), chunks, rows.get(split))
+        parts = [read_pairs(*sides, names[:i].count(sides), text.hashes) for i, sides in enumerate(names)]
+        text.splits[split] = Split(", ".join(chain(*names)), chain(*parts), rows.get(split))
     return text
 
 

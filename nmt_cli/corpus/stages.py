@@ -89,8 +89,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             waiting.append(self.submit(function, job))
             if len(waiting) > 2 * self.workers:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from (future.result() for future in waiting)
 
 
 def clean(
@@ -136,8 +135,7 @@ def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
     share = SAMPLE_PAIRS / max(1, int((~repeated).sum()))
     for src, tgt, repeats in _chunks(directory, repeated):
         for i in np.flatnonzero((rng.random(len(repeats)) < share) & ~repeats):
-            yield src[i]
-            yield tgt[i]
+            yield from (src[i], tgt[i])
 
 
 def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus, collect: Callable[..., Any] = iter) -> bytes:

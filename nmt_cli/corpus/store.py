@@ -45,8 +45,7 @@ class Side:
         """Return the ids of `sentences` end to end, and their lengths."""
         starts = self.offsets[sentences]
         lengths = self.offsets[sentences + 1] - starts
-        ends = np.cumsum(lengths)
-        positions = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+        positions = np.arange(lengths.sum()) + np.repeat(starts + lengths - np.cumsum(lengths), lengths)
         return self.ids[positions].astype(np.int64), lengths
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from nmt_cli.corpus.readers import Chunk
 
-FILE = Path(__file__).with_name("toy.tsv.xz")
 SIZES = {"train": 20_000, "dev": 500, "test": 500}  # in the order of the file
 
 
 def read_splits() -> dict[str, Chunk]:
     """Return the English and the German lines of every split; no sentence occurs twice on either side."""
-    pairs = iter(lzma.decompress(FILE.read_bytes()).split(b"\n"))
+    pairs = iter(lzma.decompress(Path(__file__).with_name("toy.tsv.xz").read_bytes()).split(b"\n"))
     splits: dict[str, Chunk] = {}
     for split, size in SIZES.items():
         lines = [next(pairs).split(b"\t") for _ in range(size)]
