@@ -227,7 +227,7 @@ def test_the_gradient_is_that_of_the_sentences_one_by_one(lab: Lab) -> None:
     run = Run(settings, corpus, one_of(1, 0), Path(), 0)
     model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(0))
     for i in sentences:
-        batch = run.plan.batch(np.array([i]))
+        batch = run.plan.batch(np.array([i]), 0)
         loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
         (loss / run.plan.tokens(sentences)[1]).backward()
     one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
