@@ -245,7 +245,7 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(
 ) -> None:
     settings, corpus = lab.recipe("training.memory_tokens=200"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward
-    monkeypatch.setattr(LossModel, "forward", lambda self, b, masks: seen.append(b) or forward(self, b, masks))
+    monkeypatch.setattr(LossModel, "forward", lambda self, b: seen.append(b) or forward(self, b))
     run = Run(settings, corpus, one_of(1, 0), tmp_path, 0)
     torch.manual_seed(settings.training.seed)
     untouched = Transformer(settings.model, run.transformer.vocabulary_size).state_dict()
