@@ -87,9 +87,7 @@ class Training(Section):  # how the model is trained (section 5)
     steps: int = Field(100_000, ge=1, description="steps of the optimiser in all")
     max_hours: float | None = Field(None, ge=0, description="stop after this many hours of training")
     tokens_per_step: int = Field(25_000, ge=1, description="source tokens and target tokens, of each, on average")
-    micro_batches: int = Field(
-        8, ge=1, le=4096, description="parts of a step; as many as processes where there are more"
-    )
+    micro_batches: int = Field(8, ge=1, le=4096, description="parts of a step; with more processes, as many as those")
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up")
     rate_factor: float = Field(1.0, ge=0, description="factor on the paper's learning rate")
     cooldown_steps: int = Field(0, ge=0, description="last steps, in which the rate falls to zero (not in the paper)")
