@@ -242,7 +242,7 @@ def test_the_gradient_is_that_of_the_sentences_one_by_one(lab: Lab) -> None:
     run = Run(settings, corpus, one_of(1, 0), Path(), 0)
     model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(0))
     for i in sentences:
-        batch = run.plan.batch(np.array([i]))
+        batch = run.plan.batch(np.array([i]), 0)
         loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.2)
         (loss / run.plan.tokens(sentences)[1]).backward()
     one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -258,7 +258,7 @@ def test_a_process_without_a_micro_batch_takes_part_and_adds_nothing(lab: Lab) -
 def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab, tmp_path: Path) -> None:
     settings, corpus = lab.recipe("training.memory_tokens=200", "training.seed=5"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward
-    lab.patch.setattr(LossModel, "forward", lambda self, b, masks: seen.append(b) or forward(self, b, masks))
+    lab.patch.setattr(LossModel, "forward", lambda self, b: seen.append(b) or forward(self, b))
     torch.rand(3)  # initial weights depend on the recipe's seed alone
     run = Run(settings, corpus, one_of(1, 0), tmp_path, 0)
     torch.manual_seed(5)
@@ -276,7 +276,7 @@ def test_each_step_and_seed_has_its_own_dropout(lab: Lab) -> None:
     for seed, index in ((1, 0), (1, 0), (1, 1), (1, 15), (2, 0)):
         run = Run(lab.recipe("training.memory_tokens=999"), open_corpus(lab.corpus), one_of(1, 0), Path(), 0)
         micro_batches = run.plan.micro_batches_of(0)
-        run.settings.training.seed = seed
+        run.plan.seed = seed
         run.plan.micro_batches_of = lambda _, same=micro_batches: same
         nlls.append(run.take_step(index + 1, run.step_batch(index))[0])
     assert nlls[0] == nlls[1]

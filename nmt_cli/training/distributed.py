@@ -54,10 +54,6 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
         value = os.environ.get(f"ACCELERATE_{name}", nothing).lower()
         if value != nothing and (value != "bf16" or settings.training.precision == "fp32"):
             warn(f"{name.lower()} {value} of the accelerate configuration is not followed: {advice}")
-    processes, parts = accelerator.num_processes, settings.training.micro_batches
-    if processes > parts:
-        accelerator.wait_for_everyone()  # else the others may lose the first to leave before they get here
-        raise UsageError(f"{processes} processes cannot share {parts} micro-batches. Raise training.micro_batches")
     return accelerator
 
 
