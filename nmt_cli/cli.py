@@ -64,9 +64,7 @@ Precision = Literal["auto", "fp32", "bf16", "int8"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
-METRICS = (
-    "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first gates. Default: by language"
-)
+METRICS = "bleu, chrf, ter, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates. Default: by language"
 CORPORA = (
     "toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de, wmt14-en-fr or a reverse direction; hub:OWNER/NAME; or a "
     "recipe file. Default: toy-en-de, or your own text with --src and --tgt"

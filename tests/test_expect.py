@@ -1,6 +1,7 @@
 """What a recipe expects is compared with what comes: early, once, and only where something is known."""
 
 import math
+import re
 
 import pytest
 from conftest import Lab
@@ -33,22 +34,14 @@ def test_a_run_is_compared_with_its_curve(
     assert off_the_curve(expect, step, {"dev_perplexity": perplexity, "dev_bleu": bleu}) == verdict
 
 
-def warnings_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().err.split("\n") if line.startswith("nmt: warning:")]
-
-
-def test_training_says_once_that_it_is_off(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = ["training.validate_every=10", "expect.dev_steps=[5]", "expect.dev_perplexity=[2]"]
-    assert lab.train(*changes, "expect.pairs=[501,900]") == 0
-    pairs, curve = warnings_of(capsys)
-    assert "501 to 900 training pairs" in pairs
-    assert "has 500" in pairs
-    assert "step 10 is off the curve" in curve
-    assert "expected 2.00 at step 5" in curve
-    assert f"nmt doctor {lab.run}" in curve
-
-
-def test_training_as_expected_warns_of_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = ["expect.dev_steps=[15]", "expect.dev_perplexity=[400]", "expect.dev_bleu=[0]", "expect.pairs=[500,500]"]
-    assert lab.train(*changes) == 0
-    assert warnings_of(capsys) == []
+@pytest.mark.parametrize("off", [True, False])
+def test_training_says_once_that_it_is_off(lab: Lab, capsys: pytest.CaptureFixture[str], off: bool) -> None:
+    changes = ["training.steps=20", "training.validate_every=10", "expect.dev_steps=[5]", "expect.dev_bleu=[0]"]
+    figures = ["pairs=[501,900]", "dev_perplexity=[2]"] if off else ["pairs=[500,500]", "dev_perplexity=[400]"]
+    assert lab.train(*changes, *(f"expect.{figure}" for figure in figures)) == 0
+    warnings = [line for line in capsys.readouterr().err.split("\n") if line.startswith("nmt: warning:")]
+    assert len(warnings) == (2 if off else 0)
+    if off:
+        assert re.search("has 500.*501 to 900 training pairs|501 to 900 training pairs.*has 500", warnings[0])
+        assert re.search("step 10 is off the curve.*expected 2.00 at step 5", warnings[1])
+        assert f"nmt doctor {lab.run}" in warnings[1]
