@@ -38,7 +38,6 @@ def nmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def complaint(result: tuple[int, str, str], code: int) -> str:
-    """Return the one line of complaint, after checking that there is nothing else."""
     assert result[:2] == (code, ""), result
     (line,) = [line for line in result[2].split("\n") if "error:" in line]
     return line
@@ -89,7 +88,6 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("prepare toy-en-de --out a.en/corpus", 73, "cannot create"),
         ("prepare toy-en-de --set corpus.limt=5", 2, "nmt prepare: error: the options: unknown key 'corpus.limt'"),
         ("average-checkpoints runs/base", 66, "no run in runs/base"),
-        ("score a.en --reference a.de", 65, "3"),
     ],
 )
 def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, code: int, message: str) -> None:

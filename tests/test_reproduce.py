@@ -22,8 +22,6 @@ Captured = pytest.CaptureFixture[str]
 
 
 class Place(NamedTuple):
-    """Where a recipe is played."""
-
     data: Path
     run: Path
 
