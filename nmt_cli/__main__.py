@@ -5,17 +5,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from nmt_cli.errors import BROKEN_PIPE, INTERRUPTED, TERMINATED, NmtError, from_os_error, printable
-
-
-class _Terminated(BaseException):
-    """SIGTERM, raised so that temporary files are removed on the way out."""
-
-
-def _terminate(_number: int, _frame: Any) -> None:
-    raise _Terminated
 
 
 def _command() -> int:
@@ -31,8 +22,8 @@ def _exit_code(work: Callable[[], int | None]) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except _Terminated:
-        return TERMINATED
+    except SystemExit as stop:
+        return int(stop.code or 0)
     except (NmtError, OSError) as error:
         if os.environ.get("NMT_DEBUG"):
             traceback.print_exc()
@@ -45,8 +36,7 @@ def _exit_code(work: Callable[[], int | None]) -> int:
 
 def main() -> None:
     """Run `nmt` and exit with its code."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # temporary files are removed on the way out
     code = _exit_code(_command)
     if sys.stdout is not None:
         code = _exit_code(sys.stdout.flush) or code  # while a failure can still be reported

@@ -1,7 +1,4 @@
-"""Directories that describe themselves: staged, fsynced, hashed, committed by one rename, verified on load.
-
-Wherever the program stops, a reader finds either the old artefact or the new one, never a mixture.
-"""
+"""Directories that describe themselves and are whole wherever the program stops: staged, hashed, renamed, verified."""
 
 import contextlib
 import errno
@@ -198,6 +195,5 @@ def locked(directory: Path, what: str) -> Iterator[None]:
             file.seek(0)
             raise BusyError(f"{what} {directory} is in use by {file.read()}. Wait or choose another place") from None
         file.truncate(0)
-        file.write(f"host {HOST}, process {os.getpid()}, since {time.strftime('%F %T')}")
-        file.flush()
+        print(f"host {HOST}, process {os.getpid()}, since {time.strftime('%F %T')}", end="", file=file, flush=True)
         yield

@@ -33,9 +33,11 @@ def run() -> int:
         raise UsageError(f"{message}. See: {' '.join(['nmt', *sys.argv[1:2]])} --help") from None
 
 
-def _option(text: str, *names: str, default: str | None = None, panel: str | None = None, **other: Any) -> Any:
+def _option(
+    text: str, *names: str, default: Any = True, panel: Any = None, kind: Any = None, min: Any = None, max: Any = None
+) -> Any:
     """Declare an option; `default` is what its help shows where the default is chosen later."""
-    return typer.Option(*names, help=text, show_default=default or True, rich_help_panel=panel, **other)
+    return typer.Option(*names, help=text, show_default=default, rich_help_panel=panel, metavar=kind, min=min, max=max)
 
 
 def _build(kind: Any, parameters: dict[str, Any], *others: str) -> Any:
@@ -44,7 +46,7 @@ def _build(kind: Any, parameters: dict[str, Any], *others: str) -> Any:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
 
-_file, _directory, _number = (partial(_option, metavar=kind) for kind in ("FILE", "DIR", "N"))
+_file, _directory, _number = (partial(_option, kind=kind) for kind in ("FILE", "DIR", "N"))
 _search = partial(_number, panel="Search", default="the recipe's")
 _sampling = partial(_number, panel="Sampling")
 _output, _references, _gate = (partial(_option, panel=panel) for panel in ("Output", "References", "Gate"))
@@ -52,7 +54,7 @@ _model = partial(_directory, default="$NMT_MODEL, else the newest under runs/")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file, such as recipes/toy.yaml")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run, such as runs/base")]
-Set = Annotated[list[str] | None, _option("Change a setting: training.steps=200", "--set", metavar="KEY=VALUE")]
+Set = Annotated[list[str] | None, _option("Change a setting: training.steps=200", "--set", kind="KEY=VALUE")]
 Data = Annotated[Path | None, _directory("The prepared corpus", default="data/CORPUS")]
 RunDirectory = Annotated[Path | None, _directory("The run", "--run-dir", "--run", default="runs/RECIPE")]
 Mirror = Annotated[Path | None, _directory("Take a named corpus' files from here instead of the network")]
@@ -60,13 +62,10 @@ Workers = Annotated[int | None, _number("Processes", default="one per core", min
 Quantization = Literal["float32", "bfloat16", "int8"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
-Quiet = Annotated[bool, _option("No progress and no log lines", "--quiet", "-q", callback=console.set_quiet)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
 ONEDNN_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16"  # with 1,024, its default, training takes twice the memory
-METRICS = (
-    "bleu, chrf, ter, paper-bleu, paper-bleu-quotes or brackets; repeatable, the first one gates. Default: bleu, chrf, "
-    "paper-bleu for German and French, paper-bleu-quotes for German"
-)
+METRICS = "bleu, chrf, ter, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates. Default: by language"
 CORPORA = (
     "toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de, wmt14-en-fr or a reverse direction; hub:OWNER/NAME; or a "
     "recipe file. Default: toy-en-de, or your own text with --src and --tgt"
@@ -89,7 +88,7 @@ def prepare(
     dev_tgt: Annotated[str | None, _file("Development text, target side", "--valid-tgt")] = None,
     test_src: Annotated[str | None, _file("Test text, source side")] = None,
     test_tgt: Annotated[str | None, _file("Test text, target side")] = None,
-    config: Annotated[str | None, _option("Configuration of a hub data set, such as de-en", metavar="NAME")] = None,
+    config: Annotated[str | None, _option("Configuration of a hub data set, such as de-en", kind="NAME")] = None,
     tokenizer: Annotated[Path | None, _file("Reuse this SentencePiece model")] = None,
     limit: Annotated[int | None, _number("Take the first N training pairs only", min=1)] = None,
     out: Annotated[Path | None, _directory("Where to write", default="data/CORPUS")] = None,
@@ -118,7 +117,7 @@ def train(
     set_: Set = None,
     data: Data = None,
     run: RunDirectory = None,
-    tracker: Annotated[str | None, _option("Also log to tensorboard, wandb, … by Accelerate", metavar="NAME")] = None,
+    tracker: Annotated[str | None, _option("Also log to tensorboard, wandb, … by Accelerate", kind="NAME")] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> int:
@@ -168,16 +167,16 @@ def translate(
     beam: Annotated[int | None, _search("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, _search("Length penalty", min=0)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
-    split: Annotated[Literal["auto", "off"], _search("Cutting long lines at sentence ends", metavar=None)] = "auto",
+    split: Annotated[Literal["auto", "off"], _search("Cutting long lines at sentence ends", kind=None)] = "auto",
     prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
     score_pairs: Annotated[Path | None, _file("Score these given translations instead", panel="Search")] = None,
-    sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", metavar=None)] = False,
+    sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", kind=None)] = False,
     temperature: Annotated[float | None, _sampling("Below 1: fewer surprises", default="1", min=0.01)] = None,
     top_k: Annotated[int | None, _sampling("Only the N likeliest subwords", min=0)] = None,
     top_p: Annotated[float | None, _sampling("Only this much probability", min=0, max=1)] = None,
     seed: Annotated[int | None, _sampling("Of the draws", default="1", min=0, max=2**64 - 1)] = None,
     format: Annotated[Literal["text", "jsonl"], _output("jsonl: with scores, subwords and n-best")] = "text",
-    n_best: Annotated[int, _output("Hypotheses printed per line", metavar="N", min=1)] = 1,
+    n_best: Annotated[int, _output("Hypotheses printed per line", kind="N", min=1)] = 1,
     alignments: Annotated[bool, _output("Add word alignments", "--alignments")] = False,
 ) -> int:
     """Translate lines of text.
@@ -185,15 +184,14 @@ def translate(
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
     options = {**locals(), "input": input or file, "split": None if split == "auto" else False}
-    names = ("temperature", "top_k", "top_p", "seed")
-    draws = {name: value for name in names if (value := options.pop(name)) is not None}
-    if draws and not sample:
-        raise UsageError(f"--{next(iter(draws)).replace('_', '-')} requires --sample")
+    draws = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
+    if not sample and (typed := [name for name, value in draws.items() if value is not None]):
+        raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.candidates import Sampling
 
     search = {name: options.pop(name) for name in ("beam", "alpha", "extra_length", "split", "n_best")}
-    options["search"] = {**search, "sampling": Sampling(**draws) if sample else None}
+    options["search"] = {**search, "sampling": _build(Sampling, draws) if sample else None}
     return command.translate(_build(command.TranslateOptions, options, "file", "sample", "quiet"))
 
 
@@ -233,21 +231,21 @@ def reproduce(
 def score(
     hypothesis: Annotated[Path | None, typer.Argument(help="Hypotheses, one a line; - for stdin")] = None,
     model: Annotated[Path | None, _directory("Translate the sources with this model first")] = None,
-    metrics: Annotated[list[str] | None, _option(METRICS, "--metric", metavar="NAME")] = None,
+    metrics: Annotated[list[str] | None, _option(METRICS, "--metric", kind="NAME")] = None,
     tokenize: Annotated[Literal["13a", "intl", "char", "zh", "none"], _option("sacreBLEU's tokeniser")] = "13a",
     lowercase: Annotated[bool, _option("Ignore case", "--lowercase")] = False,
-    language: Annotated[str | None, _option("Of the hypotheses, for paper-bleu", metavar="CODE")] = None,
+    language: Annotated[str | None, _option("Of the hypotheses, for paper-bleu", kind="CODE")] = None,
     details: Annotated[bool, _option("Length buckets, best and worst segments", "--details")] = False,
     segments: Annotated[Path | None, _file("Write every segment's scores as JSON lines")] = None,
     format: Annotated[Literal["text", "json", "markdown"], _option("Of the report")] = "text",
-    references: Annotated[list[Path] | None, _references("Repeatable", "--reference", "-r", metavar="FILE")] = None,
-    source: Annotated[Path | None, _references("Sources, to count copies and show them", metavar="FILE")] = None,
+    references: Annotated[list[Path] | None, _references("Repeatable", "--reference", "-r", kind="FILE")] = None,
+    source: Annotated[Path | None, _references("Sources, to count copies and show them", kind="FILE")] = None,
     test_set: Annotated[str | None, _references("Of sacreBLEU, such as wmt14/full", "--test-set", "-t")] = None,
     language_pair: Annotated[str | None, _references("Its direction: en-de", "--language-pair", "-l")] = None,
-    corpus: Annotated[Path | None, _references("Take them from a prepared corpus", metavar="DIR")] = None,
+    corpus: Annotated[Path | None, _references("Take them from a prepared corpus", kind="DIR")] = None,
     split: Annotated[Literal["dev", "test"], _references("Which part of --corpus")] = "test",
-    baseline: Annotated[Path | None, _gate("Other hypotheses, for significance", metavar="FILE")] = None,
-    fail_under: Annotated[float | None, _gate("Exit with 1 if the first metric is below N", metavar="N")] = None,
+    baseline: Annotated[Path | None, _gate("Other hypotheses, for significance", kind="FILE")] = None,
+    fail_under: Annotated[float | None, _gate("Exit with 1 if the first metric is below N", kind="N")] = None,
     fail_if_worse: Annotated[bool, _gate("Exit with 1 if worse than --baseline, p < 0.05", "--fail-if-worse")] = False,
 ) -> int:
     """Score translations; gate a CI job."""
@@ -265,7 +263,7 @@ def score(
 @app.command()
 def report(
     run: RunArgument,
-    compare: Annotated[list[Path] | None, _option("Lay this run beside it (repeatable)", metavar="RUN")] = None,
+    compare: Annotated[list[Path] | None, _option("Lay this run beside it (repeatable)", kind="RUN")] = None,
     out: Annotated[Path | None, _file("The page", default="RUN/report.html")] = None,
     data: Data = None,
 ) -> None:
@@ -297,7 +295,7 @@ def doctor(
 def attend(
     text: Annotated[list[str], typer.Argument(help="One or more source sentences")],
     model: Annotated[Path | None, _model("The model")] = None,
-    translation: Annotated[str | None, _option("Shown instead of the model's own", metavar="TEXT")] = None,
+    translation: Annotated[str | None, _option("Shown instead of the model's own", kind="TEXT")] = None,
     output: Annotated[Path, _file("The page", "--output", "-o")] = Path("attention.html"),
     role: Annotated[Literal["encoder", "decoder", "cross"], _option("Shown first, and in the terminal")] = "encoder",
     layer: Annotated[int | None, _number("Layer shown first", default="the last", min=1)] = None,
@@ -339,8 +337,6 @@ def import_(
 
 def _as_text(corpus: Any, data: Path) -> Any:
     """Return the corpus section; that of trees as one of plain text files beside `data`."""
-    if corpus.format == "trees":
-        from nmt_cli.parsing.trees import linearise
+    from nmt_cli.parsing.trees import linearise
 
-        return linearise(corpus, Path(f"{data}-text"))
-    return corpus
+    return linearise(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus

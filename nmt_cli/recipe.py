@@ -280,9 +280,7 @@ def load_stored(path: Path) -> Recipe:
         if any(name.startswith("model.") for name in unknown):
             raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
     except UsageError as error:
-        raise DataError(
-            f"{error}. A newer nmt than this one ({__version__}) wrote it: update; or it was edited"
-        ) from None
+        raise DataError(f"{error}. An nmt newer than {__version__} wrote it: update; or it was edited") from None
     if unknown:
         warn(f"{path}: settings unknown to nmt {__version__} are ignored: {', '.join(unknown)}")
     return recipe
@@ -295,9 +293,8 @@ def to_plain(section: Section) -> dict[str, Any]:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """Return `key: old -> new` for every setting that differs between two nested dicts."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = list(dict.fromkeys([*old, *new]))
-        return [line for key in keys for line in differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
-    return [] if old == new else [f"{path}: {old} -> {new}"]
+        return [line for key in {**old, **new} for line in differences(old.get(key), new.get(key), f"{path}.{key}")]
+    return [] if old == new else [f"{path.lstrip('.')}: {old} -> {new}"]
 
 
 def to_yaml(recipe: Recipe) -> bytes:

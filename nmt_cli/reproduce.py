@@ -104,8 +104,7 @@ def _bleu_rows(run: RunFiles, corpus: Corpus, hypotheses: dict[str, list[str]]) 
         bleu, signature = corpus_bleu(lines, references)
         rows.append([f"{split} BLEU (sacreBLEU)", f"{band[0]:g} to {band[1]:g}" if band else "", f"{bleu:.2f}"])
         if band and bleu < band[0]:
-            least = f"{band[0]:g}, the least expected"
-            warn(f"test BLEU {bleu:.2f} is less than {least}. nmt doctor {run.directory} says why")
+            warn(f"test BLEU {bleu:.2f} is below {band[0]:g}, the least expected. nmt doctor {run.directory} says why")
         if settings.tgt in LANGUAGES and not generated:
             for quotes in ("kept", "in ASCII"):  # in ASCII as in the reference the paper was scored with
                 score = paper_bleu(lines, references, language=settings.tgt, fold_quotes=quotes != "kept").score

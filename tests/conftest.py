@@ -37,15 +37,6 @@ decoding: {{beam: 1}}
 """
 
 
-def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Return different numbers of two to eight digits, spelt digit by digit in English and German."""
-    draw, pairs = random.Random(seed), {}
-    while len(pairs) < count:
-        digits = [draw.randrange(10) for _ in range(draw.randint(2, 8))]
-        pairs[" ".join(ENGLISH[d] for d in digits)] = " ".join(GERMAN[d] for d in digits)
-    return list(pairs.items())
-
-
 @pytest.fixture(scope="session")
 def corpora() -> Path:
     """The directory of real corpora that NMT_CORPORA names; tests that need it skip without it."""
@@ -56,12 +47,14 @@ def corpora() -> Path:
 
 @pytest.fixture(scope="session")
 def numbers_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with train, dev and test text of spelt-out numbers, English and German."""
-    directory = tmp_path_factory.mktemp("text")
-    pairs = number_pairs(540, 7)
-    for split, part in (("train", pairs[:500]), ("dev", pairs[500:520]), ("test", pairs[520:])):
-        for language, side in (("en", 0), ("de", 1)):
-            (directory / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in part))
+    """A directory with train, dev and test text: different numbers, spelt digit by digit in English and German."""
+    directory, draw, pairs = tmp_path_factory.mktemp("text"), random.Random(7), {}
+    while len(pairs) < 540:
+        digits = [draw.randrange(10) for _ in range(draw.randint(2, 8))]
+        pairs[" ".join(ENGLISH[d] for d in digits)] = " ".join(GERMAN[d] for d in digits)
+    for language, lines in (("en", [*pairs]), ("de", [*pairs.values()])):
+        for split, part in (("train", lines[:500]), ("dev", lines[500:520]), ("test", lines[520:])):
+            (directory / f"{split}.{language}").write_text("".join(f"{line}\n" for line in part))
     return directory
 
 
@@ -129,10 +122,7 @@ class Lab:
         return all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
 
     def jobs(self, *specs: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
-        """Train in processes of their own, one job after the other; tests/faults/job.py says what a spec may hold.
-
-        "name" is the run's, "set" are changes of the recipe.
-        """
+        """Train in processes of their own, one after the other; a spec: "name", "set", and what faults/job.py says."""
         for spec in specs:
             where = ["--data", str(self.corpus), "--run", str(self.run.with_name(spec.get("name", "run")))]
             sets = [word for change in spec.get("set", ()) for word in ("--set", change)]

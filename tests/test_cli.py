@@ -2,10 +2,10 @@
 
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,25 +38,21 @@ def nmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def complaint(result: tuple[int, str, str], code: int) -> str:
-    """Return the one line of complaint, after checking that there is nothing else."""
     assert result[:2] == (code, ""), result
     (line,) = [line for line in result[2].split("\n") if "error:" in line]
     return line
 
 
-def test_help_names_every_command(nmt: Nmt) -> None:
+def test_help_names_every_command_and_each_has_its_own(nmt: Nmt) -> None:
     code, listed, _ = nmt("--help")
     assert code == 0
-    assert all(re.search(rf" {command}  +\w", listed) for command in COMMANDS)
     assert "..." not in listed.split("Commands")[1]  # no command's first sentence is cut
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(nmt: Nmt, command: str) -> None:
-    code, text, err = nmt(command, "--help")
-    assert (code, err) == (0, "")
-    assert f"Usage: nmt {command}" in text
-    assert max(map(len, text.split("\n"))) <= 100
+    for command in COMMANDS:
+        assert re.search(rf" {command}  +\w", listed)
+        code, text, err = nmt(command, "--help")
+        assert (code, err) == (0, "")
+        assert f"Usage: nmt {command}" in text
+        assert max(map(len, text.split("\n"))) <= 100
 
 
 def test_quiet_is_quiet(nmt: Nmt) -> None:
@@ -79,7 +75,6 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
     [
         ("translate", 66, "nmt reproduce recipes/toy.yaml"),
         ("translate --top-k 5", 2, "nmt translate: error: --top-k requires --sample"),
-        ("translate --beam 0", 2, "'--beam'"),
         ("translate --precision fp8", 2, "'--precision': 'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8'. See: nmt"),
         ("translate --bean 3", 2, "No such option: --bean"),
         ("translte", 2, "No such command 'translte'"),
@@ -90,42 +85,19 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
         ("prepare --src a.en", 2, "--tgt"),
         ("prepare --src a.en --tgt a.de", 65, "2"),
-        ("prepare --src empty --tgt empty", 65, "empty"),
         ("prepare toy-en-de --out a.en/corpus", 73, "cannot create"),
-        ("prepare toy-en-de --out /proc/absent/corpus", 73, "cannot create"),
         ("prepare toy-en-de --set corpus.limt=5", 2, "nmt prepare: error: the options: unknown key 'corpus.limt'"),
         ("average-checkpoints runs/base", 66, "no run in runs/base"),
-        ("score a.en --reference a.de", 65, "3"),
     ],
 )
 def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, code: int, message: str) -> None:
     (tmp_path / "r.yaml").write_text("training: {warmup: 3}\nmodel: {num_layer: 2}\n")
     (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
-    (tmp_path / "empty").write_text("")
     assert message in complaint(nmt(*words.split()), code)
     assert not (tmp_path / "data" / "mine").exists()
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (KeyboardInterrupt(), errors.INTERRUPTED),
-        (__main__._Terminated(), errors.TERMINATED),
-        (errors.BusyError("busy"), 75),
-        (OSError(28, "No space left on device"), 74),
-    ],
-)
-def test_what_ends_a_command_becomes_its_exit_code(error: BaseException, code: int) -> None:
-    def work() -> None:
-        raise error
-
-    assert __main__._exit_code(work) == code
-
-
-def test_a_process_of_its_own_exits_with_the_code(tmp_path: Path) -> None:
-    root = Path(__file__).parent.parent
-    command = [sys.executable, "-m", "nmt_cli", "train", str(tmp_path / "none.yaml")]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 66
-    assert done.stderr.startswith("nmt train: error: no recipe")
+def test_what_ends_a_command_becomes_its_exit_code() -> None:
+    ends = {130: KeyboardInterrupt(), 143: SystemExit(143), 75: errors.BusyError("busy"), 74: OSError(28, "No space")}
+    assert [__main__._exit_code(Mock(side_effect=end)) for end in ends.values()] == [*ends]

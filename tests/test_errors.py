@@ -5,8 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nmt_cli import errors
 from nmt_cli.errors import NmtError, from_os_error, printable
@@ -36,9 +34,7 @@ def test_the_systems_errors_become_ours(code: int, numbers: list[int], tmp_path:
     path = tmp_path / "some" / "file"
     for number in numbers:
         error = from_os_error(OSError(number, os.strerror(number), str(path)))
-        assert error.exit_code == code
-        assert str(path) in str(error)
-        assert os.strerror(number) in str(error)
+        assert (error.exit_code, f"({path}): {os.strerror(number)}" in str(error)) == (code, True)
 
 
 def test_an_error_without_a_file_or_a_reason_is_still_a_sentence() -> None:
@@ -46,11 +42,8 @@ def test_an_error_without_a_file_or_a_reason_is_still_a_sentence() -> None:
     assert "None" not in str(from_os_error(OSError(errno.ENOSPC, "No space left on device")))
 
 
-@given(st.text() | st.sampled_from(["a\nb\x1b[31mc\u2028d", "Straße 東京", "x" * 400]))
-def test_printable_text_is_one_short_line_without_controls(text: str) -> None:
-    line = printable(text, 50)
-    assert len(line) <= 50
-    assert line.isprintable()
-    if text.isprintable() and len(text) <= 50:
-        assert line == text
-    assert printable("x" * 50, 50) == "x" * 50
+def test_printable_text_is_one_short_line_without_controls() -> None:
+    assert printable("a\nb\x1b[31mc\u2028d") == "a\\nb\\x1b[31mc\\u2028d"
+    for text in ("Straße 東京", "x" * 50):
+        assert printable(text, 50) == text
+    assert printable("x" * 51, 50) == "x" * 49 + "…"

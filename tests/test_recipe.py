@@ -1,18 +1,15 @@
 """Recipes are read strictly: by each setting's type, all errors at once, nothing that YAML invented."""
 
-import contextlib
 import typing
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, MissingError, UsageError
-from nmt_cli.recipe import Recipe, differences, from_plain, load, load_stored, to_plain, to_yaml
+from nmt_cli.recipe import Recipe, from_plain, load, load_stored, to_plain, to_yaml
 from nmt_cli.training import checkpoints
 
 Read = typing.Callable[..., Recipe]
@@ -22,14 +19,14 @@ Read = typing.Callable[..., Recipe]
 def read(tmp_path: Path) -> Read:
     """Read a recipe from text: read(text, "training.steps=5")."""
 
-    def read(text: str, *overrides: str) -> Recipe:
-        (tmp_path / "mine.yaml").write_text(text)
+    def read(text: str | bytes, *overrides: str) -> Recipe:
+        (tmp_path / "mine.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
         return load(tmp_path / "mine.yaml", overrides)
 
     return read
 
 
-def complaint(read: Read, text: str, *overrides: str) -> str:
+def complaint(read: Read, text: str | bytes, *overrides: str) -> str:
     with pytest.raises(UsageError) as caught:
         read(text, *overrides)
     assert "\n" not in str(caught.value)
@@ -63,11 +60,9 @@ def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
         *((f"training: {{tokens_per_step: {text}}}", 25_000) for text in ("25000", "25_000", "+25000")),
         # PyYAML makes False, True, a date, 15 and 45000 of some of these. Norwegian is "no".
         *((f"corpus: {{src: {text}}}", text) for text in ("no", "on", "123", "1e3", "2026-01-01", "0o17", "12:30:00")),
-        *((f"model: {{attention_bias: {text}}}", False) for text in ("no", "off", "False")),
-        *((f"model: {{attention_bias: {text}}}", True) for text in ("yes", "on", "true")),
+        *((f"model: {{attention_bias: {text}}}", text in ("yes", "true")) for text in ("no", "off", "yes", "true")),
         *((f"corpus: {{cleaning: {{max_ratio: {text}}}}}", None) for text in ("null", "~", "", "None")),
         ("expect: {pairs: [1, 2_0]}", [1, 20]),
-        ("expect: {bleu: [1, 2e1]}", [1.0, 20.0]),
         ("expect: {dev_steps: 300}", [300]),
         ("corpus: {train_src: , train_tgt: }", []),
     ],
@@ -86,16 +81,12 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
     ("text", "message"),
     [
         ("training: {steps: many}", "training.steps must be a valid integer, not 'many'"),
-        ("training: {steps: 1.5}", "training.steps must be a valid integer, not '1.5'"),
-        ("training: {steps: [1]}", "training.steps must be a valid integer, not \"['1']\""),
         ("training: {steps: 0}", "training.steps must be greater than or equal to 1, not '0'"),
         ("training: {rate_factor: nan}", "training.rate_factor must be a finite number, not 'nan'"),
         ("model: {dropout: 1}", "model.dropout must be less than or equal to 0.99, not '1'"),
-        ("model: {norm: rms}", "model.norm must be 'post' or 'pre', not 'rms'"),
         ("model: {attention_bias: maybe}", "model.attention_bias must be a valid boolean, not 'maybe'"),
         ("model: 5", "model must be a mapping of keys to values, not '5'"),
         ("training: {warmup: 10}", "unknown key 'training.warmup'; did you mean 'training.warmup_steps'?"),
-        ("modle: {}", "unknown key 'modle'; did you mean 'model'?"),
         ("max_ratio: 3", "unknown key 'max_ratio'; did you mean 'corpus.cleaning.max_ratio'?"),
         ("qqq: 1\nmodel: {norm: x}\ntraining: {steps: 0}", "model.norm must be 'post' or 'pre', not 'x'; training.st"),
         ("qqq: 1", "mine.yaml: unknown key 'qqq'; there are name, corpus, model,"),
@@ -105,53 +96,37 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("corpus: {name: mine, train_src: [a, b], train_tgt: [a]}", "as many files"),
         ("expect: {bleu: 30}", "two numbers"),
         ("expect: {pairs: [30, 20]}", "expect.pairs and expect.bleu must be two numbers"),
-        ("expect: {dev_steps: [600, 300]}", "dev_steps must rise"),
         ("expect: {dev_steps: [300, 300]}", "dev_steps must rise"),
         ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
         # YAML that is no recipe
-        (
-            "training:\n  steps: 5\ntraining:\n  seed: 6",
-            "not valid YAML: key 'training' occurs twice in \"<byte string>\", line 3",
-        ),
+        ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
         ("name: !!python/object/apply:os.system ['touch pwned']", "name must be a valid string, not \"['touch pwned"),
         ("name: &a [*a]", "not valid YAML: found unconstructable"),
         ("name: a\nmodel: {norm", "line 2"),
-        ("--- {}\n--- {}", "not valid YAML"),
         ("? [a, b]\n: c", "not valid YAML"),
+        (b"\x80\xff", "not valid YAML"),
+        ("name: \x01", "not valid YAML"),
         ("name: " + "[" * 5000, "not valid YAML"),
         ("just words", "must be a mapping"),
         ("# " + "x" * (1 << 20), "too large"),
     ],
 )
-def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str, message: str) -> None:
+def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str | bytes, message: str) -> None:
     assert message in complaint(read, text)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=8) | st.text("abné:-{}[]&*!|>'\"#%@`,?~ \n\t\x01\x85\u2028019.", max_size=40))
-def test_no_text_gives_anything_but_a_recipe_or_a_usage_error(
-    tmp_path_factory: pytest.TempPathFactory, text: str | bytes
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with contextlib.suppress(UsageError):
-        assert isinstance(load(path), Recipe)
 
 
 def test_set_changes_one_setting(read: Read) -> None:
     text = "training: {steps: 5, seed: 7}"
-    changed = read(text, "training.steps=200", "model.norm=pre", "corpus.tokenizer.vocabulary_size=500")
-    assert (changed.training.steps, changed.training.seed, changed.model.norm) == (200, 7, "pre")
+    changed = read(text, "training.steps=200", "corpus.tokenizer.vocabulary_size=500")
+    assert (changed.training.steps, changed.training.seed) == (200, 7)
     assert changed.corpus.tokenizer.vocabulary_size == 500
     assert read(text, "training.steps=1", "training.steps=2").training.steps == 2
     assert read("training: {patience: 3}", "training.patience=null").training.patience is None
     assert read(text, "expect.bleu=[30, 35]").expect.bleu == [30.0, 35.0]
     assert read(text, "name=a=b").name == "a=b"
     for override, message in (
-        ("training.steps", "write it as section.key=value"),
-        ("=5", "write it as section.key=value"),
+        *((wrong, "write it as section.key=value") for wrong in ("training.steps", "=5")),
         ("training.stepz=5", "did you mean 'training.steps'?"),
-        ("training=5", "training must be a mapping"),
         ("training.steps.more=5", "training.steps must be a valid integer"),
     ):
         assert message in complaint(read, "", override)
@@ -183,8 +158,7 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     assert (wmt14.src, wmt14.tgt, wmt14.tokenizer.vocabulary_size, wmt14.rows) == ("en", "de", 37_000, 4_508_785)
     mine = read("corpus: {name: multi30k-de-en, tokenizer: {vocabulary_size: 4000}}").corpus
     assert (mine.src, mine.tgt, mine.tokenizer.vocabulary_size, mine.rows) == ("de", "en", 4000, 29_000)
-    toy = read("").corpus
-    assert (toy.name, toy.src, toy.tgt, toy.tokenizer.vocabulary_size) == ("toy-en-de", "en", "de", 1000)
+    assert (read("").corpus.name, read("").corpus.tokenizer.vocabulary_size) == ("toy-en-de", 1000)
     own = read("corpus: {name: mine, src: fi, tgt: sv}").corpus
     assert (own.tokenizer.vocabulary_size, own.cleaning, own.rows) == (8000, wmt14.cleaning, None)
     assert wmt14.cleaning.max_ratio == 9.0, "a smaller ratio drops short sentences"
@@ -192,12 +166,11 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
 
 
 def test_every_named_corpus_goes_both_ways() -> None:
-    for name in recipe.NAMED_CORPORA:
-        there = from_plain({"corpus": {"name": name}}, name).corpus
+    named = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in recipe.NAMED_CORPORA}
+    for name, there in named.items():
         assert name.endswith(f"-{there.src}-{there.tgt}")
-        other = f"{name[:-6]}-{there.tgt}-{there.src}"
-        swapped = there.model_copy(update={"name": other, "src": there.tgt, "tgt": there.src})
-        assert from_plain({"corpus": {"name": other}}, other).corpus == swapped
+        back = named[f"{name[:-6]}-{there.tgt}-{there.src}"]
+        assert back == there.model_copy(update={"name": back.name, "src": there.tgt, "tgt": there.src})
 
 
 @pytest.mark.parametrize("word", ["no", "1e3", "12:30", "2026-01-01", "'", '"', "#", "a: b", "é\u2028", "- x", " x "])
@@ -215,9 +188,8 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, word: str, rate: fl
 def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
     read: Read, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stored = read("model: {d_model: 8}\ntraining: {steps: 7}")
+    stored, path = read("model: {d_model: 8}\ntraining: {steps: 7}"), tmp_path / "stored.yaml"
     removed = {"training": {"momentum": 0.9}, "corpus": {"cleaning": {"lower": True}}, "serving": {"port": 80}}
-    path = tmp_path / "stored.yaml"
     path.write_text(yaml.safe_dump(recipe.merge(to_plain(stored), removed)))
     assert load_stored(path) == stored
     assert "are ignored: " in capsys.readouterr().err
@@ -229,10 +201,7 @@ def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
 def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: str) -> None:
     path, key = tmp_path / "stored.yaml", change.partition("=")[0].removeprefix("model.")
     path.write_text(yaml.safe_dump(recipe.merge(to_plain(Recipe(name="n")), recipe.override(change))))
-    with pytest.raises(DataError, match=rf"{key}.* newer nmt than this one .*update"):
-        load_stored(path)
-    path.write_text("model: [")
-    with pytest.raises(DataError, match="not valid YAML"):
+    with pytest.raises(DataError, match=rf"{key}.* newer than .*update"):
         load_stored(path)
 
 
@@ -250,10 +219,3 @@ def test_which_settings_a_begun_run_may_change_and_what_makes_a_corpus_another()
     for name in files:
         other = Corpus(Path(), {"files": {**files, name: {"sha256": "4"}}}, None, None).identity
         assert (other == identity) == (name == "cleaning.json")
-
-
-def test_differences_between_two_recipes(read: Read) -> None:
-    a, b = to_plain(read("training: {steps: 5}")), to_plain(read("training: {steps: 6}\nmodel: {norm: pre}"))
-    assert differences(a, a) == []
-    assert differences(a, b) == ["model.norm: post -> pre", "training.steps: 5 -> 6"]
-    assert differences({"a": 1}, {"b": 2}) == ["a: 1 -> None", "b: None -> 2"]

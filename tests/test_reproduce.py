@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -23,8 +22,6 @@ Captured = pytest.CaptureFixture[str]
 
 
 class Place(NamedTuple):
-    """Where a recipe is played."""
-
     data: Path
     run: Path
 
@@ -124,25 +121,18 @@ def test_the_papers_bleu_stands_beside_the_score_with_quotes_as_in_its_reference
     assert float(test[0][2]) < 90
 
 
-def test_a_run_made_longer_goes_on_and_its_translations_are_made_anew(
+def test_a_longer_run_and_another_search_make_translations_anew(
     played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    place = Place(played.data, tmp_path / "run")
-    assert place.play(recipe.load(tiny_recipe_file, ["training.steps=10"])) == 0
-    assert "training ended early: 1 checkpoints are averaged, not 3" in capsys.readouterr().err
-    assert place.play(recipe.load(tiny_recipe_file)) == 0
-    assert artefact.verify(place.run / "model", "model")["steps"] == [10, 20, 30]
-    assert (place.run / "test.hyp").read_bytes() == (played.run / "test.hyp").read_bytes()
-
-
-def test_translations_of_another_search_are_made_anew(
-    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
-) -> None:
-    place, settings = Place(played.data, tmp_path / "run"), recipe.load(tiny_recipe_file, ["decoding.extra_length=1"])
-    shutil.copytree(played.run, place.run)
-    for times in (2, 0):
-        assert place.play(settings) == 0
-        assert capsys.readouterr().err.count("4/5 translate") == times
+    place, warning = Place(played.data, tmp_path / "run"), "training ended early: 1 checkpoints are averaged, not 3"
+    plays = [(10, 50, 2), (20, 50, 2), (20, 1, 2), (20, 1, 0)]
+    for steps, extra_length, times in plays:
+        changes = [f"training.steps={steps}", f"decoding.extra_length={extra_length}"]
+        assert place.play(recipe.load(tiny_recipe_file, changes)) == 0
+        said = capsys.readouterr().err
+        assert said.count("4/5 translate") == times
+        assert (warning in said) == (steps == 10)
+        assert artefact.verify(place.run / "model", "model")["steps"] == [*range(10, steps + 1, 10)]
     assert (place.run / "test.hyp").stat().st_size < (played.run / "test.hyp").stat().st_size
 
 
