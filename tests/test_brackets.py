@@ -76,12 +76,10 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     options = options_for(tmp_path, [ATTACHED, "NN NN"], gold, **more)
     assert print_report(evaluate(options), "json") == 1  # 2 x 6 / (7 + 7) is 85.71
     (entry,) = json.loads(capfd.readouterr().out)["scores"]
-    assert entry["score"] == pytest.approx(1200 / 14)
-    assert (entry["precision"], entry["recall"]) == (pytest.approx(600 / 7), pytest.approx(600 / 7))
-    assert (entry["gold"], entry["found"], entry["matched"], entry["complete"]) == (7, 7, 6, 0)
-    assert (entry["unparsable"], entry["wrong_length"], entry["complete_match"]) == (0, 1, 0)
+    expected = {"score": 1200 / 14, "precision": 600 / 7, "recall": 600 / 7, "complete_match": 0}
+    expected |= {"gold": 7, "found": 7, "matched": 6, "complete": 0, "unparsable": 0, "wrong_length": 1}
+    assert {name: entry[name] for name in expected} == pytest.approx(expected)
     first, second = (json.loads(line) for line in (tmp_path / "rows").read_text().split("\n")[:2])
-    assert first["tree"].startswith("(TOP (S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the)")
     assert first["tree"].endswith("(. !)))")
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
     better = evaluate(options, [ATTACHED, "NP NN /NP"])  # lines of a model: 2 x 7 / (7 + 8)
@@ -94,7 +92,6 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     [
         (["S NN /S"] * 2, ["(S", "(NN a))"], "line counts differ"),
         (["(S", "  (NN a))", "", "(S (NN b))"], ["(S", "  (NN a))", "(S (NN b))"], "hyp holds trees in brackets"),
-        (["S NN /S"], ["(S (NN a)"], "before all brackets are closed"),
         (["S NN /S"], ["S NN /NP"], "line 1 of the gold trees"),
         (["a cat"], ["a cat"], "the gold trees have no brackets"),
     ],

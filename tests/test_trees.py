@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -49,26 +50,23 @@ def test_deep_trees_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "reason"),
+    ("text", "lines", "reason"),
     [
-        ("(S (NN a)", 1, "the file ends before all brackets are closed"),
-        ("(S (NN a))\n(S (NN b)\n\n(S (NN c))", 4, "on lines 2 to 4"),
-        ("\nJust a sentence .", 2, "'Just': every word needs a bracket with its part of speech"),
-        ("(S (NN a) b)", 1, "'b': every word needs"),
-        ("(TOP word)", 1, "'(TOP word)': every word needs"),
-        ("(S (NP) (NN a))", 1, "'(NP': every word needs"),
-        ("(S ((NN a)))", 1, "'(': every word needs"),
-        ("(S (NN a)))", 1, "')': every word needs"),
-        ("(S (/NP a))", 1, "begins with the slash"),
-        ("(S (N\u00a0P a))", 1, "cleaning would change it"),
-        ("(S (NP (S a)))", 1, "'S' is both a phrase and a part of speech"),
+        ("(S (NN a))\n(S (NN b)\n\n(S (NN c))", "2 to 4", "the file ends before all brackets are closed"),
+        ("\nJust a sentence .", "2 to 2", "'Just': every word needs a bracket with its part of speech"),
+        ("(S (NN a) b)", "1 to 1", "'b': every word needs"),
+        ("(TOP word)", "1 to 1", "'(TOP word)': every word needs"),
+        ("(S (NP) (NN a))", "1 to 1", "'(NP': every word needs"),
+        ("(S ((NN a)))", "1 to 1", "'(': every word needs"),
+        ("(S (NN a)))", "1 to 1", "')': every word needs"),
+        ("(S (/NP a))", "1 to 1", "label '/NP' begins with the slash"),
+        ("(S (N\u00a0P a))", "1 to 1", "label 'N\\xa0P' begins"),
+        ("(S (NP (S a)))", "1 to 1", "'S' is both a phrase and a part of speech"),
     ],
 )
-def test_what_is_not_a_tree_is_refused(text: str, line: int, reason: str) -> None:
-    with pytest.raises(DataError) as refused:
+def test_what_is_not_a_tree_is_refused(text: str, lines: str, reason: str) -> None:
+    with pytest.raises(DataError, match=re.escape(f"lines {lines} cannot be read: {reason}")):
         sentences(text)
-    assert reason in str(refused.value)
-    assert f"to {line} cannot be read" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +94,6 @@ def test_trees_however_written_come_back(root: str, space: str) -> None:
     again = [trees.bracketed(*sentence).replace("(TOP", f"({root}") for sentence in wanted]
     layout = [tree.replace(" (", f"{space}(").replace(")", f"{space})") for tree in again]
     assert sentences("".join(layout)) == wanted
-    phrases, tags = trees.spans(wanted[0][1])
-    assert (phrases, tags) == ([("PRT|ADVP", 3, 4), ("S.1", 0, 5)], ["``", "PRP$", "#", "é", ":"])
 
 
 CLEANING = {"max_tokens": 512, "max_ratio": None, "drop_copies": False, "drop_duplicates": False, "check_script": False}
