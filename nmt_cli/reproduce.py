@@ -13,8 +13,8 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.corpus.toy import pronoun_accuracy
 from nmt_cli.errors import MissingError
-from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf
-from nmt_cli.scoring.paper_bleu import LANGUAGES, paper_bleu
+from nmt_cli.scoring.metrics import corpus_bleu, corpus_chrf, score_lines
+from nmt_cli.scoring.paper_bleu import LANGUAGES
 from nmt_cli.training import checkpoints
 from nmt_cli.training.average import average
 from nmt_cli.training.estimate import dry_run
@@ -106,10 +106,10 @@ def _bleu_rows(run: RunFiles, corpus: Corpus, hypotheses: dict[str, list[str]]) 
         if band and bleu < band[0]:
             warn(f"test BLEU {bleu:.2f} is below {band[0]:g}, the least expected. nmt doctor {run.directory} says why")
         if settings.tgt in LANGUAGES and not generated:
-            for quotes in ("kept", "in ASCII"):  # in ASCII as in the reference the paper was scored with
-                score = paper_bleu(lines, references, language=settings.tgt, fold_quotes=quotes != "kept").score
+            for metric, quotes in (("paper-bleu", "kept"), ("paper-bleu-quotes", "in ASCII")):  # the paper's: ASCII
+                score, _ = score_lines(metric, lines, [references], language=settings.tgt)
                 published = f"{paper:g} (the paper)" if paper and quotes != "kept" else ""
-                rows.append([f"{split} BLEU as in the paper, quotes {quotes}", published, f"{score:.2f}"])
+                rows.append([f"{split} BLEU as in the paper, quotes {quotes}", published, f"{score.score:.2f}"])
         if split == "test":
             rows.append(["test chrF2", "", f"{corpus_chrf(lines, references)[0]:.2f}"])
             if generated and settings.src == "en":

@@ -19,9 +19,6 @@ GOLD = "S NP PRP /NP VP VBD NP DT NN /NP PP IN NP NNS /NP /PP /VP . /S"
 ATTACHED = "S NP PRP /NP VP VBD NP NP DT NN /NP PP IN NP NNS /NP /PP /NP /VP . /S"
 
 
-PUNCTUATION = (",", ":", "``", "''", ".")
-
-
 def counts(gold: int, found: int, matched: int, **more: int) -> Brackets:
     return Brackets(gold, found, matched, 1, **{"complete": int(gold == found == matched), **more})
 
@@ -31,19 +28,15 @@ def counts(gold: int, found: int, matched: int, **more: int) -> Brackets:
     [
         (GOLD, GOLD, counts(6, 6, 6)),
         (ATTACHED, GOLD, counts(6, 7, 6)),
-        # Parts of speech are no brackets, and a wrong one costs nothing.
-        (GOLD.replace("VBD", "NN").replace("IN", "XX"), GOLD, counts(6, 6, 6)),
-        # A wrong label is missed and found for nothing.
-        (GOLD.replace("PP", "SBAR"), GOLD, counts(6, 6, 5)),
+        # Parts of speech are no brackets, and a wrong one costs nothing; a wrong label is missed and found for nothing.
+        (GOLD.replace("VBD", "NN").replace("PP", "SBAR"), GOLD, counts(6, 6, 5)),
         # TOP is none either, nor what is punctuation or a trace.
         (f"TOP {GOLD} /TOP", GOLD, counts(6, 6, 6)),
-        *((f"S {name} NN /{name} /S", "S NN /S", counts(1, 1, 1)) for name in ("-NONE-", *PUNCTUATION)),
-        # ADVP and PRT are one label.
-        ("S VB PRT RP /PRT /S", "S VB ADVP RB /ADVP /S", counts(2, 2, 2)),
+        *((f"S {name} NN /{name} /S", "S NN /S", counts(1, 1, 1)) for name in ("-NONE-", ",", ":", "``", "''", ".")),
+        ("S VB PRT RP /PRT /S", "S VB ADVP RB /ADVP /S", counts(2, 2, 2)),  # one label
         # Two brackets of one label on one span match one each: S, NP, NP against S, NP.
         ("S NP NP NN /NP /NP /S", "S NP NN /NP /S", counts(2, 3, 2)),
         # Punctuation is left out: wherever it hangs, the spans are the same; a phrase of nothing else is no bracket.
-        ("S NP NN , /NP VP VB /VP . /S", "S NP NN /NP , VP VB . /VP /S", counts(3, 3, 3)),
         ("S `` NP NN /NP '' VP VB /VP : /S", "S NP `` NN '' /NP VP VB /VP : /S", counts(3, 3, 3)),
         ("S NP NN /NP PRN , /PRN VB /S", "S NP NN /NP , VB /S", counts(2, 2, 2)),
         # The gold tree says what is punctuation: "," is none here, so NP 0-1 and NP 0-2 differ.
@@ -67,9 +60,6 @@ def test_the_brackets_of_a_corpus_are_summed_before_they_are_divided() -> None:
     assert corpus_brackets(["X"], ["S VB /S"]).scores() == (0, 0, 0)
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
-
-
 def options_for(folder: Path, hypotheses: list[str], gold: list[str], **more: Any) -> ScoreOptions:
     files = texts.write(folder / "hyp", hypotheses), texts.write(folder / "gold", gold)
     return ScoreOptions(files[0], (files[1],), **{"metrics": ("brackets",), **more})
@@ -86,12 +76,10 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     options = options_for(tmp_path, [ATTACHED, "NN NN"], gold, **more)
     assert print_report(evaluate(options), "json") == 1  # 2 x 6 / (7 + 7) is 85.71
     (entry,) = json.loads(capfd.readouterr().out)["scores"]
-    assert entry["score"] == pytest.approx(1200 / 14)
-    assert (entry["precision"], entry["recall"]) == (pytest.approx(600 / 7), pytest.approx(600 / 7))
-    assert (entry["gold"], entry["found"], entry["matched"], entry["complete"]) == (7, 7, 6, 0)
-    assert (entry["unparsable"], entry["wrong_length"], entry["complete_match"]) == (0, 1, 0)
+    expected = {"score": 1200 / 14, "precision": 600 / 7, "recall": 600 / 7, "complete_match": 0}
+    expected |= {"gold": 7, "found": 7, "matched": 6, "complete": 0, "unparsable": 0, "wrong_length": 1}
+    assert {name: entry[name] for name in expected} == pytest.approx(expected)
     first, second = (json.loads(line) for line in (tmp_path / "rows").read_text().split("\n")[:2])
-    assert first["tree"].startswith("(TOP (S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the)")
     assert first["tree"].endswith("(. !)))")
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
     better = evaluate(options, [ATTACHED, "NP NN /NP"])  # lines of a model: 2 x 7 / (7 + 8)
@@ -104,7 +92,6 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     [
         (["S NN /S"] * 2, ["(S", "(NN a))"], "line counts differ"),
         (["(S", "  (NN a))", "", "(S (NN b))"], ["(S", "  (NN a))", "(S (NN b))"], "hyp holds trees in brackets"),
-        (["S NN /S"], ["(S (NN a)"], "before all brackets are closed"),
         (["S NN /S"], ["S NN /NP"], "line 1 of the gold trees"),
         (["a cat"], ["a cat"], "the gold trees have no brackets"),
     ],

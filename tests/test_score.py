@@ -27,10 +27,6 @@ WORDS = "the cat, on «a» mat. Größe 3,5 it's (x-y) ... „gut“ &amp; !? �
 WORDS += ["", "\u00a0", "a\u2028b", "c\u0085d", "e\rf", "\r", "g\x0bh", "\x1c"]
 
 
-def spoiled(rng: random.Random, lines: list[str], rate: float) -> list[str]:
-    return [" ".join(w if rng.random() > rate else rng.choice(WORDS) for w in line.split(" ")) for line in lines]
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
     """Forty sentences, a source and two systems: one good, one bad."""
@@ -48,25 +44,21 @@ def evaluate(**changes: Any) -> Report:
     return score.evaluate(ScoreOptions(**{**changes, "references": tuple(changes.get("references", ()))}))
 
 
-def run(options: ScoreOptions, hypotheses: list[str] | None = None) -> int:
-    return score.print_report(score.evaluate(options, hypotheses), options.format)
-
-
 def sacrebleu(*words: object) -> Any:
-    """Return what the sacrebleu command prints as JSON."""
     command = [sys.executable, "-m", "sacrebleu", *map(str, words)]
     return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
-def test_fifty_random_files_equal_the_sacrebleu_command(tmp_path: Path) -> None:
+def test_random_files_equal_the_sacrebleu_command(tmp_path: Path) -> None:
     rng, names = random.Random(5), ("bleu", "chrf", "ter")
-    for group in range(5):
-        lines = [" ".join(rng.choices(WORDS, k=rng.choice((0, 1, 3, 8, 15)))) for _ in range(30)]
-        reference = write(tmp_path / f"ref{group}", lines)
-        systems = [write(tmp_path / f"hyp{group}-{i}", spoiled(rng, lines, i / 10)) for i in range(10)]
-        for path, row in zip(systems, sacrebleu(reference, "-m", *names, "-w", 6, "-i", *systems), strict=True):
-            ours = evaluate(hypothesis=path, references=[reference], metrics=names).scores
-            assert {s.name: f"{s.score:.6f}" for s in ours} == {k: value for k, value in row.items() if k != "system"}
+    lines = [rng.choices(WORDS, k=rng.choice((0, 1, 3, 8, 15))) for _ in range(100)]
+    reference, systems = write(tmp_path / "ref", map(" ".join, lines)), []
+    for i in range(10):
+        spoilt = [" ".join(w if rng.random() > i / 10 else rng.choice(WORDS) for w in words) for words in lines]
+        systems.append(write(tmp_path / f"hyp{i}", spoilt))
+    for path, row in zip(systems, sacrebleu(reference, "-m", *names, "-w", 6, "-i", *systems), strict=True):
+        ours = evaluate(hypothesis=path, references=[reference], metrics=names).scores
+        assert {s.name: f"{s.score:.6f}" for s in ours} == {k: value for k, value in row.items() if k != "system"}
 
 
 def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, Path]) -> None:
@@ -98,7 +90,6 @@ def test_standard_input_memory_and_file_agree(tmp_path: Path, monkeypatch: pytes
     reports.append(score.evaluate(ScoreOptions(references=(reference,)), lines))
     assert all(report.scores == reports[0].scores for report in reports)
     assert {report.hypotheses.sha256 for report in reports} == {sha256(path.read_bytes()).hexdigest()}
-    assert {len(report.hypotheses.lines) for report in reports} == {5}
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(MissingError, match="standard input is closed"):
         evaluate(references=[reference])
@@ -107,29 +98,23 @@ def test_standard_input_memory_and_file_agree(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("role", "hypothesis", "other", "message"),
     [
-        ("references", b"a\n", b"a\nb", r"line counts differ .*hyp: 1.*other: 2"),
-        ("source", b"a\n", b"a\nb", "line counts differ"),
-        ("baseline", b"a\n", b"a\nb", "line counts differ"),
-        ("references", b"\n\n", b"\n\n", "nothing to score"),
-        ("references", b"a\nb\xff\n", b"a\nb\n", "hyp, line 2 is not UTF-8"),
-        ("references", b"a\nb\n", b"\xed\xa0\x80\nb\n", "other, line 1 is not UTF-8"),
+        ("references", [b"a"], [b"a", b"b"], r"line counts differ .*hyp: 1.*other: 2"),
+        *((role, [b"a"], [b"a", b"b"], "line counts differ") for role in ("source", "baseline")),
+        ("references", [b"", b""], [b"", b""], "nothing to score"),
+        ("references", [b"a", b"b"], [b"a", b"\xed\xa0\x80"], "other, line 2 is not UTF-8"),
     ],
 )
-def test_refuses_data(tmp_path: Path, role: str, hypothesis: bytes, other: bytes, message: str) -> None:
-    paths = {"hyp": tmp_path / "hyp", "other": tmp_path / "other"}
-    paths["hyp"].write_bytes(hypothesis)
-    paths["other"].write_bytes(other)
-    inputs: dict[str, Any] = {"hypothesis": paths["hyp"], "references": [paths["hyp"]]}
+def test_refuses_data(tmp_path: Path, role: str, hypothesis: list[bytes], other: list[bytes], message: str) -> None:
+    ours, theirs = write(tmp_path / "hyp", hypothesis), write(tmp_path / "other", other)
+    inputs: dict[str, Any] = {"hypothesis": ours, "references": [ours]}
     with pytest.raises(DataError, match=message):
-        evaluate(**{**inputs, role: [paths["other"]] if role == "references" else paths["other"]})
+        evaluate(**{**inputs, role: [theirs] if role == "references" else theirs})
 
 
 def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
     sources = write(tmp_path / "src", ["", "b", "a b", "d"])
     report = score.evaluate(ScoreOptions(references=(sources,), source=sources, language="de"), ["", " ", "a b", "c"])
     assert "4 lines, 2 empty, 1 copied from the source" in report.text()
-    report = score.evaluate(ScoreOptions(references=(sources,), language="de"), [""] * 4)
-    assert {s.score for s in report.scores} == {0}
 
 
 @pytest.mark.parametrize(
@@ -137,9 +122,7 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
     [
         ({}, "one way"),
         ({"references": ["r"], "corpus": Path("c")}, "one way"),
-        ({"references": ["r"], "fail_under": float("nan")}, "number from 0 to 100"),
-        ({"references": ["r"], "fail_under": -0.1}, "number from 0 to 100"),
-        ({"references": ["r"], "fail_under": 100.1}, "number from 0 to 100"),
+        *(({"references": ["r"], "fail_under": n}, "number from 0 to 100") for n in (float("nan"), -0.1, 100.1)),
         ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "number from 0 to 100"),
         ({"references": ["r"], "fail_if_worse": True}, "needs --baseline"),
         ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
@@ -160,12 +143,8 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     report = evaluate(hypothesis=files["good"], corpus=corpus)
     assert (report.language, report.copies) == ("de", 0)
     assert [s.metric for s in report.scores] == ["bleu", "chrf", "paper-bleu", "paper-bleu-quotes"]
-    others = {"fr": ["bleu", "chrf", "paper-bleu"], "cs": ["bleu", "chrf"]}  # --language wins over the corpus
-    for language, names in others.items():
-        scores = evaluate(hypothesis=files["good"], corpus=corpus, language=language).scores
-        assert [s.metric for s in scores] == names
-    with pytest.raises(UsageError, match="--language: one of de, en, fr"):
-        evaluate(hypothesis=files["good"], corpus=corpus, metrics=("paper-bleu",), language="cs")
+    for language, count in (("fr", 3), ("cs", 2)):  # --language wins over the corpus
+        assert len(evaluate(hypothesis=files["good"], corpus=corpus, language=language).scores) == count
     assert score.source_lines(ScoreOptions(corpus=corpus))[1] == "This is sentence 1."
     with pytest.raises(UsageError, match="--model needs"):
         score.source_lines(ScoreOptions(references=(files["ref"],)))
@@ -200,17 +179,17 @@ def test_named_test_set_without_network(
 
 def test_warns_of_tokenised_hypotheses(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     options, plain = ScoreOptions(references=(files["ref"],)), "Das ist gut: 3.5 %, z. B. & so!"
-    for line in ("Das ist gut .", "l&apos; homme", "Hal@@ lo"):
-        report = score.evaluate(options, [plain] * 35 + [line] * 5)
-        assert "**Warning:** 5 of 40 hypotheses look tokenised" in report.markdown()
-    assert score.evaluate(options, [plain] * 36 + ["Hal@@ lo"] * 4).warnings == []  # one in ten may be
-    assert run(options, ["Hal@@ lo"] * 40) == 0
+    tokenised = ["Das ist gut .", "l&apos; homme", "Hal@@ lo", "▁Hallo"]
+    assert score.evaluate(options, [plain] * 36 + tokenised).warnings == []  # one in ten may be
+    report = score.evaluate(options, [plain] * 35 + ["A @-@ B", *tokenised])
+    assert "**Warning:** 5 of 40 hypotheses look tokenised" in report.markdown()
+    assert score.print_report(report, "text") == 0
     assert "look tokenised" in capfd.readouterr().err
 
 
 def test_a_score_equal_to_fail_under_passes(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     def gate(name: str, **changes: Any) -> str:
-        code = run(ScoreOptions(files[name], references=(files["ref"],), **changes))
+        code = score.print_report(evaluate(hypothesis=files[name], references=[files["ref"]], **changes), "text")
         captured = capfd.readouterr()
         assert captured.out.rstrip().endswith("gate passed") == (not code)
         assert captured.err.count("\n") == code
@@ -220,8 +199,8 @@ def test_a_score_equal_to_fail_under_passes(files: dict[str, Path], capfd: pytes
     assert not gate("good", fail_under=exact)
     assert f"BLEU {exact:.4f} is below --fail-under" in gate("good", fail_under=exact + 1e-9)
     assert not gate("bad", fail_under=0)
-    assert not gate("ref", fail_under=100, metrics=("bleu", "ter"))
-    assert not gate("ref", fail_under=100, metrics=("paper-bleu",), language="de")
+    for first in ("bleu", "paper-bleu"):
+        assert not gate("ref", fail_under=100, metrics=(first, "ter"), language="de")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +217,6 @@ def test_the_gate_reads_the_bootstrap_of_the_first_metric(
 
     monkeypatch.setattr(metrics, "PairedTest", paired)
     more: dict[str, Any] = {"references": (files["ref"],), "metrics": (metric, "chrf"), "baseline": files["bad"]}
-    assert evaluate(hypothesis=files["good"], **more).markdown().split("\n")[0][-1].isdigit()
     report = evaluate(hypothesis=files["good"], **more, fail_if_worse=True)
     assert score.print_report(report, "text") == code
     lines = report.markdown().split("\n")
@@ -253,16 +231,13 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
     kept[3].pop()
     other = [["x"], ["y"], *references[2:]]
     ours, theirs, true = ([" ".join(words) for words in lines] for lines in (kept, other, references))
-    options = ScoreOptions(
-        references=(write(tmp_path / "ref", true),), baseline=write(tmp_path / "other", theirs), details=True
-    )
-    report = score.evaluate(options, ours)
+    paths = [write(tmp_path / "ref", true)], write(tmp_path / "hyp", ours), write(tmp_path / "other", theirs)
+    report = evaluate(references=paths[0], hypothesis=paths[1], baseline=paths[2], details=True)
     rows = [(row["words"], row["segments"]) for row in report.lengths()]
     assert rows == [("1 to 10", 2), ("11 to 20", 1), ("41 to 50", 1), ("over 50", 1)]
     assert report.lengths()[1]["bleu"] == metrics.corpus_bleu(ours[2:3], true[2:3])[0]
     groups = {name: [segment.line for segment in group] for name, group in report.extremes().items()}
     assert groups == {"worst": [1, 5, 3], "best": [2, 4, 3], "lost": [5, 3, 4], "gained": [2, 1, 4]}
-    assert report.changes() == (1, 3)
     assert "Segments by chrF2: 1 better, 3 worse, 1 equal." in report.text()
 
 
@@ -272,39 +247,34 @@ def test_what_a_text_holds_cannot_break_the_report(files: dict[str, Path], tmp_p
     more: dict[str, Any] = {"source": files["src"], "baseline": files["good"], "segments": tmp_path / "segments.jsonl"}
     report = score.evaluate(ScoreOptions(references=(files["ref"],), details=True, language="de", **more), hypotheses)
     rows = [json.loads(line) for line in more["segments"].read_text().split("\n")[:-1]]
-    assert [row["line"] for row in rows] == list(range(1, 41))
     names = ["line", "hypothesis", "references", "bleu", "chrf", "source", "baseline", "baseline_chrf"]
-    assert (list(rows[0]), rows[0]["hypothesis"]) == (names, evil)
+    assert (list(rows[0]), rows[0]["hypothesis"], rows[39]["line"]) == (names, evil, 40)
     assert rows[0]["chrf"] < rows[1]["chrf"] == rows[1]["baseline_chrf"]
     texts = hypotheses[1], rows[1]["references"]
     assert [rows[1][name] for name in ("bleu", "chrf")] == [sentence_bleu(*texts).score, sentence_chrf(*texts).score]
     markdown = report.markdown()
     assert "\x1b" not in markdown + report.text()
-    assert r"a\|b &lt;img src=x>" in markdown
-    assert r"\[x\](http" in markdown
+    assert r"a\|b &lt;img src=x> \`c\` \\x1b\[31m \[x\](http://y) \@all" in markdown
     assert all(line.count("|") - line.count("\\|") in (0, 3, 4, 5, 7) for line in markdown.split("\n"))
 
 
 def test_json_is_complete_and_unrounded(
     files: dict[str, Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ScoreOptions(files["good"], references=(files["ref"],), format="json", fail_under=99.0)
-    assert run(options) == 1
+    report = evaluate(hypothesis=files["good"], references=[files["ref"]], fail_under=99.0)
+    assert score.print_report(report, "json") == 1
     ours = json.loads(capfd.readouterr().out)
     bleu = ours["scores"][0]
     counts = ["precisions", "bp", "length_ratio", "hyp_len", "ref_len"]
     assert list(bleu) == ["metric", "name", "score", "signature", *counts, "compare_with"]
-    assert (len(bleu["precisions"]), bleu["hyp_len"], bleu["ref_len"]) == (4, 480, 520)
-    assert bleu["length_ratio"] == 480 / 520
+    assert (bleu["hyp_len"], bleu["ref_len"], bleu["length_ratio"]) == (480, 520, 480 / 520)
     texts = [files[name].read_text().split("\n")[:-1] for name in ("good", "ref")]
     ours_again = [function(*texts) for function in (metrics.corpus_bleu, metrics.corpus_chrf)]
     assert ours_again == [(row["score"], row["signature"]) for row in ours["scores"]]
-    assert bleu["score"] != round(bleu["score"], 2)
-    assert "tok:13a" in bleu["signature"]
     assert set(ours["versions"]) == {"nmt", "sacrebleu"}
     assert (ours["source"], ours["gated"], len(ours["failures"])) == (None, True, 1)
     hashed = sha256(files["ref"].read_bytes()).hexdigest()
     assert ours["references"] == [{"name": str(files["ref"]), "lines": 40, "sha256": hashed}]
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(OutputError, match="standard output is closed"):
-        run(options)
+        score.print_report(report, "json")

@@ -9,6 +9,7 @@ from typing import Any, cast
 from sacrebleu import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
+from nmt_cli.errors import DataError
 from nmt_cli.scoring import paper_bleu as paper
 
 # The names of metrics as options, and in results.
@@ -56,7 +57,9 @@ def score_lines(
     *, language: str = "", tokenize: str = "13a", lowercase: bool = False,
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
     """Return the score of raw lines, and the comparison with the baseline's; a DataError says that counts differ."""
-    paper.check_counts(hypotheses, references)
+    if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):  # sacreBLEU would cut the longer
+        counts = ", ".join(f"{len(lines):,}" for lines in references)
+        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: give one of each")
     fold_quotes, as_paper = metric.endswith("quotes"), metric.startswith("paper")
     if as_paper:
         texts = (hypotheses, baseline or [], *references)

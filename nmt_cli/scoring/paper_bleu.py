@@ -7,14 +7,13 @@ compounds split); since November 2018 (pull request 204) Moses cuts the last sto
 
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 import regex  # type: ignore[import-untyped]
-from sacrebleu.metrics.bleu import BLEU, BLEUScore
+from sacrebleu import BLEU
 
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.errors import UsageError
 
 LANGUAGES = ("de", "en", "fr")
 # The arithmetic of multi-bleu.perl on lines of `prepare`.
@@ -59,11 +58,6 @@ _APOSTROPHES = {  # what stands before one and after one, and what becomes of it
 }
 
 
-def replace_unicode_punctuation(line: str) -> str:
-    """Return the line with East Asian and typographic punctuation in ASCII, as replace-unicode-punctuation.perl."""
-    return re.sub("[。．] *", ". ", line.translate(_ASCII))
-
-
 def moses_tokenize(line: str, language: str) -> str:
     """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped."""
     if language not in LANGUAGES:
@@ -96,32 +90,13 @@ def _split_stops(words: list[str], language: str) -> list[str]:
     return result
 
 
-def split_compounds(line: bytes) -> bytes:
-    """Return the line with hyphens inside words made tokens of their own, as the published script does."""
-    # A match takes the byte on either side, so `a-b-c` is split once. On bytes, as in Perl: `a-é-c` is split twice.
-    return re.sub(rb"([^ \t-\r])-([^ \t-\r])", rb"\1 ##AT##-##AT## \2", line)
-
-
 def prepare(lines: Iterable[str], language: str, *, fold_quotes: bool = False) -> list[str]:
     """Return raw lines as they reach multi-bleu.perl, bytes beyond ASCII escaped: to Perl they are no white space."""
     prepared = []
-    for line in map(replace_unicode_punctuation, lines):
+    for line in lines:
+        line = re.sub("[。．] *", ". ", line.translate(_ASCII))
         tokens = moses_tokenize(line.translate(_QUOTES) if fold_quotes else line, language).encode()
-        tokens = split_compounds(tokens) if language == "de" else tokens
+        if language == "de":  # a match takes the byte on either side: `a-b-c` is split once, `a-é-c` twice
+            tokens = re.sub(rb"([^ \t-\r])-([^ \t-\r])", rb"\1 ##AT##-##AT## \2", tokens)
         prepared.append(tokens.decode("ascii", "surrogateescape"))
     return prepared
-
-
-def check_counts(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]]) -> None:
-    """Raise a DataError unless there are lines, and equally many of each: sacreBLEU would cut to the shorter side."""
-    if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
-        counts = ", ".join(f"{len(lines):,}" for lines in references)
-        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: give one of each")
-
-
-def paper_bleu(*texts: Sequence[str], language: str, fold_quotes: bool = False) -> BLEUScore:
-    """Score the raw lines of hypotheses and references; `fold_quotes`: as in the reference Google published."""
-    check_counts(texts[0], texts[1:])
-    hypotheses, *references = (prepare(lines, language, fold_quotes=fold_quotes) for lines in texts)
-    score: BLEUScore = multi_bleu().corpus_score(hypotheses, references)
-    return score
