@@ -117,6 +117,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     pairs = stats.read - stats.dropped.total()
     if not pairs:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
+        reasons = reasons or f"{text.splits['train'].name} is empty"
         raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
 
     for split, sentences in held_out.items():

@@ -14,7 +14,7 @@ from sacrebleu import BLEU, CHRF
 
 from nmt_cli import artefact, console
 from nmt_cli.corpus.readers import split_lines
-from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, UsageError
+from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, score_lines
 from nmt_cli.scoring.report import Report, Segment, Text, plain
 
@@ -70,6 +70,8 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     try:
         return Path(dataset.get_source_file(pair)), [Path(file) for file in dataset.get_reference_files(pair)]
     except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
+        if isinstance(error, SystemExit) and error.code == TERMINATED:
+            raise
         reason = f"cannot fetch test set {name} {pair} from {dataset.data[0]}: {str(error)[:60]}"
         raise DownloadError(f"{reason}. Run again with a network, or use --reference") from None
 
