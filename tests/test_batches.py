@@ -1,8 +1,6 @@
-"""Which sentences make a step, and their dropout masks: properties that must hold for every corpus and seed."""
+"""Which sentences make a step, and what drops out: properties that must hold for every corpus and seed."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.training.batches import BatchPlan, dropout_masks
-from nmt_cli.transformer.model import PAD, Masks
+from nmt_cli.training.batches import BatchPlan
+from nmt_cli.transformer.model import PAD
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
 
@@ -105,7 +103,7 @@ def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: 
 
 def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     plan = BatchPlan(corpus_of([(3, 4), (1, 2), (5, 1)]), 100, 1, 1)
-    batch = plan.batch(np.array([2, 0, 1]))
+    batch = plan.batch(np.array([2, 0, 1]), 0)
     assert batch.src_N.tolist() == [5, 5, 5, 5, 2, 3, 3, 2, 2]
     assert batch.tgt_out_N.tolist() == [2, 103, 103, 103, 2, 104, 2]
     assert batch.tgt_in_N.tolist() == [PAD, PAD, 103, 103, 103, PAD, 104]
@@ -114,60 +112,16 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     assert batch.src_N.dtype == torch.int64
 
 
-# --- dropout masks --------------------------------------------------------------------------------------------------
-
-
-def masks(
-    *keys_and_tokens: tuple[tuple[int, ...], tuple[int, int]],
-    width: int = 6,
-    p: float = 0.3,
-    dtype: Any = torch.float32,
-) -> Masks:
-    """Return masks for 3 places in the encoder and 4 in the decoder."""
-    keys, tokens = zip(*keys_and_tokens, strict=True)
-    model: Any = SimpleNamespace(
-        settings=SimpleNamespace(d_model=width, dropout=p),
-        dropout_places=lambda: (3, 4),
-        embedding=SimpleNamespace(weight=torch.zeros(0)),
-    )
-    return dropout_masks(model, keys, tokens, dtype)
-
-
-def test_masks_are_zeros_and_ones_one_block_per_place() -> None:
-    drawn, narrow = masks(((1, 2, 3), (5, 7))), masks(((1, 2, 3), (5, 7)), dtype=torch.bfloat16)
-    assert drawn.src_LND.shape == (3, 5, 6)
-    assert drawn.tgt_LND.shape == (4, 7, 6)
-    assert set(drawn.src_LND.unique().tolist()) == {0.0, 1.0}
-    assert (drawn.src_LND.dtype, narrow.tgt_LND.dtype) == (torch.float32, torch.bfloat16)
-    assert torch.equal(narrow.tgt_LND.float(), drawn.tgt_LND)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 2**40))
-def test_masks_belong_to_micro_batches_not_to_how_many_are_computed_at_once(
-    tokens: list[tuple[int, int]], seed: int
-) -> None:
-    parts = [((seed, 17, i), count) for i, count in enumerate(tokens)]
-    together, apart = masks(*parts), [masks(part) for part in parts]
-    assert torch.equal(together.src_LND, torch.cat([m.src_LND for m in apart], 1))
-    assert torch.equal(together.tgt_LND, torch.cat([m.tgt_LND for m in apart], 1))
-
-
-def test_same_key_same_mask_and_every_part_of_the_key_counts() -> None:
-    count = (20, 20)
-    first = masks(((1, 2, 3), count))
-    assert torch.equal(first.src_LND, masks(((1, 2, 3), count)).src_LND)
-    for key in ((0, 2, 3), (1, 0, 3), (1, 2, 0), (1, 3, 2), (3, 2, 1)):
-        other = masks((key, count))
-        agreement = (first.src_LND == other.src_LND).float().mean()
-        assert float(agreement) == pytest.approx(0.7**2 + 0.3**2, abs=0.1), "independent"
-    flat = [first.src_LND.flatten(), first.tgt_LND.flatten()[: first.src_LND.numel()]]
-    assert float((flat[0] == flat[1]).float().mean()) == pytest.approx(0.58, abs=0.1), "the two sides are, too"
-    a, b = first.src_LND[:2]
-    assert float((a == b).float().mean()) == pytest.approx(0.58, abs=0.2), "and the places"
-
-
-@pytest.mark.parametrize("probability", [0.1, 0.3, 0.9])
-def test_the_keep_rate_is_one_minus_p(probability: float) -> None:
-    share = float(masks(((1, 2, 3), (700, 1)), width=512, p=probability).src_LND.mean())
-    assert share == pytest.approx(1 - probability, abs=4 * np.sqrt(probability * (1 - probability) / 1_075_200))
+def test_a_sentence_drops_out_the_same_in_any_company_and_anew_in_every_step() -> None:
+    corpus, chosen = corpus_of(skewed(50)), np.array([30, 2, 11])
+    plan, other = (BatchPlan(corpus, 100, 2, seed) for seed in (1, 2))
+    batch, apart = plan.batch(chosen, 7), [plan.batch(chosen[i : i + 1], 7) for i in range(3)]
+    assert torch.equal(batch.src_seeds_N, torch.cat([one.src_seeds_N for one in apart]))
+    assert torch.equal(batch.tgt_seeds_N, torch.cat([one.tgt_seeds_N for one in apart]))
+    drawn = [
+        batch.src_seeds_N,
+        batch.tgt_seeds_N,
+        plan.batch(chosen, 8).src_seeds_N,
+        other.batch(chosen, 7).src_seeds_N,
+    ]
+    assert len(torch.cat(drawn).unique()) == sum(map(len, drawn))

@@ -5,8 +5,10 @@ Numbers are compared with those of float64 on the CPU.
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
@@ -22,6 +24,7 @@ from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.cache import for_inference
+from nmt_cli.transformer.model import dropout_mask, token_seeds
 from nmt_cli.translation.search import SearchSettings, search
 from nmt_cli.translation.segments import Segment
 
@@ -48,15 +51,17 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def test_loss_and_gradients_are_those_of_float64(
     device: torch.device, dtype: torch.dtype, tolerance: float, changes: dict[str, Any]
 ) -> None:
-    model = random_model(tiny(**{"d_model": 64, "d_ff": 96, "d_k": 16, "d_v": 16, **changes}), V)
+    model = random_model(tiny(**{"dropout": 0.2, "d_model": 64, "d_ff": 96, "d_k": 16, "d_v": 16, **changes}), V)
     pairs = random_pairs(2, V, [(1, 1), (9, 12), (30, 25), (30, 30), (5, 2)])
 
     def computed(own: LossModel, device: torch.device) -> dict[str, torch.Tensor]:
         batch = batch_of(pairs, device)
-        loss, nll = own(batch, None)
+        src, tgt = (token_seeds((1,), np.arange(len(pairs)), layout) for layout in (batch.src, batch.tgt))
+        batch = replace(batch, src_seeds_N=src, tgt_seeds_N=tgt)  # the same drops out everywhere
+        loss, nll = own(batch)
         loss.backward()
         gradients = {name: parameter.grad for name, parameter in own.named_parameters()}
-        hidden = own.transformer(batch, dtype=own.dtype)
+        hidden = own.transformer(batch, own.dtype)
         assert hidden.dtype == own.dtype
         assert all(g.dtype == p.dtype for g, p in zip(gradients.values(), own.parameters(), strict=True))
         return {"hidden": hidden, "loss": loss, "nll": nll, **gradients}
@@ -106,10 +111,27 @@ class HostReads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def run_of(lab: Lab, *changes: str) -> Run:
+    lab.run.mkdir()
+    settings = lab.recipe(*changes)
+    return Run(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
+
+
+def test_the_same_drops_out_on_every_device_and_other_channels_in_every_step(device: torch.device, lab: Lab) -> None:
+    run, masks = run_of(lab, "training.tokens_per_step=100000", "training.memory_tokens=100000"), []
+    for index in (0, 1):  # each is an epoch
+        ((batch,), (same,)) = run.step_batch(index).passes, run.step_batch(index).passes
+        mask, again = (
+            dropout_mask(seeds, 64, 0.3, torch.float32) for seeds in (batch.src_seeds_N, same.src_seeds_N.cpu())
+        )
+        assert torch.equal(mask.cpu(), again)
+        masks.append(again)
+    assert float((masks[0] == masks[1]).float().mean()) == pytest.approx(0.58, abs=0.01), "independent"
+
+
 @pytest.mark.parametrize("part", ["gradient", pytest.param("step", marks=READS_NORM)])
 def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, part: str) -> None:
-    lab.run.mkdir()
-    run = Run(lab.recipe(), open_corpus(lab.corpus), make_accelerator(lab.recipe(), lab.run), lab.run, 0)
+    run = run_of(lab)
     run.take_step(1, run.step_batch(0))
     batch = run.step_batch(1)
     if device.type == "cuda":
@@ -119,5 +141,5 @@ def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, par
             run.take_step(2, batch)
         else:
             for inputs in batch.passes:
-                loss, _ = run.model(*inputs)
+                loss, _ = run.model(inputs)
                 run.accelerator.backward(loss)

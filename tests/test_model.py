@@ -4,8 +4,10 @@ import contextlib
 import hashlib
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from reference import Pair, Reference, batch_of, random_model, random_pairs, tiny
@@ -13,9 +15,18 @@ from torch import Tensor, nn
 
 from nmt_cli import recipe
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.transformer.attention import Attention
+from nmt_cli.transformer.attention import Attention, Layout
 from nmt_cli.transformer.hardware import Int8Linear, choose_device, choose_dtype, has_int8
-from nmt_cli.transformer.model import PAD, Masks, Transformer, layer_norm, parameter_count, sinusoids
+from nmt_cli.transformer.model import (
+    PAD,
+    Transformer,
+    dropout_mask,
+    layer_norm,
+    next_place,
+    parameter_count,
+    sinusoids,
+    token_seeds,
+)
 from nmt_cli.transformer.weights import load_into
 
 V = 23
@@ -33,10 +44,32 @@ VARIANTS = {
 }
 
 
-def logits_of(model: Transformer, pairs: list[Pair], masks: Masks | None = None) -> list[Tensor]:
+def logits_of(model: Transformer, pairs: list[Pair], **seeds: Tensor) -> list[Tensor]:
     """Return each pair's logits by the package, T x V."""
-    batch = batch_of(pairs)
-    return list(model.logits(model(batch, masks)).split(batch.tgt.lengths_B.tolist()))
+    batch = replace(batch_of(pairs), **seeds)
+    return list(model.logits(model(batch)).split(batch.tgt.lengths_B.tolist()))
+
+
+def hashed(x: int) -> int:
+    """MurmurHash3's finaliser, as it is published."""
+    x &= 0xFFFFFFFF
+    x = (x ^ x >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    x = (x ^ x >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def plain_mask(key: tuple[int, ...], sentence: tuple[int, int], place: int, width: int, probability: float) -> Tensor:
+    """Return the dropout mask of a sentence (its number and length), a token and channel at a time."""
+    golden, start = 0x9E3779B9, int(np.random.SeedSequence(key).generate_state(1)[0])
+    rows = []
+    for position in range(sentence[1]):
+        token = hashed(hashed(sentence[0] * golden + start) + position * golden)
+        for _ in range(place + 1):
+            token = hashed(token + golden)
+        pairs = [hashed(token + hashed(i * golden)) for i in range(width // 2)]
+        halves = [half for x in pairs for half in (x & 0xFFFF, x >> 16)]  # as signed numbers
+        rows.append([float((half ^ 0x8000) < (1 - probability) * 2**16) for half in halves])
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def close(a: list[Tensor], b: list[Tensor], tolerance: float) -> None:
@@ -61,18 +94,46 @@ def test_logits_equal_the_plain_reference(changes: dict) -> None:
 def test_dropout_is_where_the_paper_puts_it_and_scaled(norm: str) -> None:
     # The reference drops the embedding sums and each sub-layer's output before it is added, and nothing else.
     model = random_model(tiny(norm=norm, dropout=0.3), V)
-    pairs = random_pairs(3, V, RAGGED)
-    generator = torch.Generator().manual_seed(5)
-    packed, split = [], []
-    for side, places in enumerate(model.dropout_places()):
-        lengths = [len(pair[side]) for pair in pairs]
-        mask_LND = (torch.rand(places, sum(lengths), 12, generator=generator) < 0.7).double()
-        packed.append(mask_LND)
-        split.append([list(place.split(lengths)) for place in mask_LND])
-    reference = Reference(model, (split[0], split[1]))
+    pairs, numbers, sides, masks = random_pairs(3, V, RAGGED), np.array([70, 3, 1, 2**33, 4, 5]), ("src", "tgt"), []
+    for side, places in enumerate((5, 7)):
+        sentences = [(int(n), len(pair[side])) for n, pair in zip(numbers, pairs, strict=True)]
+        masks.append([[plain_mask((9, side), s, place, 12, 0.3) for s in sentences] for place in range(places)])
+    reference = Reference(model, (masks[0], masks[1]))
     expected = reference.logits(pairs)
-    assert reference.places == dict(zip(("src", "tgt"), model.dropout_places(), strict=True)) == {"src": 5, "tgt": 7}
-    close([x[:, 1:] for x in logits_of(model, pairs, Masks(*packed))], expected, 1e-10)
+    assert reference.places == {"src": 5, "tgt": 7}
+    batch = batch_of(pairs)
+    seeds = {f"{s}_seeds_N": token_seeds((9, i), numbers, getattr(batch, s)) for i, s in enumerate(sides)}
+    close([x[:, 1:] for x in logits_of(model, pairs, **seeds)], expected, 1e-10)
+
+
+@pytest.mark.parametrize(("probability", "width"), [(0.1, 512), (0.3, 511), (0.99, 512), (1e-6, 512)])
+def test_the_drop_rate_is_the_probability(probability: float, width: int) -> None:
+    masks = dropout_mask(token_seeds((1, 2), np.arange(10), Layout([70] * 10)), width, probability, torch.bfloat16)
+    assert masks.shape == (700, width)
+    assert masks.dtype == torch.bfloat16
+    assert set(masks.unique().tolist()) <= {0.0, 1.0}
+    sigma = math.sqrt(probability * (1 - probability) / masks.numel())
+    assert float(1 - masks.double().mean()) == pytest.approx(probability, abs=4 * sigma + 2**-16)
+
+
+def test_tokens_places_and_channels_drop_out_independently() -> None:
+    def places(*key: int) -> Tensor:
+        seeds, masks = token_seeds(key, np.arange(40, 56), Layout([16] * 16)), []
+        for _ in range(4):
+            seeds = next_place(seeds)
+            masks.append(dropout_mask(seeds, 64, 0.3, torch.float32).view(16, 16, 64))
+        return torch.stack(masks)
+
+    keys = [[[places(seed, step, side) for side in (0, 1)] for step in (0, 1, 2)] for seed in (1, 2)]
+    z = (torch.stack([torch.stack([torch.stack(c) for c in b]) for b in keys]) - 0.7) / 0.21**0.5
+    assert z.shape == (2, 3, 2, 4, 16, 16, 64), "seed, step, side, place, sentence, position, channel"
+    for dim, size in enumerate(z.shape):
+        for lag in {1, size // 2}:
+            products = z.narrow(dim, 0, size - lag) * z.narrow(dim, lag, size - lag)
+            assert abs(float(products.mean())) < 4 / products.numel() ** 0.5, (dim, lag)
+    channels_NC = z.flatten(0, -2)
+    correlations = (channels_NC.T @ channels_NC / len(channels_NC)).fill_diagonal_(0)
+    assert float(correlations.abs().max()) < 5 / len(channels_NC) ** 0.5, "any two channels"
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -1,6 +1,6 @@
 """Whether it learns at all: thirty-two pairs by heart, and copying and reversing unseen sequences.
 
-Data, batches, loss, rate, Adam and search are the package's own; only the loop is this file's.
+Data, batches, dropout, loss, rate, Adam and search are the package's own; only the loop is this file's.
 """
 
 import random
@@ -45,8 +45,8 @@ def trained(
     optimizer = adam(transformer, training)
     for step in range(training.steps):
         (sentences,) = plan.micro_batches_of(step)
-        batch = plan.batch(sentences)
-        hidden = transformer(batch, None, dtype)
+        batch = plan.batch(sentences, step)
+        hidden = transformer(batch, dtype)
         loss, _ = smoothed_loss(hidden, transformer.embedding.weight, batch.tgt_out_N, training.label_smoothing)
         (loss / len(batch.tgt_out_N)).backward()
         optimizer.param_groups[0]["lr"] = noam_rate(step + 1, model.d_model, training)

@@ -227,7 +227,7 @@ def test_the_gradient_is_that_of_the_sentences_one_by_one(lab: Lab) -> None:
     run = Run(settings, corpus, one_of(1, 0), Path(), 0)
     model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(0))
     for i in sentences:
-        batch = run.plan.batch(np.array([i]))
+        batch = run.plan.batch(np.array([i]), 0)
         loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
         (loss / run.plan.tokens(sentences)[1]).backward()
     one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -245,7 +245,7 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(
 ) -> None:
     settings, corpus = lab.recipe("training.memory_tokens=200"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward
-    monkeypatch.setattr(LossModel, "forward", lambda self, b, masks: seen.append(b) or forward(self, b, masks))
+    monkeypatch.setattr(LossModel, "forward", lambda self, b: seen.append(b) or forward(self, b))
     run = Run(settings, corpus, one_of(1, 0), tmp_path, 0)
     torch.manual_seed(settings.training.seed)
     untouched = Transformer(settings.model, run.transformer.vocabulary_size).state_dict()

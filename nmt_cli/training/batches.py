@@ -1,33 +1,26 @@
 """Which sentences make step k: a function of corpus, seed and k, whatever machine computes it.
 
-Dropout masks belong to a micro-batch; processes and memory only decide who computes which and how many at once.
+What drops out belongs to a sentence; processes and memory only decide who computes which and how many at once.
 """
 
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
-from nmt_cli.transformer.model import Batch, Masks, Transformer, pack
-
-MASK_LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
-# 1 for numpy, which has no bf16: its bits.
-ONES: dict[torch.dtype, Any] = {
-    torch.bfloat16: np.uint16(0x3F80), torch.float32: np.float32(1), torch.float64: np.float64(1)
-}  # fmt: skip
+from nmt_cli.transformer.model import Batch, pack, token_seeds
 
 
 @dataclass(frozen=True)
 class StepBatch:
     """One process' share of a step, and the tokens of the whole step."""
 
-    passes: list[tuple[Batch, Masks | None]]  # each is computed at once
+    passes: list[Batch]  # each is computed at once
     src_tokens: int
     tgt_tokens: int
     weight: float  # 0: another process computes this too, and this one only takes part
@@ -67,8 +60,12 @@ class BatchPlan:
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
         return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
 
-    def batch(self, sentences: Lengths, device: torch.device | str = "cpu") -> Batch:
-        return pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
+    def batch(self, sentences: Lengths, index: int, device: torch.device | str = "cpu") -> Batch:
+        """Return these sentences as step `index` computes them."""
+        batch = pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
+        sides = enumerate((batch.src, batch.tgt))
+        src, tgt = (token_seeds((self.seed, index, side), sentences, layout) for side, layout in sides)
+        return replace(batch, src_seeds_N=src, tgt_seeds_N=tgt)
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
@@ -90,31 +87,3 @@ def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
         return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(256, min(8192, int(0.4 * memory / bytes_per_token)))  # more would not stay in the CPU's caches
-
-
-def dropout_mask(
-    key: Sequence[int], shape: tuple[int, int, int], keep: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """Return zeros and ones, these with probability keep / MASK_LEVELS, from a random stream named by `key`."""
-    if device.type == "cpu":  # numpy draws them eight times faster than torch does here
-        size = int(np.prod(shape))
-        raw = np.random.SFC64(list(key)).random_raw((size + 3) // 4).view(np.uint16)[:size]
-        return torch.from_numpy((raw < keep) * ONES[dtype]).view(dtype).view(shape)
-    generator = torch.Generator(device)
-    generator.manual_seed(int(np.random.SeedSequence(list(key)).generate_state(1, np.uint64)[0] >> 1))
-    draws = torch.randint(MASK_LEVELS, shape, generator=generator, device=device, dtype=torch.int32)
-    return (draws < keep).to(dtype)
-
-
-def dropout_masks(
-    model: Transformer, keys: Sequence[Sequence[int]], tokens: Sequence[tuple[int, int]], dtype: torch.dtype
-) -> Masks | None:
-    """Return the dropout masks of micro-batches with these keys (seed, step, index) and (source, target) tokens."""
-    if not model.settings.dropout:
-        return None
-    keep, device, sides = round((1 - model.settings.dropout) * MASK_LEVELS), model.embedding.weight.device, []
-    for side, places in enumerate(model.dropout_places()):
-        shapes = [(places, count[side], model.settings.d_model) for count in tokens]
-        masks = [dropout_mask([*k, side], shape, keep, dtype, device) for k, shape in zip(keys, shapes, strict=True)]
-        sides.append(torch.cat(masks, 1) if len(masks) > 1 else masks[0])
-    return Masks(*sides)

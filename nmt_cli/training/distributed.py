@@ -42,10 +42,6 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
     kind = str(accelerator.distributed_type.value)
     if kind != "NO" and not kind.startswith("MULTI"):
         raise UsageError(f"{kind} is not supported: models of this size fit on every device. Launch with plain DDP")
-    processes, parts = accelerator.num_processes, settings.training.micro_batches
-    if processes > parts:
-        accelerator.wait_for_everyone()  # else the others may lose the first to leave before they get here
-        raise UsageError(f"{processes} processes cannot share {parts} micro-batches. Raise training.micro_batches")
     return accelerator
 
 

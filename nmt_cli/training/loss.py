@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.transformer.model import Batch, Masks, Transformer
+from nmt_cli.transformer.model import Batch, Transformer
 
 BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # of logits held at once
 ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its cache
@@ -83,6 +83,6 @@ class LossModel(nn.Module):
         super().__init__()
         self.transformer, self.smoothing, self.dtype = transformer, smoothing, dtype
 
-    def forward(self, batch: Batch, masks: Masks | None) -> tuple[Tensor, Tensor]:
-        hidden_ND = self.transformer(batch, masks, self.dtype)
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        hidden_ND = self.transformer(batch, self.dtype)
         return smoothed_loss(*self.transformer.output_terms(hidden_ND), batch.tgt_out_N, self.smoothing)

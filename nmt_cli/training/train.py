@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, duration, say, warn
-from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
+from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main, to_user_error
@@ -24,7 +24,7 @@ from nmt_cli.training.metrics import Metrics, peak_memory_mb
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet, off_the_curve, validate
 from nmt_cli.transformer.hardware import choose_dtype, reuse_memory
-from nmt_cli.transformer.model import Batch, Masks, Transformer
+from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
 
 MAX_SKIPPED, MAX_FAILED_SAVES = 10, 3  # in a row
@@ -123,7 +123,8 @@ class Run:
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         if training.patience and not self.dev:
             raise DataError(f"training.patience needs a development set, {corpus.directory} has none. Set it to null")
-        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
+        parts = max(training.micro_batches, accelerator.num_processes)
+        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed)
         longest = int(self.plan.longer_lengths.max())
         if longest > settings.model.max_length:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
@@ -163,22 +164,17 @@ class Run:
         groups = batches.group_micro_batches(costs, rank, world, self.memory_tokens)
         if not groups and any(costs):  # fewer micro-batches than processes, and DDP waits for each of them
             groups, weight = [[int(np.argmax(costs))]], 0.0
-        passes = [self._pass(index, {i: micro_batches[i] for i in group}) for group in groups]
+        sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
+        passes = [self.plan.batch(each, index, self.accelerator.device) for each in sentences]
         return batches.StepBatch(passes, sum(src for src, _ in tokens), sum(tgt for _, tgt in tokens), weight)
-
-    def _pass(self, index: int, micro_batches: dict[int, Lengths]) -> tuple[Batch, Masks | None]:
-        batch = self.plan.batch(np.concatenate(list(micro_batches.values())), self.accelerator.device)
-        keys = [(self.settings.training.seed, index, i) for i in micro_batches]
-        tokens = [self.plan.tokens(sentences) for sentences in micro_batches.values()]
-        return batch, batches.dropout_masks(self.transformer, keys, tokens, self.dtype)
 
     def take_step(self, step: int, batch: batches.StepBatch) -> tuple[float, float]:
         """Do `step` (from 1), or nothing where a gradient is not finite; return this process' nll and the norm."""
         accelerator = self.accelerator
         total = torch.zeros((), dtype=torch.float64, device=accelerator.device)
-        for i, (pairs, masks) in enumerate(batch.passes, 1):
+        for i, pairs in enumerate(batch.passes, 1):
             with contextlib.nullcontext() if i == len(batch.passes) else accelerator.no_sync(self.model):
-                loss, nll = self.model(pairs, masks)  # sums; DDP averages gradients over processes
+                loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
                 accelerator.backward(loss * (batch.weight * accelerator.num_processes / batch.tgt_tokens))
             total += nll.detach() * batch.weight
         norm = float(accelerator.clip_grad_norm_(self.model.parameters(), float("inf")))
@@ -195,11 +191,12 @@ class Run:
         most = max(self.memory_tokens, share / self.plan.micro_batches)
         tokens = max(1, int(min(most, share / self.accelerator.num_processes)))
         longest = np.argsort(-longer)[:tokens]
-        pairs, masks = self._pass(0, {0: longest[: max(1, np.searchsorted(longer[longest].cumsum(), tokens, "right"))]})
+        count = max(1, np.searchsorted(longer[longest].cumsum(), tokens, "right"))
+        pairs = self.plan.batch(longest[:count], 0, self.accelerator.device)
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
         _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam makes them in its first step
         with self.accelerator.no_sync(self.model):
-            self.accelerator.backward(0 * self.model(pairs, masks)[0])
+            self.accelerator.backward(0 * self.model(pairs)[0])
         self.optimizer.zero_grad(set_to_none=True)
 
 

@@ -45,7 +45,7 @@ def dev_nll(model: Transformer, dtype: torch.dtype, dev: DevSet) -> float:
             columns = zip(*dev.pairs[start:end], strict=True)
             src, tgt = ((np.concatenate(column), np.array([len(ids) for ids in column])) for column in columns)
             batch = pack(*src, *tgt, model.embedding.weight.device)
-            _, nll = smoothed_loss(*model.output_terms(model(batch, None, dtype)), batch.tgt_out_N, 0.0)
+            _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)
             total, tokens, start = total + float(nll), tokens + len(batch.tgt_out_N), end
     return total / tokens
 

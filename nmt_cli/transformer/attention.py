@@ -24,7 +24,8 @@ class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
     `bounds` are the first sentence of each block, and B; by default all sentences are one block. `blocks` are layouts
-    of their own; of one block, this layout itself. `positions_N` are each token's place in its sentence.
+    of their own; of one block, this layout itself. `positions_N` are each token's place in its sentence; on the host
+    `places_N` are the same, and `rows_N` its sentence.
     """
 
     def __init__(
@@ -34,20 +35,20 @@ class Layout:
         self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
         self.max_length = int(counts.max())
         self.full = int(counts.min()) == self.max_length  # the grid has no pads
-        self._rows = np.repeat(np.arange(len(counts)), counts)
-        self._positions = np.arange(len(self._rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.rows_N = np.repeat(np.arange(len(counts)), counts)
+        self.places_N = np.arange(len(self.rows_N)) - np.repeat(np.cumsum(counts) - counts, counts)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.device = device
         self.lengths_B = torch.from_numpy(counts).to(device, non_blocking=True)
-        self.positions_N = torch.from_numpy(self._positions).to(device, non_blocking=True)
+        self.positions_N = torch.from_numpy(self.places_N).to(device, non_blocking=True)
 
     def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
         """Return where row (token, part, head) lies in the grid of to_grid, and which row lies at each place there."""
         if (parts, heads) not in self._indices:
             sentences = len(self.lengths_B)
-            place = np.arange(parts)[:, None] * sentences + self._rows[:, None, None]
+            place = np.arange(parts)[:, None] * sentences + self.rows_N[:, None, None]
             place = place * heads + np.arange(heads)
-            index = (place * self.max_length + self._positions[:, None, None]).reshape(-1)
+            index = (place * self.max_length + self.places_N[:, None, None]).reshape(-1)
             rows = np.zeros(parts * sentences * heads * self.max_length, np.int64)
             rows[index] = np.arange(len(index))
             index_R, rows_M = (torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows))

@@ -5,7 +5,7 @@ epsilon is 1e-5: the paper gives none, the released code had 1e-6; other toolkit
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -20,6 +20,8 @@ from nmt_cli.transformer.attention import Attention, Int64s, Layout, block_bound
 
 PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
+LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
+GOLDEN = -1640531527  # 2^32 / golden ratio, as 32 bits: multiples of it are far apart
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
@@ -30,6 +32,8 @@ class Batch:
     tgt_in_N: Tensor  # target ids shifted right by one, each sentence opened by PAD
     tgt_out_N: Tensor  # target ids, each sentence closed by EOS: what the decoder must say
     tgt: Layout
+    src_seeds_N: Tensor | None = None  # as `token_seeds` returns them; None: no dropout
+    tgt_seeds_N: Tensor | None = None
 
 
 def pack(
@@ -44,27 +48,48 @@ def pack(
     return Batch(src_T, Layout(src_lengths, device, bounds), in_T, out_T, Layout(tgt_lengths, device, bounds))
 
 
-@dataclass(frozen=True)
-class Masks:
-    """Dropout masks of zeros and ones, N x D for each place where the paper drops out."""
+def mix_(x: Tensor) -> Tensor:
+    """Hash 32-bit integers in place by the last steps of MurmurHash3; `&` makes the shifts logical."""
+    x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(-2048144789)
+    x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(-1028477387)
+    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
 
-    src_LND: Tensor
-    tgt_LND: Tensor
+
+def token_seeds(key: Sequence[int], sentences: Int64s, layout: Layout) -> Tensor:
+    """Return 32 bits for each token, a hash of the key, the number of its sentence in the corpus and its position."""
+    start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
+    numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32)))
+    seeds_N = numbers_B.numpy()[layout.rows_N] + layout.places_N * GOLDEN
+    return mix_(torch.from_numpy(seeds_N.astype(np.int32))).to(layout.device, non_blocking=True)
+
+
+def next_place(seeds_N: Tensor) -> Tensor:
+    """Return the seeds for the next place in the model where dropout is."""
+    return mix_(seeds_N + GOLDEN)
+
+
+def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
+    """Return N x width zeros, with this probability, and ones; each hash of 32 bits decides two channels."""
+    keep = min(round((1 - probability) * LEVELS), LEVELS - 1)
+    channels_C = mix_(torch.arange((width + 1) // 2, dtype=torch.int32, device=seeds_N.device) * GOLDEN)
+    bits_ND = mix_(seeds_N[:, None] + channels_C).view(torch.int16)
+    return bits_ND.lt_(keep - LEVELS // 2)[:, :width].to(dtype)
 
 
 class Dropout:
-    """Residual dropout of one stack: takes its masks in the order of the places; without masks, no dropout."""
+    """Residual dropout of one stack: what is dropped is a hash of the token's seed, the place in the model and the
+    channel, the same on every device and beside any other sentences. Without seeds, no dropout."""
 
-    def __init__(self, masks_LND: Tensor | None = None, probability: float = 0.0) -> None:
-        self.masks = None if masks_LND is None else iter(masks_LND.unbind())
-        self.scale = 1 / (1 - probability)
+    def __init__(self, seeds_N: Tensor | None = None, probability: float = 0.0) -> None:
+        self.seeds_N, self.probability = seeds_N if probability else None, probability
 
-    def drop(self, x_ND: Tensor) -> Tensor:
-        return x_ND * next(self.masks) * self.scale if self.masks else x_ND
-
-    def add(self, x_ND: Tensor, y_ND: Tensor) -> Tensor:
-        """Return x + dropout(y), in one pass over memory."""
-        return torch.addcmul(x_ND, y_ND, next(self.masks), value=self.scale) if self.masks else x_ND + y_ND
+    def add(self, x_ND: Tensor | None, y_ND: Tensor) -> Tensor:
+        """Return x + dropout(y), or dropout(y) alone, and go on to the next place."""
+        if self.seeds_N is None:
+            return y_ND if x_ND is None else x_ND + y_ND
+        self.seeds_N, scale = next_place(self.seeds_N), 1 / (1 - self.probability)
+        mask_ND = dropout_mask(self.seeds_N, y_ND.shape[1], self.probability, y_ND.dtype)
+        return y_ND * mask_ND * scale if x_ND is None else torch.addcmul(x_ND, y_ND, mask_ND, value=scale)
 
 
 def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
@@ -182,9 +207,6 @@ class Transformer(nn.Module):
                 module.weight.normal_(0, self.settings.d_model**-0.5)
         self.embedding.weight[PAD].zero_()
 
-    def dropout_places(self) -> tuple[int, int]:
-        return 1 + 2 * self.settings.num_layers, 1 + 3 * self.settings.num_layers
-
     def positions(self, side: str) -> Tensor:
         if self.settings.positions == "sinusoidal":
             return self.get_buffer("sinusoids")
@@ -196,20 +218,20 @@ class Transformer(nn.Module):
         return scaled_ND + F.embedding(positions_N, self.positions(side))  # type: ignore[no-any-return]
 
     def encode(
-        self, src_N: Tensor, src: Layout, masks_LND: Tensor | None = None, dtype: torch.dtype | None = None
+        self, src_N: Tensor, src: Layout, seeds_N: Tensor | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """Return memory_ND, the encoder's output, computed in `dtype`; default: that of the weights."""
-        dropout = Dropout(masks_LND, self.settings.dropout)
-        x_ND = dropout.drop(self.embed(src_N, src.positions_N, "src")).to(dtype or self.embedding.weight.dtype)
+        dropout = Dropout(seeds_N, self.settings.dropout)
+        x_ND = dropout.add(None, self.embed(src_N, src.positions_N, "src")).to(dtype or self.embedding.weight.dtype)
         biases = padding_biases(src, x_ND.dtype)
         for layer in layers(self.encoder):
             x_ND = layer(x_ND, [partial(layer.self_attention, layout=src, biases=biases)], dropout)
         return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
 
-    def decode(self, batch: Batch, memory_ND: Tensor, masks_LND: Tensor | None = None) -> Tensor:
+    def decode(self, batch: Batch, memory_ND: Tensor) -> Tensor:
         """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
-        dropout = Dropout(masks_LND, self.settings.dropout)
-        x_ND = dropout.drop(self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")).to(memory_ND.dtype)
+        dropout = Dropout(batch.tgt_seeds_N, self.settings.dropout)
+        x_ND = dropout.add(None, self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")).to(memory_ND.dtype)
         causal = causal_biases(batch.tgt, x_ND.dtype)
         memory = {"biases": padding_biases(batch.src, x_ND.dtype), "memory": (memory_ND, batch.src)}
         for layer in layers(self.decoder):
@@ -218,10 +240,9 @@ class Transformer(nn.Module):
             x_ND = layer(x_ND, [attend, attend_memory], dropout)
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
 
-    def forward(self, batch: Batch, masks: Masks | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def forward(self, batch: Batch, dtype: torch.dtype | None = None) -> Tensor:
         """Return hidden_ND for every target token of a batch of sentence pairs."""
-        memory_ND = self.encode(batch.src_N, batch.src, masks.src_LND if masks else None, dtype)
-        return self.decode(batch, memory_ND, masks.tgt_LND if masks else None)
+        return self.decode(batch, self.encode(batch.src_N, batch.src, batch.src_seeds_N, dtype))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is multiplied for the logits: hidden states and embedding matrix, with a column for the bias."""

@@ -8,14 +8,15 @@ Measured in CPU time of one thread, which other work on the machine hardly chang
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nmt_cli.training.batches import ONES, dropout_mask
 from nmt_cli.transformer.attention import dot_product_attention
 from nmt_cli.transformer.hardware import reuse_memory
+from nmt_cli.transformer.model import dropout_mask
 
 
 def compare(what: str, names: tuple[str, str], works: tuple[Callable[[], object], Callable[[], object]]) -> None:
@@ -50,15 +51,14 @@ def attention(precision: torch.dtype, sentences: int, length: int) -> None:
 
 
 def dropout() -> None:
-    mask, kept, cpu = torch.empty(4096, 256), torch.rand(4096, 256) < 0.9, torch.device("cpu")
+    seeds = torch.arange(4096, dtype=torch.int32)
 
-    def ours(dtype: torch.dtype) -> Tensor:
-        return dropout_mask((1, 2, 3, 0), (1, 4096, 256), 58982, dtype, cpu)
+    def bernoulli(dtype: torch.dtype) -> Tensor:
+        return torch.empty(4096, 256, dtype=dtype).bernoulli_(0.9)
 
-    what = "dropout mask, 4,096 x 256"
-    compare(what, ("bernoulli_", "SFC64"), (lambda: mask.bernoulli_(0.9), lambda: ours(torch.float32)))
-    one, bits = ONES[torch.bfloat16], kept.numpy()
-    compare(f"{what}, to bf16", ("torch", "numpy"), (lambda: kept.to(torch.bfloat16), lambda: bits * one))
+    for dtype in (torch.bfloat16, torch.float32):
+        works = partial(bernoulli, dtype), partial(dropout_mask, seeds, 256, 0.1, dtype)
+        compare(f"dropout mask, 4,096 x 256, {dtype}", ("bernoulli_", "hash"), works)
 
 
 def main() -> None:

@@ -35,9 +35,9 @@ def inject(spec: dict[str, Any], rank: int) -> None:
     step_batch, batch, take_step, forward = Run.step_batch, BatchPlan.batch, Run.take_step, LossModel.forward
     seen: list[int] = []
 
-    def logged_batch(self: BatchPlan, sentences: Any, device: Any = "cpu") -> Any:
+    def logged_batch(self: BatchPlan, sentences: Any, *rest: Any) -> Any:
         seen.extend(sentences.tolist())
-        return batch(self, sentences, device)
+        return batch(self, sentences, *rest)
 
     def logged_step_batch(self: Run, index: int) -> Any:
         seen.clear()
