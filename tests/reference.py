@@ -4,7 +4,8 @@ Everything the package does cleverly is done here the long way round. It takes t
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,56 +56,45 @@ def random_model(settings: recipe.Model, vocabulary: int, seed: int = 0) -> Tran
 class Reference:
     """The model of section 3 with the weights of `model`, as leaves of their own that gradients can be taken of.
 
-    `masks`, if any, are zeros and ones: for each side a list of places, each a list of one N_i x D mask per sentence.
+    `masks`, if any, are zeros and ones: for each place in the order of the paper one N_i x D mask per sentence.
     """
 
-    def __init__(self, model: Transformer, masks: tuple[list[list[Tensor]], list[list[Tensor]]] | None = None) -> None:
-        self.settings = model.settings
+    def __init__(self, model: Transformer, masks: Iterator[list[Tensor]] | None = None) -> None:
+        self.settings, self.masks = model.settings, masks
         self.weights = {name: p.detach().double().clone().requires_grad_() for name, p in model.named_parameters()}
-        self.masks = masks
         self.attended: dict[str, Tensor] = {}  # by layer, the last weights: B x H x queries x keys
 
     def logits(self, pairs: Sequence[Pair]) -> list[Tensor]:
         """Return T x (V - 1) logits per pair: of every piece but PAD."""
-        s, w = self.settings, self.weights
-        self.places = {"src": 0, "tgt": 0}
-        src, src_lengths = self.rectangle([pair[0] for pair in pairs])
-        tgt, tgt_lengths = self.rectangle([[0, *pair[1][:-1]] for pair in pairs])
-        src_keys = torch.tensor([[i < n for i in range(src.shape[1])] for n in src_lengths])
-        tgt_keys = torch.tensor([[i < n for i in range(tgt.shape[1])] for n in tgt_lengths])
-        everywhere = src_keys[:, None, :].expand(-1, src.shape[1], -1)
+        src, src_keys = self.rectangle([pair[0] for pair in pairs])
+        tgt, tgt_keys = self.rectangle([[0, *pair[1][:-1]] for pair in pairs])
         causal = torch.tensor([[j <= i for j in range(tgt.shape[1])] for i in range(tgt.shape[1])])
-        before = tgt_keys[:, None, :] & causal[None]
-        to_source = src_keys[:, None, :].expand(-1, tgt.shape[1], -1)
-
         x = self.embed(src, "src")
-        for n in range(s.num_layers):
-            layer, norm = f"encoder.{n}", f"encoder.{n}.residuals.{{}}.norm"
-            x = self.sublayer(x, norm.format(0), "src", self.attention, f"{layer}.self_attention", everywhere)
-            x = self.sublayer(x, norm.format(1), "src", self.feed_forward, f"{layer}.feed_forward")
-        memory = self.norm(x, "encoder_norm") if s.norm == "pre" else x
-
+        for n in range(self.settings.num_layers):
+            x = self.sublayer(x, f"encoder.{n}", 0, self.attention, "self_attention", src_keys)
+            x = self.sublayer(x, f"encoder.{n}", 1, self.feed_forward, "feed_forward")
+        memory = self.norm(x, "encoder_norm") if self.settings.norm == "pre" else x
         y = self.embed(tgt, "tgt")
-        for n in range(s.num_layers):
-            layer, norm = f"decoder.{n}", f"decoder.{n}.residuals.{{}}.norm"
-            y = self.sublayer(y, norm.format(0), "tgt", self.attention, f"{layer}.self_attention", before)
-            y = self.sublayer(y, norm.format(1), "tgt", self.attention, f"{layer}.cross_attention", to_source, memory)
-            y = self.sublayer(y, norm.format(2), "tgt", self.feed_forward, f"{layer}.feed_forward")
-        if s.norm == "pre":
+        for n in range(self.settings.num_layers):
+            y = self.sublayer(y, f"decoder.{n}", 0, self.attention, "self_attention", tgt_keys & causal)
+            y = self.sublayer(y, f"decoder.{n}", 1, self.attention, "cross_attention", src_keys, memory)
+            y = self.sublayer(y, f"decoder.{n}", 2, self.feed_forward, "feed_forward")
+        if self.settings.norm == "pre":
             y = self.norm(y, "decoder_norm")
-        out = y @ w["embedding.weight"][1:].T
-        return [out[i, :n] for i, n in enumerate(tgt_lengths)]
+        out = y @ self.weights["embedding.weight"][1:].T
+        return [out[i, : len(pair[1])] for i, pair in enumerate(pairs)]
 
-    def rectangle(self, sentences: Sequence[Sequence[int]]) -> tuple[Tensor, list[int]]:
+    def rectangle(self, sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return B x T ids and, B x 1 x T, which of them are real."""
         # Pads hold a real piece, not PAD: a mask that is missing anywhere must show.
         width = max(map(len, sentences)) + 2
-        return torch.tensor([[*s, *[5] * (width - len(s))] for s in sentences]), [len(s) for s in sentences]
+        real = torch.tensor([[[i < len(s) for i in range(width)]] for s in sentences])
+        return torch.tensor([[*s, *[5] * (width - len(s))] for s in sentences]), real
 
     def embed(self, ids: Tensor, side: str) -> Tensor:
-        d = self.settings.d_model
         # PAD opens the target: a vector of zeros that is never learnt.
-        vectors = self.weights["embedding.weight"][ids] * math.sqrt(d) * (ids != 0)[:, :, None]
-        return self.dropout(vectors + torch.stack([self.position(i, side) for i in range(ids.shape[1])]), side)
+        vectors = self.weights["embedding.weight"][ids] * math.sqrt(self.settings.d_model) * (ids != 0)[:, :, None]
+        return self.dropout(vectors + torch.stack([self.position(i, side) for i in range(ids.shape[1])]))
 
     def position(self, pos: int, side: str) -> Tensor:
         if self.settings.positions == "learned":
@@ -114,20 +104,19 @@ class Reference:
         values = [function(angle) for angle in angles for function in (math.sin, math.cos)]
         return torch.tensor(values, dtype=torch.float64).float().double()  # the package's table is float32
 
-    def dropout(self, x: Tensor, side: str) -> Tensor:
+    def dropout(self, x: Tensor) -> Tensor:
         if self.masks is None:
             return x
-        place = self.places[side]
-        self.places[side] += 1
         scaled = torch.zeros_like(x)
-        for i, mask in enumerate(self.masks[side == "tgt"][place]):
+        for i, mask in enumerate(next(self.masks)):
             scaled[i, : len(mask)] = x[i, : len(mask)] * mask / (1 - self.settings.dropout)
         return scaled
 
-    def sublayer(self, x: Tensor, norm: str, side: str, function: Callable[..., Tensor], *rest: object) -> Tensor:
+    def sublayer(self, x: Tensor, layer: str, i: int, function: Callable[..., Tensor], name: str, *rest: Any) -> Tensor:
+        norm, name = f"{layer}.residuals.{i}.norm", f"{layer}.{name}"
         if self.settings.norm == "pre":
-            return x + self.dropout(function(self.norm(x, norm), *rest), side)
-        return self.norm(x + self.dropout(function(x, *rest), side), norm)
+            return x + self.dropout(function(self.norm(x, norm), name, *rest))
+        return self.norm(x + self.dropout(function(x, name, *rest)), norm)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         mean = x.mean(-1, keepdim=True)
@@ -137,17 +126,13 @@ class Reference:
 
     def matrices(self, name: str) -> list[tuple[Tensor, Tensor]]:
         """Return the weight and bias of the query, key and value projections, all heads together."""
-        h, d_k, d_v = self.settings.num_heads, self.settings.d_k, self.settings.d_v
-        if f"{name}.query.weight" in self.weights:
-            parts = [f"{name}.query", f"{name}.key_value"]
-        else:
-            parts = [f"{name}.query_key_value"]
-        weight = torch.cat([self.weights[f"{part}.weight"] for part in parts])
-        none = torch.zeros(len(weight), dtype=torch.float64)
-        bias = torch.cat([self.weights[f"{part}.bias"] for part in parts]) if self.settings.attention_bias else none
-        a, b = h * d_k, 2 * h * d_k
-        assert len(weight) == b + h * d_v
-        return [(weight[:a], bias[:a]), (weight[a:b], bias[a:b]), (weight[b:], bias[b:])]
+        parts = ("query", "key_value") if f"{name}.query.weight" in self.weights else ("query_key_value",)
+        weight = torch.cat([self.weights[f"{name}.{part}.weight"] for part in parts])
+        bias = torch.zeros(len(weight), dtype=torch.float64)
+        if self.settings.attention_bias:
+            bias = torch.cat([self.weights[f"{name}.{part}.bias"] for part in parts])
+        sizes = [self.settings.num_heads * size for size in (self.settings.d_k, self.settings.d_k, self.settings.d_v)]
+        return list(zip(weight.split(sizes), bias.split(sizes), strict=True))
 
     def attention(self, x: Tensor, name: str, mask: Tensor, memory: Tensor | None = None) -> Tensor:
         s = self.settings

@@ -26,7 +26,7 @@ from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.model import dropout_mask, token_seeds
+from nmt_cli.transformer.model import token_seeds
 from nmt_cli.translation.search import SearchSettings, search
 from nmt_cli.translation.segments import Segment
 
@@ -65,7 +65,6 @@ def test_loss_and_gradients_are_those_of_float64(
         gradients = {name: parameter.grad for name, parameter in own.named_parameters()}
         hidden = own.transformer(batch, own.dtype)
         assert hidden.dtype == own.dtype
-        assert all(g.dtype == p.dtype for g, p in zip(gradients.values(), own.parameters(), strict=True))
         return {"hidden": hidden, "loss": loss, "nll": nll, **gradients}
 
     exact = computed(LossModel(copy.deepcopy(model), 0.1, torch.float64), torch.device("cpu"))
@@ -79,15 +78,15 @@ def test_search_finds_the_hypotheses_of_float64(device: torch.device) -> None:
     model = random_model(tiny(), V)
     with torch.no_grad():
         model.embedding.weight *= 2  # sharper choices, so that sentences end and are of different lengths
-    sources = [src for src, _ in random_pairs(3, V, [(2 + i % 12, 1) for i in range(100)])]
-    found = []
+    sources, found = [src for src, _ in random_pairs(3, V, [(2 + i % 12, 1) for i in range(100)])], []
     for dtype, place in ((torch.float64, "cpu"), (torch.float32, device)):
         segments = iter([Segment(i, ids) for i, ids in enumerate(sources)])
         frozen = for_inference(copy.deepcopy(model).to(place, dtype), dtype)
-        how = SearchSettings(beam=4, extra_length=8, best=2, rows=100)
-        found.append(dict(filter(None, search([frozen], dtype, segments, how))))
-    for i in range(100):
-        exact, ours = (hypotheses[i] for hypotheses in found)
+        results = search([frozen], dtype, segments, SearchSettings(beam=4, extra_length=8, best=2, rows=100))
+        found.append(dict(filter(None, results)))
+    assert len(found[0]) == 100
+    for i, exact in found[0].items():
+        ours = found[1][i]
         assert [h.ids for h in ours] == [h.ids for h in exact]
         assert [h.score for h in ours] == pytest.approx([h.score for h in exact], abs=1e-4)
 
@@ -95,13 +94,13 @@ def test_search_finds_the_hypotheses_of_float64(device: torch.device) -> None:
 def test_a_stopped_run_goes_on_bit_for_bit(device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the form of attention that is deterministic on CUDA, too."""
     with sdpa_kernel(SDPBackend.MATH), monkeypatch.context() as patch:
-        before_each_step(patch, lambda _, now: now == 7 and os.kill(os.getpid(), signal.SIGTERM))
-        assert lab.train("training.steps=12") == 143
+        before_each_step(patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
+        assert lab.train("training.steps=5") == 143
         patch.undo()
-        assert lab.train("training.steps=12") == 0
+        assert lab.train("training.steps=5") == 0
         resumed, lab.run = lab.run, lab.run.with_name("whole")
-        assert lab.train("training.steps=12") == 0
-    files = [checkpoints.check(run, 12)["files"] for run in (resumed, lab.run)]
+        assert lab.train("training.steps=5") == 0
+    files = [checkpoints.check(run, 5)["files"] for run in (resumed, lab.run)]
     assert all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
 
 
@@ -113,27 +112,11 @@ class HostReads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def run_of(lab: Lab, *changes: str) -> Run:
-    lab.run.mkdir()
-    settings = lab.recipe(*changes)
-    return Run(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
-
-
-def test_the_same_drops_out_on_every_device_and_other_channels_in_every_step(device: torch.device, lab: Lab) -> None:
-    run, masks = run_of(lab, "training.tokens_per_step=100000", "training.memory_tokens=100000"), []
-    for index in (0, 1):  # each is an epoch
-        ((batch,), (same,)) = run.step_batch(index).passes, run.step_batch(index).passes
-        mask, again = (
-            dropout_mask(seeds, 64, 0.3, torch.float32) for seeds in (batch.src_seeds_N, same.src_seeds_N.cpu())
-        )
-        assert torch.equal(mask.cpu(), again)
-        masks.append(again)
-    assert float((masks[0] == masks[1]).float().mean()) == pytest.approx(0.58, abs=0.01), "independent"
-
-
 @pytest.mark.parametrize("part", ["gradient", pytest.param("step", marks=READS_NORM)])
 def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, part: str) -> None:
-    run = run_of(lab)
+    lab.run.mkdir()
+    settings = lab.recipe()
+    run = Run(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
     run.take_step(1, run.step_batch(0))
     batch = run.step_batch(1)
     if device.type == "cuda":

@@ -38,8 +38,7 @@ def import_marian(source: Path, out: Path) -> Path:
     tensors = peer.model.state_dict()
     settings = _recipe(source, config, tensors, ids)
     ours = marian.from_marian(tensors, settings.model, ids)
-    with torch.device("meta"):
-        model = Transformer(settings.model, len(ids))
+    model = Transformer(settings.model, len(ids))
     load_into(model, ours, source / WEIGHTS)
     draw = torch.randint(3, len(ids), (2, 8, 12), generator=torch.Generator().manual_seed(1)).tolist()
     pairs = [([*src[: 4 + i], EOS], [*tgt[: 11 - i], EOS]) for i, (src, tgt) in enumerate(zip(*draw, strict=True))]

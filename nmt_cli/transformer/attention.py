@@ -6,6 +6,7 @@ padded grids, one for each block of neighbouring sentences of similar length.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from nmt_cli.transformer.hardware import Int8Linear
 
 Int64s = npt.NDArray[np.int64]
+torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
 
 
 class Layout:
@@ -54,11 +56,6 @@ class Layout:
             index_R, rows_M = (torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows))
             self._indices[parts, heads] = (index_R, rows_M)
         return self._indices[parts, heads]
-
-    @property
-    def mask_BT(self) -> Tensor:
-        """True where the padded grid holds a token."""
-        return torch.arange(self.max_length, device=self.lengths_B.device) < self.lengths_B[:, None]
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
@@ -121,6 +118,19 @@ def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
+def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """Return B x 1 x 1 x size to add to scores so that no query sees a pad."""
+    return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
+
+
+def score_biases(layout: Layout, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
+    """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
+    if not causal:
+        return [None if b.full else padding_bias(b.lengths_B, b.max_length, dtype) for b in layout.blocks]
+    ones = partial(torch.ones, dtype=torch.bool, device=layout.device)
+    return [mask_bias(ones(b.max_length, b.max_length).tril_(), dtype) for b in layout.blocks]
+
+
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
@@ -174,7 +184,7 @@ class Attention(nn.Module):
             grids = (q + k_v for q, k_v in zip(queries, keys_values, strict=True))
         blocks = zip(grids, biases, layout.blocks, strict=True)
         outputs = [from_grid(dot_product_attention(q, k, v, bias), block) for (q, k, v), bias, block in blocks]
-        return linear(torch.cat(outputs) if len(outputs) > 1 else outputs[0], self.output)
+        return linear(torch.cat(outputs), self.output)
 
     def _grids(self, x_NC: Tensor, layout: Layout, sizes: list[int]) -> Iterator[list[Tensor]]:
         """Yield the parts of a joint projection, of these sizes a head, on the padded grid of each block."""

@@ -6,12 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from nmt_cli.transformer.attention import Attention, Layout, linear
 from nmt_cli.transformer.model import Transformer, layers, pack
-
-ROLES = ("encoder", "decoder", "cross")  # the three uses of section 3.2.3
 
 
 @torch.inference_mode()
@@ -23,17 +20,16 @@ def attention_scores(
     Rows of "decoder" and "cross" stand for the token that is about to be said; columns of "decoder" for those said
     before, the first of which is the start. EOS closes both sides.
     """
-    scores: dict[str, list[Tensor]] = {role: [] for role in ROLES}
-
-    def record(role: str, attention: Attention) -> RemovableHandle:
-        def hook(_: nn.Module, inputs: tuple[Any, ...], rest: dict[str, Any]) -> None:
-            scores[role].append(_scores(attention, inputs[0], rest.get("memory"), role == "decoder"))
-
-        return attention.register_forward_pre_hook(hook, with_kwargs=True)
-
-    hooks = [record("encoder", layer.self_attention) for layer in layers(model.encoder)]
+    roles: dict[nn.Module, str] = {layer.self_attention: "encoder" for layer in layers(model.encoder)}
     for layer in layers(model.decoder):
-        hooks += [record("decoder", layer.self_attention), record("cross", layer.cross_attention)]
+        roles |= {layer.self_attention: "decoder", layer.cross_attention: "cross"}
+    scores: dict[str, list[Tensor]] = {}
+
+    def record(attention: Any, inputs: tuple[Any, ...], rest: dict[str, Any]) -> None:
+        own = _scores(attention, inputs[0], rest.get("memory"), roles[attention] == "decoder")
+        scores.setdefault(roles[attention], []).append(own)
+
+    hooks = [attention.register_forward_pre_hook(record, with_kwargs=True) for attention in roles]
     try:
         sides = [(np.asarray(ids, np.int64), np.array([len(ids)])) for ids in (src_ids, tgt_ids)]
         model(pack(*sides[0], *sides[1], model.embedding.weight.device), dtype=dtype)

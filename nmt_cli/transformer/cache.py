@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias
+from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias, padding_bias
 from nmt_cli.transformer.hardware import Int8Linear
 from nmt_cli.transformer.model import PAD, Dropout, Transformer, layer_norm, layers
 
 ROUND = 8  # caches hold a multiple of this many entries
 STEPS = 6  # between two clearances of the cache, at least
 MIN_INT8_OUTPUTS = 512  # smaller layers cost more to quantise inputs for than bytes gain
-NO_DROPOUT = Dropout()
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
@@ -30,9 +29,8 @@ def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False)
     the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding.weight
-    size = -(-len(weight_VD) // BLOCK) * BLOCK
-    frozen.output = nn.Linear(weight_VD.shape[1], size, bias=False, device="meta")
-    more = size - len(weight_VD)
+    more = -len(weight_VD) % BLOCK
+    frozen.output = nn.Linear(weight_VD.shape[1], len(weight_VD) + more, bias=False, device="meta")
     frozen.output.weight = nn.Parameter(nn.functional.pad(weight_VD, (0, 0, 0, more)), requires_grad=False)
     if frozen.output_bias is not None:
         frozen.output.bias = nn.Parameter(nn.functional.pad(frozen.output_bias, (0, more)), requires_grad=False)
@@ -53,16 +51,11 @@ class DecoderCache:
         self.device = model.embedding.weight.device
         self.layers = layers(model.decoder)
         self.heads = model.settings.num_heads
-        sizes = (model.settings.d_k, model.settings.d_v)
-
-        def empty(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=dtype, device=self.device)
-
-        self.past = [[empty(0, self.heads, ROUND, k) for k in sizes] for _ in self.layers]
-        self.memory = [[empty(0, self.heads, ROUND, k) for k in sizes] for _ in self.layers]
-        self.src_lengths_S = torch.zeros(0, dtype=torch.int64, device=self.device)
-        self.used_SWE = torch.zeros(0, width, ROUND, dtype=torch.bool, device=self.device)
-        self.filled_S = torch.zeros(0, dtype=torch.int64, device=self.device)
+        sizes, zeros = (model.settings.d_k, model.settings.d_v), partial(torch.zeros, device=self.device)
+        self.past = [[zeros(0, self.heads, ROUND, size, dtype=dtype) for size in sizes] for _ in self.layers]
+        self.memory = [[x.clone() for x in pair] for pair in self.past]
+        self.src_lengths_S, self.filled_S = zeros(0, dtype=torch.int64), zeros(0, dtype=torch.int64)
+        self.used_SWE = zeros(0, width, ROUND, dtype=torch.bool)
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
         index = torch.tensor(keep, dtype=torch.int64, device=self.device)
@@ -102,12 +95,10 @@ class DecoderCache:
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
         """Return cross-attention's keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
-        memory_ND = self.model.encode(src_N, src, dtype=self.dtype)
+        memory_ND = self.model.encode(src_N, src, self.dtype)
         return [linear(memory_ND, layer.cross_attention.key_value) for layer in self.layers]
 
-    def fill(
-        self, slots: Sequence[int], key_values: list[Tensor], starts: Sequence[int], lengths: Sequence[int]
-    ) -> None:
+    def fill(self, slots: Sequence[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
         """Put sentences into slots: rows start to start + length of what `encode` returned."""
         self.src_lengths_S[list(slots)] = torch.tensor(lengths, device=self.device)
         self.used_SWE[list(slots)] = False
@@ -116,12 +107,12 @@ class DecoderCache:
         if not length <= room <= 2 * length:
             pads = (0, 0, 0, length - room)  # a negative one cuts
             self.memory = [[nn.functional.pad(x, pads) for x in pair] for pair in self.memory]
-        counts = np.asarray(lengths)
-        places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        from_N = torch.from_numpy(np.repeat(np.asarray(starts), counts) + places).to(self.device)
-        rows_NH = np.repeat(np.asarray(slots), counts)[:, None] * self.heads + np.arange(self.heads)
-        to_M = torch.from_numpy((rows_NH * self.memory[0][0].shape[2] + places[:, None]).reshape(-1)).to(self.device)
-        for pair, kv_NC in zip(self.memory, key_values, strict=True):
+        new = Layout(lengths)
+        from_N = torch.from_numpy(np.asarray(starts)[new.rows_N] + new.places_N).to(self.device)
+        rows_NH = np.asarray(slots)[new.rows_N, None] * self.heads + np.arange(self.heads)
+        places_NH = rows_NH * self.memory[0][0].shape[2] + new.places_N[:, None]
+        to_M = torch.from_numpy(places_NH.reshape(-1)).to(self.device)
+        for pair, kv_NC in zip(self.memory, encoded, strict=True):
             parts = kv_NC[from_N].split([self.heads * x.shape[3] for x in pair], 1)
             for x_SHLK, part_NC in zip(pair, parts, strict=True):
                 x_SHLK.flatten(0, 2).index_copy_(0, to_M, part_NC.reshape(len(to_M), -1))
@@ -162,16 +153,14 @@ class DecoderCache:
         self.used_SWE.scatter_(2, new_SW[:, :, None], True)
         self.filled_S += width
         past_bias = mask_bias(self.used_SWE[:, None], self.dtype)
-        places_L = torch.arange(self.memory[0][0].shape[2], device=self.device)
-        known_SL = places_L < self.src_lengths_S[:, None]
-        memory_bias = mask_bias(known_SL[:, None, None], self.dtype)
+        memory_bias = padding_bias(self.src_lengths_S, self.memory[0][0].shape[2], self.dtype)
         rows_SH = torch.arange(self.slots * self.heads, device=self.device).view(self.slots, self.heads)
         places_M = (rows_SH[:, :, None] * entries + new_SW[:, None]).flatten()
         x_RD = model.embed(ids_SW.flatten(), positions_S.repeat_interleave(self.width), "tgt").to(self.dtype)
         for layer, past, memory in zip(self.layers, self.past, self.memory, strict=True):
             attend = partial(self._attend, layer.self_attention, past, past_bias, places_M)
             attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
-            x_RD = layer.forward(x_RD, [attend, attend_memory], NO_DROPOUT)
+            x_RD = layer.forward(x_RD, [attend, attend_memory], Dropout())
         if model.settings.norm == "pre":
             x_RD = layer_norm(x_RD, model.decoder_norm)
         logits_RV = linear(x_RD, cast(nn.Linear, model.output))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import Attention, Int64s, Layout, block_bounds, linear, mask_bias
+from nmt_cli.transformer.attention import Attention, Int64s, Layout, block_bounds, linear, score_biases
 
 PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
@@ -63,11 +63,6 @@ def token_seeds(key: Sequence[int], sentences: Int64s, layout: Layout) -> Tensor
     return mix_(torch.from_numpy(seeds_N.astype(np.int32))).to(layout.device, non_blocking=True)
 
 
-def next_place(seeds_N: Tensor) -> Tensor:
-    """Return the seeds for the next place in the model where dropout is."""
-    return mix_(seeds_N + GOLDEN)
-
-
 def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
     """Return N x width zeros, with this probability, and ones; each hash of 32 bits decides two channels."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1)
@@ -87,21 +82,9 @@ class Dropout:
         """Return x + dropout(y), or dropout(y) alone, and go on to the next place."""
         if self.seeds_N is None:
             return y_ND if x_ND is None else x_ND + y_ND
-        self.seeds_N, scale = next_place(self.seeds_N), 1 / (1 - self.probability)
+        self.seeds_N, scale = mix_(self.seeds_N + GOLDEN), 1 / (1 - self.probability)
         mask_ND = dropout_mask(self.seeds_N, y_ND.shape[1], self.probability, y_ND.dtype)
         return y_ND * mask_ND * scale if x_ND is None else torch.addcmul(x_ND, y_ND, mask_ND, value=scale)
-
-
-def padding_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor | None]:
-    """Return for each block B x 1 x 1 x T to add to scores so that no query sees a pad; None where there are none."""
-    return [None if block.full else mask_bias(block.mask_BT[:, None, None], dtype) for block in layout.blocks]
-
-
-def causal_biases(layout: Layout, dtype: torch.dtype) -> list[Tensor]:
-    """Return for each block T x T to add to scores so that no query sees what comes after it, pads included."""
-    length, device = layout.max_length, layout.lengths_B.device
-    allowed_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril_()
-    return [mask_bias(allowed_TT[: b.max_length, : b.max_length], dtype) for b in layout.blocks]
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
@@ -178,18 +161,14 @@ class Transformer(nn.Module):
         if settings.positions == "learned":
             self.src_positions = nn.Embedding(settings.max_length, settings.d_model)
             self.tgt_positions = nn.Embedding(settings.max_length, settings.d_model)
-        self.restore_buffers()
+        else:
+            self.register_buffer("sinusoids", sinusoids(settings.max_length, settings.d_model), persistent=False)
         self.encoder = nn.ModuleList(Layer(settings, cross=False) for _ in range(settings.num_layers))
         self.decoder = nn.ModuleList(Layer(settings, cross=True) for _ in range(settings.num_layers))
         if settings.norm == "pre":
             self.encoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
             self.decoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
         self.initialise()
-
-    def restore_buffers(self) -> None:
-        if self.settings.positions == "sinusoidal":
-            table = sinusoids(self.settings.max_length, self.settings.d_model)
-            self.register_buffer("sinusoids", table.to(self.embedding.weight.device), persistent=False)
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -217,13 +196,11 @@ class Transformer(nn.Module):
         scaled_ND = self.embedding(ids_N) * math.sqrt(self.settings.d_model)
         return scaled_ND + F.embedding(positions_N, self.positions(side))  # type: ignore[no-any-return]
 
-    def encode(
-        self, src_N: Tensor, src: Layout, seeds_N: Tensor | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """Return memory_ND, the encoder's output, computed in `dtype`; default: that of the weights."""
+    def encode(self, src_N: Tensor, src: Layout, dtype: torch.dtype, seeds_N: Tensor | None = None) -> Tensor:
+        """Return memory_ND, the encoder's output, computed in `dtype`."""
         dropout = Dropout(seeds_N, self.settings.dropout)
-        x_ND = dropout.add(None, self.embed(src_N, src.positions_N, "src")).to(dtype or self.embedding.weight.dtype)
-        biases = padding_biases(src, x_ND.dtype)
+        x_ND = dropout.add(None, self.embed(src_N, src.positions_N, "src")).to(dtype)
+        biases = score_biases(src, dtype, causal=False)
         for layer in layers(self.encoder):
             x_ND = layer(x_ND, [partial(layer.self_attention, layout=src, biases=biases)], dropout)
         return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
@@ -232,8 +209,8 @@ class Transformer(nn.Module):
         """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
         dropout = Dropout(batch.tgt_seeds_N, self.settings.dropout)
         x_ND = dropout.add(None, self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")).to(memory_ND.dtype)
-        causal = causal_biases(batch.tgt, x_ND.dtype)
-        memory = {"biases": padding_biases(batch.src, x_ND.dtype), "memory": (memory_ND, batch.src)}
+        causal = score_biases(batch.tgt, x_ND.dtype, causal=True)
+        memory = {"biases": score_biases(batch.src, x_ND.dtype, causal=False), "memory": (memory_ND, batch.src)}
         for layer in layers(self.decoder):
             attend = partial(layer.self_attention, layout=batch.tgt, biases=causal)
             attend_memory = partial(layer.cross_attention, layout=batch.tgt, **memory)
@@ -241,8 +218,9 @@ class Transformer(nn.Module):
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
 
     def forward(self, batch: Batch, dtype: torch.dtype | None = None) -> Tensor:
-        """Return hidden_ND for every target token of a batch of sentence pairs."""
-        return self.decode(batch, self.encode(batch.src_N, batch.src, batch.src_seeds_N, dtype))
+        """Return hidden_ND for every target token of a batch, computed in `dtype`; default: that of the weights."""
+        dtype = dtype or self.embedding.weight.dtype
+        return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is multiplied for the logits: hidden states and embedding matrix, with a column for the bias."""

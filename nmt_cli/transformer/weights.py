@@ -52,7 +52,6 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> No
         if shapes[0] != shapes[1]:
             raise DataError(f"{where} does not fit its recipe: {name} has shape {shapes[0]}, not {shapes[1]}")
     model.load_state_dict(tensors, assign=True)
-    model.restore_buffers()
 
 
 class _Undrawn(TorchFunctionMode):
@@ -94,8 +93,6 @@ def save_model(
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
     """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
-    if directory.is_file():
-        raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
             return load_model(directory / "model", device)
