@@ -6,7 +6,6 @@ Models are random and float64 unless a test says otherwise: then equal means equ
 import itertools
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,6 @@ import torch
 from reference import batch_of, random_model, random_pairs, tiny
 
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import DivergedError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Int8Linear
 from nmt_cli.transformer.model import PAD, Transformer
@@ -139,7 +137,6 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
         last = torch.full((2, width), PAD)
         for position in range(40):
             logits = decoder.step(last, torch.full((2,), position))
-            assert logits.shape[1] % BLOCK == 0
             assert torch.isinf(logits[:, V:]).all()
             ours = torch.log_softmax(logits, -1)[:, :V].view(2, width, V)
             for slot, source in ((1, sources[0]), (0, sources[1])):
@@ -194,11 +191,6 @@ def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_co
     assert max(len(h[0].ids) for h in searched([model], sources, SearchSettings(extra_length=50))) == 15
 
 
-def assert_forced(model: Transformer, source: list[int], best: Hypothesis) -> None:
-    (values,) = score_targets([model], DOUBLE, [(source, [*best.ids, EOS])])
-    assert best.token_log_probabilities == pytest.approx(values, abs=1e-10)
-
-
 def test_prefixes_are_kept_and_scored() -> None:
     model, sources = model_of(4), sources_of(30, 4)
     prefixes = [[5, 6, 7][: i % 4] for i in range(30)]
@@ -208,7 +200,8 @@ def test_prefixes_are_kept_and_scored() -> None:
     for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
         (best,) = results[i]
         assert best.ids[: len(prefix)] == prefix
-        assert_forced(model, source, best)
+        (forced,) = score_targets([model], DOUBLE, [(source, [*best.ids, EOS])])
+        assert best.token_log_probabilities == pytest.approx(forced, abs=1e-10)
         assert prefix or best.ids == free[i][0].ids
 
 
@@ -222,8 +215,8 @@ def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
     assert one == many
     assert best == greedy
     assert sum(a != b for a, b in zip(one, other, strict=True)) > 30
-    for source, hypothesis in zip(sources, found[1], strict=True):
-        assert_forced(model, source, hypothesis)
+    forced = score_targets([model], DOUBLE, [(source, [*ids, EOS]) for source, ids in zip(sources, one, strict=True)])
+    assert [h.token_log_probabilities for h in found[1]] == [pytest.approx(values, abs=1e-10) for values in forced]
 
 
 def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
@@ -265,42 +258,14 @@ def test_fillers_round_every_size_of_a_batch() -> None:
         assert sum(more) <= max(400, sum(lengths), 3 * max(lengths))
 
 
-def test_sentences_may_come_late() -> None:
-    """None means "nothing now": what has come is finished meanwhile, and later ones still get in."""
-    model, sources = model_of(6), sources_of(20, 6)
-    expected = searched([model], sources, SearchSettings(extra_length=5))
-    seen: list[int] = []
-
-    def late() -> Iterator[Segment | None]:
-        for i, ids in enumerate(sources):
-            yield Segment(i, ids)
-            while i % 5 == 4 and len(seen) <= i:
-                yield None
-
-    for result in filter(None, search([model], DOUBLE, late(), SearchSettings(extra_length=5))):
-        seen.append(result[0])
-        assert result[1][0].ids == expected[result[0]][0].ids
-    assert sorted(seen) == list(range(20))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_no_sentence_comes_from_numbers_that_are_not_finite(value: float) -> None:
-    model = model_of(7)
-    with torch.no_grad():
-        model.output.weight[5] = value
-    with pytest.raises(DivergedError, match="not finite"):
-        searched([model], sources_of(3), SearchSettings(extra_length=5))
-
-
 def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     generator = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(96, 64, generator=generator), torch.randn(96, generator=generator)
     x = torch.randn(20, 64, generator=generator) * torch.logspace(-3, 3, 20)[:, None]
-    layer = Int8Linear(weight, bias, torch.float32)
+    layer, exact = Int8Linear(weight, bias, torch.float32), x @ weight.T
     whole = layer(x)
-    assert ((whole - x @ weight.T - bias).abs().amax(1) <= 0.03 * (x @ weight.T).abs().amax(1) + 1e-6).all()
-    for i in range(20):
-        assert torch.equal(layer(x[i : i + 1]), whole[i : i + 1])
+    assert ((whole - exact - bias).abs().amax(1) <= 0.03 * exact.abs().amax(1) + 1e-6).all()
+    assert torch.equal(torch.cat([layer(row) for row in x.split(1)]), whole)
     assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12
 
 

@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import texts
+import torch
 from tiny_model import make_model
 
 from nmt_cli import Translator
@@ -80,6 +77,7 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
     """Output before the signal is a prefix of whole lines; with --output the final name does not appear."""
     process, part = start(model, "--output", str(tmp_path / "out"), lines=b"der Hund\n" * 50), tmp_path / "out.part"
     while not part.exists() or part.read_bytes().count(b"\n") < 50:
+        assert process.poll() is None
         time.sleep(0.05)
     workers = children(process.pid)
     assert workers or os.cpu_count() == 1
@@ -136,17 +134,13 @@ def flip(path: Path) -> None:
     path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
 
 
-def newer(path: Path) -> None:
-    path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
-
-
 def pickle(path: Path) -> None:
     shutil.rmtree(path.parent)
     path.parent.write_bytes(b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.")
 
 
-DAMAGES = [(flip, "model.safetensors"), (flip, "tokenizer.model"), (flip, "recipe.yaml")]
-DAMAGES += [(newer, "manifest.json"), (pickle, "manifest.json")]
+FILES = ("model.safetensors", "tokenizer.model", "recipe.yaml")
+DAMAGES = [*((flip, file) for file in FILES), (pickle, "manifest.json")]
 
 
 @pytest.mark.parametrize(("how", "file"), DAMAGES)
