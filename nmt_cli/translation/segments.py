@@ -98,14 +98,14 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> l
 
 def looping(sequence: Sequence[int]) -> bool:
     """Return whether some stretch of at most LOOP_PERIOD items comes at least four times in a row."""
-    # A loop repeats at least `max(...)` tokens below, which for no period is less than this: most lines end here.
+    # A loop repeats at least `least` tokens, which for no period is fewer than this: most lines end here.
     if len(sequence) - len(set(sequence)) < 3 / 4 * LOOP_TOKENS:
         return False
     array = np.asarray(sequence)
     for period in range(1, LOOP_PERIOD + 1):
-        different = np.flatnonzero(array[period:] != array[:-period])
-        same = np.diff(different, prepend=-1, append=len(array) - period) - 1  # in a row
-        if same.max() >= max(LOOP_TOKENS - period, 3 * period):
+        pairs, least = len(array) - period, max(LOOP_TOKENS - period, 3 * period)
+        unlike = np.flatnonzero(array[period:] != array[:-period])
+        if pairs - len(unlike) >= least and np.diff(unlike, prepend=-1, append=pairs).max() > least:
             return True
     return False
 
