@@ -5,16 +5,14 @@ Models are random and float64 unless a test says otherwise: then equal means equ
 
 import itertools
 import math
-from collections.abc import Iterator
+import random
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from reference import batch_of, random_model, random_pairs, tiny
 
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import DivergedError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Int8Linear
 from nmt_cli.transformer.model import PAD, Transformer
@@ -86,10 +84,10 @@ def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tu
 
 
 def test_full_width_beam_search_is_brute_force() -> None:
-    """200 random models; a full-width search finds the n best of all sequences there are."""
-    tokens, length, best = [1, 3, 4], 4, 5
-    sequences = [list(s) for n in range(length) for s in itertools.product(tokens, repeat=n)]
-    for seed in range(200):
+    """A full-width search finds the n best of all sequences there are."""
+    length, best = 4, 5
+    sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
+    for seed in range(60):
         model = model_of(seed, vocabulary=5)
         source = sources_of(1, seed, vocabulary=5, longest=3)[0]
         how = SearchSettings(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), best=best)
@@ -115,17 +113,14 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
 def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, tolerance: float, ties: int) -> None:
     """Alone, in batches of 64, in any order; what differs in float32 differs by a tie within rounding."""
-    model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
-    order = torch.randperm(300, generator=torch.Generator().manual_seed(1)).tolist()
+    model, sources = model_of(3, dtype=dtype, eos=2), sources_of(100, 3, longest=14)
     alone = searched([model], sources, SearchSettings(extra_length=8, rows=4), dtype)
     together = searched([model], sources, SearchSettings(extra_length=8, rows=256), dtype)
-    shuffled = searched([model], [sources[i] for i in order], SearchSettings(extra_length=8, rows=100), dtype)
-    different = 0
-    for i, (a,) in enumerate(alone):
-        for other in (together[i][0], shuffled[order.index(i)][0]):
-            assert a.score == pytest.approx(other.score, abs=tolerance)
-            different += a.ids != other.ids
-    assert different <= ties
+    reverse = searched([model], sources[::-1], SearchSettings(extra_length=8, rows=100), dtype)[::-1]
+    for others in (together, reverse):
+        scores = [[h.score for (h,) in results] for results in (alone, others)]
+        assert scores[0] == pytest.approx(scores[1], abs=tolerance)
+        assert sum(a.ids != b.ids for (a,), (b,) in zip(alone, others, strict=True)) <= ties
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
@@ -142,7 +137,6 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
         last = torch.full((2, width), PAD)
         for position in range(40):
             logits = decoder.step(last, torch.full((2,), position))
-            assert logits.shape[1] % BLOCK == 0
             assert torch.isinf(logits[:, V:]).all()
             ours = torch.log_softmax(logits, -1)[:, :V].view(2, width, V)
             for slot, source in ((1, sources[0]), (0, sources[1])):
@@ -154,35 +148,32 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
             texts = [[[*texts[s][int(parents[s, w])], int(last[s, w])] for w in range(width)] for s in range(2)]
 
 
+@torch.inference_mode()
 def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
     """A slot's hypotheses that all come from one ancestor need one entry a position, not one for each hypothesis."""
-    model, width = model_of(1, max_length=64), 4
-    decoder = DecoderCache(model, DOUBLE, width)
-    with torch.inference_mode():
-        batch = batch_of([([3, EOS], [EOS])])
-        decoder.resize([], 1)
-        decoder.fill([0], decoder.encode(batch.src_N, batch.src), [0], [2])
-        for position in range(50):
-            decoder.step(torch.full((1, width), 5), torch.tensor([position]))
-            decoder.reorder(torch.zeros(1, width, dtype=torch.int64))
+    width, batch = 4, batch_of([([3, EOS], [EOS])])
+    decoder = DecoderCache(model_of(1, max_length=64), DOUBLE, width)
+    decoder.resize([], 1)
+    decoder.fill([0], decoder.encode(batch.src_N, batch.src), [0], [2])
+    for position in range(50):
+        decoder.step(torch.full((1, width), 5), torch.tensor([position]))
+        decoder.reorder(torch.zeros(1, width, dtype=torch.int64))
     assert decoder.past[0][0].shape[2] < 50 + 10 * width
 
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_a_score_is_the_forced_score(members: int) -> None:
-    """every printed number is what forced scoring gives; an ensemble averages probabilities."""
+    """Every printed number is what forced scoring gives; an ensemble averages probabilities."""
     models, sources = [model_of(seed) for seed in range(members)], sources_of(40, 5)
     how = SearchSettings(beam=4, extra_length=6, best=3, rows=32)
     for source, hypotheses in zip(sources, searched(models, sources, how), strict=True):
-        forced = score_targets(models, DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses])
-        by_hand = [score_targets([model], DOUBLE, [(source, [*h.ids, EOS]) for h in hypotheses]) for model in models]
-        for i, h in enumerate(hypotheses):
-            assert h.token_log_probabilities == pytest.approx(forced[i], abs=1e-10)
-            means = [
-                math.log(sum(map(math.exp, each)) / members) for each in zip(*(one[i] for one in by_hand), strict=True)
-            ]
-            assert forced[i] == pytest.approx(means, abs=1e-10)
-            assert h.log_probability == pytest.approx(math.fsum(forced[i]), abs=1e-10)
+        pairs = [(source, [*h.ids, EOS]) for h in hypotheses]
+        forced = score_targets(models, DOUBLE, pairs)
+        alone = zip(*(score_targets([model], DOUBLE, pairs) for model in models), strict=True)
+        for h, values, each in zip(hypotheses, forced, alone, strict=True):
+            assert h.token_log_probabilities == pytest.approx(values, abs=1e-10)
+            assert values == pytest.approx(torch.tensor(each).exp().mean(0).log().tolist(), abs=1e-6)
+            assert h.log_probability == pytest.approx(math.fsum(values), abs=1e-10)
             assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.6, abs=1e-12)
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         assert len({tuple(h.ids) for h in hypotheses}) == 3
@@ -200,11 +191,6 @@ def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_co
     assert max(len(h[0].ids) for h in searched([model], sources, SearchSettings(extra_length=50))) == 15
 
 
-def assert_forced(model: Transformer, source: list[int], best: Hypothesis) -> None:
-    (values,) = score_targets([model], DOUBLE, [(source, [*best.ids, EOS])])
-    assert best.token_log_probabilities == pytest.approx(values, abs=1e-10)
-
-
 def test_prefixes_are_kept_and_scored() -> None:
     model, sources = model_of(4), sources_of(30, 4)
     prefixes = [[5, 6, 7][: i % 4] for i in range(30)]
@@ -214,23 +200,23 @@ def test_prefixes_are_kept_and_scored() -> None:
     for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
         (best,) = results[i]
         assert best.ids[: len(prefix)] == prefix
-        assert_forced(model, source, best)
+        (forced,) = score_targets([model], DOUBLE, [(source, [*best.ids, EOS])])
+        assert best.token_log_probabilities == pytest.approx(forced, abs=1e-10)
         assert prefix or best.ids == free[i][0].ids
 
 
 def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
     model, sources = model_of(5), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
-    one = searched([model], sources, SearchSettings(beam=1, extra_length=5, rows=1, sampling=draw))
-    many = searched([model], sources, SearchSettings(beam=1, extra_length=5, rows=50, sampling=draw))
-    other = searched([model], sources, SearchSettings(beam=1, extra_length=5, sampling=Sampling(1.3, 12, 0.95, seed=8)))
-    assert [h[0].ids for h in one] == [h[0].ids for h in many]
-    settings = [SearchSettings(beam=1, extra_length=5, sampling=how) for how in (Sampling(top_k=1), None)]
-    drawn, greedy = (searched([model], sources, how) for how in settings)
-    assert [h[0].ids for h in drawn] == [h[0].ids for h in greedy]
-    assert sum(a[0].ids != b[0].ids for a, b in zip(one, other, strict=True)) > 30
-    for source, (best,) in zip(sources, many, strict=True):
-        assert_forced(model, source, best)
+    ways = [(1, draw), (50, draw), (None, replace(draw, seed=8)), (None, Sampling(top_k=1)), (None, None)]
+    hows = [SearchSettings(beam=1, extra_length=5, rows=rows, sampling=sampling) for rows, sampling in ways]
+    found = [[best for (best,) in searched([model], sources, how)] for how in hows]
+    one, many, other, best, greedy = ([h.ids for h in each] for each in found)
+    assert one == many
+    assert best == greedy
+    assert sum(a != b for a, b in zip(one, other, strict=True)) > 30
+    forced = score_targets([model], DOUBLE, [(source, [*ids, EOS]) for source, ids in zip(sources, one, strict=True)])
+    assert [h.token_log_probabilities for h in found[1]] == [pytest.approx(values, abs=1e-10) for values in forced]
 
 
 def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
@@ -248,10 +234,9 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     assert torch.equal(ids[0::2], ids[1::2])
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
-def test_the_best_by_blocks_are_the_best(seed: int, slots: int, width: int, blocks: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
+@pytest.mark.parametrize(("slots", "width", "blocks"), [(1, 1, 1), (5, 1, 4), (1, 4, 1), (3, 4, 2), (5, 3, 4)])
+def test_the_best_by_blocks_are_the_best(slots: int, width: int, blocks: int) -> None:
+    generator = torch.Generator().manual_seed(0)
     scores = torch.randn(slots * width, blocks * BLOCK, generator=generator, dtype=DOUBLE)
     base = torch.randn(slots * width, 1, generator=generator, dtype=DOUBLE)
     largest = scores.view(slots * width, blocks, BLOCK).amax(-1)
@@ -261,54 +246,26 @@ def test_the_best_by_blocks_are_the_best(seed: int, slots: int, width: int, bloc
     assert torch.equal(parents * (blocks * BLOCK) + ids, places)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=400), st.integers(0, 100))
-def test_fillers_round_every_size_of_a_batch(lengths: list[int], more_room: int) -> None:
-    limit = max(2, *lengths) + more_room
-    more = _fillers(lengths, limit)
-    assert min(more) >= 1
-    for size in (len(lengths + more), sum(lengths + more)):
-        assert size == _coarse(size)
-    assert max(lengths + more) == min(_coarse(max(lengths)), limit)
-    assert sum(more) <= max(400, sum(lengths), 3 * max(lengths))
-
-
-def test_sentences_may_come_late() -> None:
-    """None means "nothing now": what has come is finished meanwhile, and later ones still get in."""
-    model, sources = model_of(6), sources_of(20, 6)
-    expected = searched([model], sources, SearchSettings(extra_length=5))
-    seen: list[int] = []
-
-    def late() -> Iterator[Segment | None]:
-        for i, ids in enumerate(sources):
-            yield Segment(i, ids)
-            while i % 5 == 4 and len(seen) <= i:
-                yield None
-
-    for result in filter(None, search([model], DOUBLE, late(), SearchSettings(extra_length=5))):
-        seen.append(result[0])
-        assert result[1][0].ids == expected[result[0]][0].ids
-    assert sorted(seen) == list(range(20))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_no_sentence_comes_from_numbers_that_are_not_finite(value: float) -> None:
-    model = model_of(7)
-    with torch.no_grad():
-        model.output.weight[5] = value
-    with pytest.raises(DivergedError, match="not finite"):
-        searched([model], sources_of(3), SearchSettings(extra_length=5))
+def test_fillers_round_every_size_of_a_batch() -> None:
+    draw = random.Random(0)
+    for _ in range(300):
+        lengths = draw.choices(range(1, draw.choice([2, 10, 300])), k=draw.choice([1, 3, draw.randrange(1, 400)]))
+        limit = max(2, *lengths) + draw.choice([0, 1, 100])
+        more = _fillers(lengths, limit)
+        assert min(more) >= 1
+        assert all(size == _coarse(size) for size in (len(lengths + more), sum(lengths + more)))
+        assert max(lengths + more) == min(_coarse(max(lengths)), limit)
+        assert sum(more) <= max(400, sum(lengths), 3 * max(lengths))
 
 
 def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     generator = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(96, 64, generator=generator), torch.randn(96, generator=generator)
     x = torch.randn(20, 64, generator=generator) * torch.logspace(-3, 3, 20)[:, None]
-    layer = Int8Linear(weight, bias, torch.float32)
-    whole, exact = layer(x), x @ weight.T + bias
-    assert ((whole - exact).abs().amax(1) <= 0.03 * (x @ weight.T).abs().amax(1) + 1e-6).all()
-    for i in range(20):
-        assert torch.equal(layer(x[i : i + 1]), whole[i : i + 1])
+    layer, exact = Int8Linear(weight, bias, torch.float32), x @ weight.T
+    whole = layer(x)
+    assert ((whole - exact - bias).abs().amax(1) <= 0.03 * exact.abs().amax(1) + 1e-6).all()
+    assert torch.equal(torch.cat([layer(row) for row in x.split(1)]), whole)
     assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12
 
 

@@ -3,27 +3,24 @@
 import json
 import math
 import os
+import random
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import texts
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiny_model import content, make_model, memory_file
 
-from nmt_cli import Translator, artefact, console
+from nmt_cli import Translator, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DataError, MissingError, UsageError
@@ -91,26 +88,21 @@ def records(data: bytes) -> list[dict[str, Any]]:
 
 # ---- pairing of lines
 
-HOSTILE = st.one_of(
-    st.binary(max_size=60),
-    st.text(max_size=30).map(lambda s: s.encode("utf-8", "surrogatepass")),
-    st.sampled_from(
-        [b"", b" ", b"\r", b"a\r\nb\r", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\xaf", b"\xe2\x80\xa8", b"\xe2\x80\xa9x",
-         b"\x00", b"\x0b\x0c\x1c\x1d\x1e\x85", b"\xc2\x85", b"\xef\xbb\xbfBOM", b"</s>", b"<s> <pad> <unk> <0x0A>",
-         "\u202e\u2066abc".encode(), ("a" + "\u0301" * 500).encode(), "\u2581\u2047".encode(),
-         "\U000e0041\ue000\ufdd0".encode(), b"der Hund " * 60, b"x" * 900, b"\x1b[2J\x1b]0;title\x07"]
-    ),
-)  # fmt: skip
+HOSTILE = [
+    b"", b" ", b"\r", b"a\r\nb\r", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\xaf", b"\xe2\x80\xa8", b"\xe2\x80\xa9x",
+    b"\x0b\x0c\x1c\x1d\x1e\x85", b"\xc2\x85", b"\xef\xbb\xbfBOM", b"</s>", b"<s> <pad> <unk> <0x0A>", b"x" * 900,
+    "\u202e\u2066abc".encode(), ("a" + "\u0301" * 500).encode(), "\u2581\u2047".encode(), b"\x1b[2J\x1b]0;title\x07",
+    "\U000e0041\ue000\ufdd0".encode(), b"\x00", b"der Hund " * 60, *(random.Random(1).randbytes(40) for _ in range(40)),
+]  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
-@given(lines=st.lists(HOSTILE, min_size=40, max_size=60), final=st.booleans())
-def test_one_line_out_for_every_line_in(translator: Translator, lines: list[bytes], final: bool) -> None:
+@pytest.mark.parametrize("final", [b"", b"\n"])
+def test_one_line_out_for_every_line_in(translator: Translator, final: bytes) -> None:
     """Whatever the bytes, as many line feeds come out as lines went in, and nothing else breaks a line."""
-    data = b"\n".join(lines) + b"\n" * final
+    data = b"\n".join(HOSTILE) + b" rot" + final
     out = run(translator, data).decode()
-    assert out.count("\n") == data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
-    assert not out or out.endswith("\n")
+    assert out.count("\n") == data.count(b"\n") + (not final)
+    assert out.endswith("\n")
     assert not FORBIDDEN.search(out.replace("\n", ""))
 
 
@@ -126,7 +118,6 @@ def test_a_line_is_translated_alike_alone_in_company_and_by_many_workers(transla
         assert run(three, data, beam=1) == run(translator, data, beam=1)  # the workers take other settings
         assert [t.text for t in three.translate(["der Hund", " "])] == one.decode().split("\n")[:2]
         assert three._workers is workers is not None
-    assert one.count(b"\n") == 307 - 1
 
 
 def test_blank_lines_keep_their_places_and_ask_no_model(
@@ -135,13 +126,9 @@ def test_blank_lines_keep_their_places_and_ask_no_model(
     monkeypatch.setattr(Transformer, "encode", None)  # whatever asks the model fails
     assert run(translator, b"") == b""
     assert run(translator, b"\n \n\t\r\n\xe2\x80\xa8\n") == b"\n\n\n\n"
-    with pytest.raises(TypeError):
-        run(translator, b"\nrot\n")
 
 
-def test_bytes_that_are_not_text_are_counted_or_refused(
-    translator: Translator, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_that_are_no_text_are_told_or_refused(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(translator, b"rot\n\xff\xfe\xfa\nblau\n\xc0\n").count(b"\n") == 4
     assert "2 lines are not UTF-8 (first: line 2)" in capsys.readouterr().err
     with pytest.raises(DataError, match="line 2 is not UTF-8"):
@@ -163,8 +150,7 @@ def test_lines_are_not_read_far_ahead_and_not_before_they_come(
             yield f"der Hund {i}"
 
     results = translator.translate(endless(), beam=1)
-    for _ in range(3):
-        next(results)
+    assert len([*islice(results, 3)]) == 3
     assert len(read) <= 600
     with pytest.raises(UsageError, match="translating already"):
         next(translator.translate(["rot"]))
@@ -173,28 +159,25 @@ def test_lines_are_not_read_far_ahead_and_not_before_they_come(
 
 def test_a_model_in_memory_translates_as_its_directory_does(model: Path, translator: Translator) -> None:
     loaded = load_model(model)
-    memory = Translator.of(loaded.model, translator.tokenizer, loaded.recipe, torch.float32)
+    memory = Translator.of(loaded.model, translator.tokenizer, loaded.recipe, torch.float32, 12)
+    assert memory.seen_tokens == 12
     lines = ["der Hund", "", "die Katze ist rot"]
     expected = list(translator.translate(lines, n_best=2))
     assert list(memory.translate(lines, n_best=2)) == expected
-    assert [t.text for t in expected] == [t.hypotheses[0].text for t in expected]
     assert [len(t.segments) for t in expected] == [1, 0, 1]
-    for translation in (expected[0], expected[2]):
-        ((source, target),) = translation.segments
-        assert source[-1] == target[-1] == EOS
-        assert target[:-1] == translation.hypotheses[0].ids
+    assert expected[0].segments[0][1] == [*expected[0].hypotheses[0].ids, EOS]
 
 
 # ---- streams
 
 
-@pytest.mark.parametrize("data", [b"", b"a\n", b"a\n\nb", b"x\n" * (1 << 20)])
-def test_the_lines_of_a_file_are_counted_and_not_read(data: bytes) -> None:
-    descriptor = memory_file(b"before\n" + data)
-    os.lseek(descriptor, len(b"before\n"), os.SEEK_SET)
-    assert count_lines(descriptor) == len(data.split(b"\n")) - data.endswith(b"\n") - (not data)
-    assert os.read(descriptor, len(data) + 1) == data
-    os.close(descriptor)
+def test_the_lines_of_a_file_are_counted_and_not_read() -> None:
+    for data, count in ((b"", 0), (b"a\n", 1), (b"a\n\nb", 3), (b"x\n" * (1 << 20), 1 << 20)):
+        descriptor = memory_file(b"before\n" + data)
+        os.lseek(descriptor, len(b"before\n"), os.SEEK_SET)
+        assert count_lines(descriptor) == count
+        assert os.read(descriptor, len(data) + 1) == data
+        os.close(descriptor)
     out, into = os.pipe()
     assert count_lines(out) is None
     os.close(out)
@@ -211,8 +194,8 @@ def test_a_huge_line_is_never_held_whole() -> None:
     assert counts["huge"] == 2
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=300), st.integers(1, 50))
+@pytest.mark.parametrize("size", [1, 3, 50])
+@pytest.mark.parametrize("data", [b"", b"a\n\nf\xc3\xbcr\xff\xfe \xf0\x9f\x98\x80 \xc3\nb", b"\n\xe2\x82\n\n"])
 def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
     out, into = os.pipe()
     reader = read_lines(out, Counter(), wait=lambda: False)
@@ -224,7 +207,7 @@ def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
     os.close(into)
     lines += [line for line in reader if line is not None]
     os.close(out)
-    expected = data.split(b"\n")[:-1] if data.endswith(b"\n") or not data else data.split(b"\n")
+    expected = data.removesuffix(b"\n").split(b"\n") if data else []
     assert lines == [re.sub("\ufffd+", "\ufffd", x.decode(errors="replace")) for x in expected]
 
 
@@ -252,15 +235,13 @@ def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) 
 # ---- long lines and failed translations
 
 
-WORD = st.sampled_from(["der", "Hund", "geht,", "rot.", "blau;", "x" * 30, "?!", "Haus"])
-
-
-@settings(max_examples=100, deadline=None)
-@given(text=st.lists(WORD, min_size=1, max_size=40))
-def test_splitting_loses_nothing_and_keeps_the_limit(translator: Translator, text: list[str]) -> None:
-    parts = split_line(translator.tokenizer, " ".join(text), 12, 12)
-    assert all(1 < len(ids) <= 12 for ids in parts)
-    assert "".join(translator.tokenizer.decode([ids[:-1] for ids in parts])).replace(" ", "") == "".join(text)
+def test_splitting_loses_nothing_and_keeps_the_limit(translator: Translator) -> None:
+    draw = random.Random(1)
+    for count in range(1, 80):
+        text = draw.choices(["der", "Hund", "geht,", "rot.", "blau;", "x" * 30, "?!", "Haus"], k=count % 40 + 1)
+        parts = split_line(translator.tokenizer, " ".join(text), 12, 12)
+        assert all(1 < len(ids) <= 12 for ids in parts)
+        assert "".join(translator.tokenizer.decode([ids[:-1] for ids in parts])).replace(" ", "") == "".join(text)
 
 
 def test_a_line_is_split_where_it_is_longer_than_those_of_training(
@@ -296,34 +277,26 @@ def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, mo
         assert (echo.counts["cut"], echo.counts["split"]) == (2 * cut, 0)
 
 
-@pytest.mark.parametrize(
-    ("source", "limit", "count"),
-    [
+def test_what_is_split_is_rejoined_as_it_was(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(echo, "seen_tokens", 8)
+    for source, limit, count in (
         ("你好。我去北京！他来吗？！是", 99, 4),
         ("他说。“好。”我去。「はい。」と", 99, 5),
         ("一，二，三，四，五，六，七，八，九，十，", 16, 5),
         ("rot. 你好。 blau. 안녕! 네.", 99, 5),
         ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
-    ],
-)
-def test_what_is_split_is_rejoined_as_it_was(
-    echo: Translator, monkeypatch: pytest.MonkeyPatch, source: str, limit: int, count: int
-) -> None:
-    monkeypatch.setattr(echo, "seen_tokens", 8)
-    monkeypatch.setattr(echo, "filter_tokens", limit)
-    (translation,) = echo.translate([source])
-    assert len(translation.segments) == count
-    assert translation.text == source
+    ):
+        monkeypatch.setattr(echo, "filter_tokens", limit)
+        (translation,) = echo.translate([source])
+        assert len(translation.segments) == count
+        assert translation.text == source
 
 
 def test_loops_are_seen_and_sentences_are_not() -> None:
-    assert looping([5] * 12)
-    assert not looping([1, *[5] * 11])
-    assert looping([9, 8, 7, *[5, 6, 7] * 5, 3])
-    assert looping([*range(8)] * 4)
-    assert not looping(([*range(8)] * 4)[1:])
+    for loop in ([5] * 12, [5, 6, 7] * 4, [*range(8)] * 4):
+        assert looping([91, 92, *loop, 93])
+        assert not looping([91, 92, *loop[1:], 93])
     assert not looping([*range(9)] * 5)
-    assert not looping([1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9])
 
 
 def test_halves_are_at_a_clause_or_between_words(translator: Translator) -> None:
@@ -379,10 +352,9 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     lines = records(run(translator, data, format="jsonl", n_best=2))
     assert [record["line"] for record in lines] == [1, 2, 3]
     for record, line in zip(lines, run(translator, data).decode().split("\n"), strict=False):
-        first, second = record["hypotheses"]
-        assert first["score"] >= second["score"]
-        assert first["text"] == line
-        for h in (first, second):
+        assert record["hypotheses"][0]["score"] >= record["hypotheses"][1]["score"]
+        assert record["hypotheses"][0]["text"] == line
+        for h in record["hypotheses"]:
             assert list(h) == ["text", "log_probability", "score", "tokens", "token_log_probabilities"]
             assert len(h["tokens"]) == len(h["token_log_probabilities"])
             assert h["log_probability"] == pytest.approx(math.fsum(h["token_log_probabilities"]), abs=1e-5)
@@ -428,9 +400,8 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
     prefixes = tmp_path / "prefixes"
     prefixes.write_text("das Haus\n\nrot und\n" + "rot " * 500)
     out = run(translator, data, prefix=prefixes).decode().split("\n")
-    free = run(translator, data).decode().split("\n")
     assert out[0].startswith("das Haus")
-    assert out[1] == free[1]
+    assert out[1] == run(translator, data).decode().split("\n")[1]
     assert out[2].startswith("rot und")
     assert re.fullmatch("rot( rot){50,}( .*)?", out[3])
     assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
@@ -446,8 +417,7 @@ def test_samples_do_not_depend_on_company_or_workers(
     one = run(translator, data, **options).decode()
     with Translator(model, precision="fp32", workers=2) as two:
         assert run(two, data, **options).decode() == one
-    lines = one.split("\n")[:-1]
-    assert len(lines) == 8
+    lines = one.split("\n")
     (many,) = translator.translate(["der Hund ist"], n_best=300, sampling=Sampling())
     assert len({h.text for h in many.hypotheses}) > 250  # every sample has random numbers of its own
     with pytest.raises(UsageError, match="at most 4,096 samples"):
@@ -483,12 +453,12 @@ def test_the_model_is_named_or_in_the_environment_or_the_newest(
     monkeypatch.delenv("NMT_MODEL", raising=False)
     with pytest.raises(MissingError, match="nmt reproduce"):
         choose_models([])
-    for name, year in (("b", 2026), ("c", 2025), ("a", 2024)):
-        artefact.make_directory(tmp_path / "runs" / name / "model")
-        manifest = tmp_path / "runs" / name / "model" / "manifest.json"
-        manifest.write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
+    for name, year, form in (("b", 2026, "text"), ("c", 2025, "text"), ("d", 2027, "trees"), ("a", 2024, "text")):
+        (model := tmp_path / "runs" / name / "model").mkdir(parents=True)
+        (model / "manifest.json").write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
+        (model / "recipe.yaml").write_text(f"corpus: {{name: own, format: {form}}}")
     console.set_quiet(False)
-    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since
+    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since; d parses
     assert "model: runs/b/model" in capsys.readouterr().err
     monkeypatch.setenv("NMT_MODEL", "elsewhere")
     assert choose_models([]) == (Path("elsewhere"),)
@@ -500,11 +470,6 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     options = TranslateOptions(tmp_path / "in", tmp_path / "new" / "out", (model,), precision="fp32")
     assert translate(options) == 0
     assert [path.read_bytes().count(b"\n") for path in tmp_path.glob("new/*")] == [3]
-    (tmp_path / "in").write_bytes(b"der Hund\n\xff\n")
-    (tmp_path / "new" / "out").unlink()
-    with pytest.raises(DataError):
-        translate(replace(options, strict=True))
-    assert not list(tmp_path.glob("new/*"))
 
 
 def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:
@@ -515,9 +480,7 @@ def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:
         f"with nmt_cli.Translator({str(model)!r}, workers=1) as t: assert len(list(t.translate(['der Hund']))) == 1\n"
         f"sys.exit(str([name for name in {heavy} if name in sys.modules]) + str(light))"
     )
-    root = str(Path(__file__).parent.parent)
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root}, capture_output=True)
-    assert done.stderr.decode().endswith("[]True\n")
+    assert texts.python("-c", code).stderr.endswith("[]True\n")
 
 
 def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
@@ -540,21 +503,17 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
     assert translate(TranslateOptions(input=Path("absent"))) == 0
 
 
-@pytest.mark.parametrize(
-    ("precision", "vnni", "expected"),
-    [("auto", True, ("auto", True)), ("auto", False, ("auto", False)), ("int8", True, ("auto", True)),
-     ("fp32", True, ("fp32", False)), ("bf16", True, ("bf16", False))],
-)  # fmt: skip
+@pytest.mark.parametrize(("precision", "vnni"), [("auto", 1), ("auto", 0), ("int8", 1), ("fp32", 1), ("bf16", 1)])
 def test_eight_bits_where_the_cpu_has_them(
-    model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, vnni: bool, expected: tuple[str, bool]
+    model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, vnni: int
 ) -> None:
     for place in (hardware, module):
-        monkeypatch.setattr(place, "has_int8", lambda device: vnni)
+        monkeypatch.setattr(place, "has_int8", lambda device: bool(vnni))
     monkeypatch.setattr(module, "choose_dtype", lambda precision, device: precision)
     made = []
     monkeypatch.setattr(module, "for_inference", lambda model, dtype, int8: made.append((dtype, int8)) or model)
     assert len(Translator(str(model), precision=precision).models) == 1
-    assert made == [expected]
-    for wrong in ["fp16", *["int8"] * (not vnni)]:
+    assert made == [("auto" if precision == "int8" else precision, bool(vnni) and precision in ("auto", "int8"))]
+    for wrong in ["fp16", "int8"][: 2 - vnni]:
         with pytest.raises(UsageError):
             Translator(model, precision=wrong)

@@ -32,6 +32,7 @@ ENCODE_TOKENS = 2048  # source tokens encoded at once, ahead of the slots they w
 SCORE_TOKENS = 4096  # scored at once, on the longer side
 MAX_SOURCE_TOKENS = 1 << 16  # over all slots: bounds the memory of very long inputs
 
+Models = Sequence[Transformer]  # as `for_inference` returns them
 Segments = Iterator[Segment | None]  # None: there is none just now
 Results = Iterator[tuple[int, list[Hypothesis]] | None]  # None: all are finished, and the next has not come yet
 
@@ -53,12 +54,15 @@ def rows_at_once(settings: SearchSettings, device: torch.device) -> int:
 class _Slots:
     """The state of all segments being searched, as tensors with one row per slot, and the models' caches."""
 
-    def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, settings: SearchSettings) -> None:
+    def __init__(self, models: Models, dtype: torch.dtype, feed: Segments, settings: SearchSettings) -> None:
         width, device = settings.beam, models[0].embedding.weight.device
         self.decoders = [DecoderCache(model, dtype, width) for model in models]
         self.settings, self.device = settings, device
         self.longest = min(model.settings.max_length for model in models)
         self.most = max(1, rows_at_once(settings, device) // width)
+        self.feed, self.ended = feed, False
+        self.ready: list[tuple[Segment, int]] = []  # encoded, with the first row of each
+        self.key_values: list[list[Tensor]] = []
         self.segments: list[Segment | None] = []
         self.position_S, self.limit_S = (torch.zeros(0, dtype=torch.int64, device=device) for _ in range(2))
         self.alive_SW = torch.zeros(0, width, dtype=torch.float64, device=device)
@@ -73,17 +77,40 @@ class _Slots:
     def used(self) -> list[int]:
         return [slot for slot, segment in enumerate(self.segments) if segment]
 
-    def fill(self, feed: "_Feed") -> None:
-        while len(used := self.used()) < self.most:
-            tokens = sum(len(segment.ids) for segment in self.segments if segment)
-            taken = feed.take(self.most - len(used), MAX_SOURCE_TOKENS - tokens if used else 1 << 60)
-            if not taken:
+    def _encode(self) -> None:
+        tokens = 0
+        for segment in self.feed:
+            if segment is None:
                 break
-            segments, starts = zip(*taken, strict=True)
+            self.ready.append((segment, tokens))
+            tokens += len(segment.ids)
+            if tokens >= ENCODE_TOKENS:
+                break
+        else:
+            self.ended = True
+        if self.ready:
+            lengths = [len(segment.ids) for segment, _ in self.ready]
+            more = _fillers(lengths, self.longest)
+            ids = [i for segment, _ in self.ready for i in segment.ids]
+            src_N = torch.tensor(ids + [EOS] * sum(more), device=self.device)
+            layout = Layout(lengths + more, self.device)
+            self.key_values = [decoder.encode(src_N, layout) for decoder in self.decoders]
+
+    def fill(self) -> None:
+        while len(used := self.used()) < self.most:
+            if not self.ready and not self.ended:
+                self._encode()
+            room = MAX_SOURCE_TOKENS - sum(len(segment.ids) for segment in self.segments if segment)
+            sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[: self.most - len(used)])
+            count = sum(total <= room or not used for total in sums)
+            if not count:
+                break
+            segments, starts = zip(*self.ready[:count], strict=True)
+            self.ready = self.ready[count:]
             if len(used) + len(segments) > len(self.segments):
                 self._resize(range(len(self.segments)), len(used) + len(segments))
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
-            for decoder, key_values in zip(self.decoders, feed.key_values, strict=True):
+            for decoder, key_values in zip(self.decoders, self.key_values, strict=True):
                 decoder.fill(slots, key_values, starts, [len(segment.ids) for segment in segments])
             limits = [len(segment.ids) + len(segment.prefix) + self.settings.extra_length for segment in segments]
             for slot, segment, limit in zip(slots, segments, limits, strict=True):
@@ -178,17 +205,15 @@ class _Slots:
 
     def pop_done(self) -> list[tuple[int, list[Hypothesis]]]:
         """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
-        bounds = (self.alive_SW[:, 0] / length_penalty(self.limit_S.double(), self.settings.alpha)).tolist()
-        over = (self.position_S >= self.limit_S).tolist()
+        bounds_S = self.alive_SW[:, 0] / length_penalty(self.limit_S.double(), self.settings.alpha)
+        bounds_S[self.position_S >= self.limit_S] = -math.inf
         results, slots = [], []
-        for slot, segment in enumerate(self.segments):
-            if segment:
-                best = segment.hypotheses
-                won = len(best) == self.settings.best and best[-1].score >= bounds[slot]
-                if won or over[slot] or bounds[slot] == -math.inf:
-                    results.append((segment.id, best))
-                    slots.append(slot)
-                    self.segments[slot] = None
+        for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):
+            best = segment.hypotheses if segment else []
+            if segment and (bound == -math.inf or (len(best) == self.settings.best and best[-1].score >= bound)):
+                results.append((segment.id, best))
+                slots.append(slot)
+                self.segments[slot] = None
         for decoder in self.decoders if slots else ():
             decoder.leave(slots)
         return results
@@ -213,63 +238,25 @@ def _fillers(lengths: list[int], limit: int) -> list[int]:
     return [longest] * (1 + whole) + [part + 1] * (part > 0) + [1] * (extra - whole - (part > 0))
 
 
-class _Feed:
-    def __init__(self, segments: Segments, slots: _Slots) -> None:
-        self.segments, self.decoders, self.longest = segments, slots.decoders, slots.longest
-        self.ended = False
-        self.ready: list[tuple[Segment, int]] = []  # encoded, with the first row of each
-        self.key_values: list[list[Tensor]] = []
-
-    def _encode(self) -> None:
-        tokens = 0
-        for segment in self.segments:
-            if segment is None:
-                break
-            self.ready.append((segment, tokens))
-            tokens += len(segment.ids)
-            if tokens >= ENCODE_TOKENS:
-                break
-        else:
-            self.ended = True
-        if self.ready:
-            lengths = [len(segment.ids) for segment, _ in self.ready]
-            more, device = _fillers(lengths, self.longest), self.decoders[0].device
-            ids = [i for segment, _ in self.ready for i in segment.ids]
-            src_N, layout = torch.tensor(ids + [EOS] * sum(more), device=device), Layout(lengths + more, device)
-            self.key_values = [decoder.encode(src_N, layout) for decoder in self.decoders]
-
-    def take(self, count: int, tokens: int) -> list[tuple[Segment, int]]:
-        """Return at most so many segments, of at most so many tokens, with their first encoded rows."""
-        if not self.ready and not self.ended:
-            self._encode()
-        sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[:count])
-        count = sum(total <= tokens for total in sums)
-        taken, self.ready = self.ready[:count], self.ready[count:]
-        return taken
-
-
 @torch.inference_mode()
-def search(models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
+def search(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
     """Yield the id of each segment with its best hypotheses, best first, as segments finish.
 
-    `models` are as `for_inference` returns them. `segments` are read when there is room; neighbours should be alike.
+    `segments` are read when there is room; neighbours should be alike.
     """
-    slots = _Slots(models, dtype, settings)
-    feed = _Feed(segments, slots)
+    slots = _Slots(models, dtype, segments, settings)
     while True:
-        slots.fill(feed)
+        slots.fill()
         if slots.used():
             slots.step()
             yield from slots.pop_done()
-        elif feed.ended:
+        elif slots.ended:
             return
         else:
             yield None
 
 
-def search_with_oom_retry(
-    models: Sequence[Transformer], dtype: torch.dtype, segments: Segments, settings: SearchSettings
-) -> Results:
+def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
     """Search; where memory does not suffice, start the unfinished segments again in smaller batches."""
     rows = rows_at_once(settings, models[0].embedding.weight.device)
     unfinished: dict[int, Segment] = {}
@@ -298,9 +285,7 @@ def search_with_oom_retry(
 
 
 @torch.inference_mode()
-def score_targets(
-    models: Sequence[Transformer], dtype: torch.dtype, pairs: Sequence[Sequence[Sequence[int]]]
-) -> list[list[float]]:
+def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[Sequence[int]]]) -> list[list[float]]:
     """Return the log-probability of every target token, given its source and the target before it, both with EOS."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     results: list[list[float]] = [[] for _ in pairs]

@@ -13,7 +13,8 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
-_CLAUSE_MARKS, _WIDE_MARKS = ".,;:!?\u2013\u2014", "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
+_WIDE_MARKS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
+_MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
 _SENTENCE_END = re.compile(rf"[.!?\u2026]{_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
@@ -44,10 +45,6 @@ class Segment:
     key: int = 0  # decides, with the seed, what is sampled for it
     depth: int = 0  # how often it was halved
     hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
-    halves: list["Segment"] = field(default_factory=list)  # what it was translated in instead
-
-    def leaves(self) -> list["Segment"]:
-        return [leaf for half in self.halves for leaf in half.leaves()] if self.halves else [self]
 
 
 def length_penalty(length: Any, alpha: float) -> Any:
@@ -101,14 +98,14 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> l
 
 def looping(sequence: Sequence[int]) -> bool:
     """Return whether some stretch of at most LOOP_PERIOD items comes at least four times in a row."""
-    if len(sequence) < LOOP_TOKENS:
+    # A loop repeats at least `least` tokens, which for no period is fewer than this: most lines end here.
+    if len(sequence) - len(set(sequence)) < 3 / 4 * LOOP_TOKENS:
         return False
     array = np.asarray(sequence)
     for period in range(1, LOOP_PERIOD + 1):
-        same = array[period:] == array[:-period]
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], same, [0]])))
-        longest = (edges[1::2] - edges[::2]).max(initial=0)
-        if longest >= max(LOOP_TOKENS - period, 3 * period):
+        pairs, least = len(array) - period, max(LOOP_TOKENS - period, 3 * period)
+        unlike = np.flatnonzero(array[period:] != array[:-period])
+        if pairs - len(unlike) >= least and np.diff(unlike, prepend=-1, append=pairs).max() > least:
             return True
     return False
 
@@ -121,7 +118,6 @@ def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
         return []
     middle = len(tokens) / 2
     starts = [i for i in range(1, len(tokens)) if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
-    marks = _CLAUSE_MARKS + _WIDE_MARKS
-    clauses = [i for i in starts if tokens[i - 1][-1] in marks and abs(i - middle) <= middle / 2]
+    clauses = [i for i in starts if tokens[i - 1][-1] in _MARKS and abs(i - middle) <= middle / 2]
     place = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
     return [[*ids[:place], EOS], ids[place:]]

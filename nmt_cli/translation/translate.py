@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from nmt_cli import artefact
+from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, say, warn
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
+from nmt_cli.transformer.weights import RECIPE
 from nmt_cli.translation.translator import Translation, Translator
 
 MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
@@ -46,13 +47,15 @@ class TranslateOptions:
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the models named, else $NMT_MODEL, else the newest under runs/, or raise MissingError."""
+    """Return the models named, else $NMT_MODEL, else the newest that translates under runs/, or raise MissingError."""
     if named:
         return tuple(named)
     models = [Path(os.environ["NMT_MODEL"])] if os.environ.get("NMT_MODEL") else []
     if not models:
         models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
         models.sort(key=lambda model: artefact.read_json(model / artefact.MANIFEST).get("created", ""))
+        while models and recipe.load_stored(models[-1] / RECIPE).corpus.format == "trees":
+            models.pop()  # it parses
     if not models:
         raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
     say(f"model: {models[-1]}")
@@ -211,8 +214,7 @@ def score_lines(
     def pairs() -> Iterator[tuple[str, str]]:
         for done, (line, given) in enumerate(itertools.zip_longest(*sides)):
             if line is None or given is None:
-                shorter = "the input" if line is None else "the file of --score-pairs"
-                raise DataError(f"{shorter} ends after line {done:,} and the other side goes on: they are not pairs")
+                raise DataError(f"the input or the file of --score-pairs ends after line {done:,}, the other goes on")
             yield line, given
 
     for number, scored in enumerate(translator.score(pairs(), alpha=options.search.get("alpha")), 1):

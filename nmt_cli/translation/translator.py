@@ -88,16 +88,18 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self._weights, self.tokenizer, self.recipe, self.device = weights, tokenizer, settings, device
         self.max_length = min(model.settings.max_length for model in weights)
         self.filter_tokens = min(settings.corpus.cleaning.max_tokens or self.max_length, self.max_length)
-        self.seen_tokens = self.filter_tokens
         self.counts: Counter[str] = Counter()
         self._devices, self._busy, self.idle = [device], False, True
         self._workers: Workers | None = None
 
     @classmethod
-    def of(cls, model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, dtype: torch.dtype) -> "Translator":
-        """Return a Translator of a model in memory, which searches in this process."""
+    def of(
+        cls, model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, dtype: torch.dtype, *seen: int
+    ) -> "Translator":
+        """Return a Translator of a model in memory that searches in this process; `seen`: its seen_tokens, if known."""
         translator = cls.__new__(cls)
         translator._set([model], tokenizer, settings, model.embedding.weight.device)
+        translator.seen_tokens = min([translator.filter_tokens, *seen])
         translator._int8, translator.dtype = False, dtype
         return translator
 
@@ -201,20 +203,14 @@ class _Lines:
 
     def segments(self) -> Iterator[Segment | None]:
         """Yield what is to be searched; None where all that has come is being searched or finished already."""
-        while True:
-            while self.queue:
-                yield self.queue.popleft()
-            if not self.ended:
+        while self.pending or not self.ended:
+            if not self.queue and not self.ended:
                 self._read_chunk()
-            elif not self.pending:
-                return
-            if not self.queue:
-                yield None
+            yield self.queue.popleft() if self.queue else None
 
     def _read_chunk(self) -> None:
         """Queue the lines that are there, up to a chunk, long segments first: neighbours are then alike."""
-        segments: list[Segment] = []
-        size = 0
+        segments, size = list[Segment](), 0
         self.translator.idle = not self.pending
         for text in self.lines:
             if text is None:
@@ -269,20 +265,20 @@ class _Lines:
         best = hypotheses[0].ids
         failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
         if failed and self.split and not self.samples and segment.depth < MAX_RETRIES:
-            for ids in segments.halves(self.tokenizer, segment.ids):
-                prefix = [] if segment.halves else segment.prefix
-                segment.halves.append(self._open(line, ids, prefix, segment.key, segment.depth + 1))
-            self.queue.extend(segment.halves)
-            self.counts["retried"] += bool(segment.halves)
+            halves = zip(segments.halves(self.tokenizer, segment.ids), (segment.prefix, []), strict=False)
+            if opened := [self._open(line, *half, segment.key, segment.depth + 1) for half in halves]:
+                place = line.drafts[0].index(segment)
+                line.drafts[0][place : place + 1] = opened
+                self.queue.extend(opened)
+                self.counts["retried"] += 1
 
     def finished(self, alpha: float, n_best: int) -> Iterator[Translation]:
         """Yield the translations of the first lines, as far as all their segments have results."""
         while self.pending and not self.pending[0].open:
             line = self.pending.popleft()
-            drafts = [[leaf for segment in draft for leaf in segment.leaves()] for draft in line.drafts]
             hypotheses = []
             for rank in range(n_best):
-                draft, place = (drafts[rank], 0) if self.samples else (drafts[0], rank)
-                parts = [leaf.hypotheses[min(place, len(leaf.hypotheses) - 1)] for leaf in draft]
+                draft, place = (line.drafts[rank], 0) if self.samples else (line.drafts[0], rank)
+                parts = [segment.hypotheses[min(place, len(segment.hypotheses) - 1)] for segment in draft]
                 hypotheses.append(segments.join(self.tokenizer, parts, alpha))
-            yield Translation(hypotheses, [(leaf.ids, [*leaf.hypotheses[0].ids, EOS]) for leaf in drafts[0]])
+            yield Translation(hypotheses, [(one.ids, [*one.hypotheses[0].ids, EOS]) for one in line.drafts[0]])

@@ -38,7 +38,7 @@ class _Channel:
 
     def receive(self) -> list[Any]:
         """Wait for something to come and return the values that are complete, or raise ConnectionError."""
-        data = self.connection.recv(1 << 20)
+        data = self.connection.recv(1 << 16)
         if not data:
             raise ConnectionError
         *lines, self._received = (self._received + data).split(b"\n")

@@ -2,9 +2,7 @@
 
 import contextlib
 import gc
-import json
 import os
-import pty
 import resource
 import shutil
 import signal
@@ -16,23 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import texts
 import torch
-from safetensors.torch import load_file, save_file
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from tiny_model import make_model
 
-from nmt_cli import Translator, artefact
+from nmt_cli import Translator
 from nmt_cli.errors import DivergedError, NmtError, StorageError
 from nmt_cli.transformer.cache import DecoderCache
+from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import workers
 from nmt_cli.translation.search import SearchSettings, search_with_oom_retry
 from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.translate import TranslateOptions, translate
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "translate", "--precision", "fp32"]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -41,21 +36,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(model: Path, **more: str) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "NMT_MODEL": str(model), "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+    return {**os.environ, "NMT_MODEL": str(model), "PYTHONPATH": str(texts.ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
 def start(model: Path, *arguments: str, lines: bytes = b"", **more: Any) -> subprocess.Popen[bytes]:
     """Start the command and send it lines."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([*COMMAND, *arguments], **{"env": environment(model), **pipes, **more})
-    send(process, lines)
-    return process
-
-
-def send(process: subprocess.Popen[bytes], lines: bytes) -> None:
+    process = subprocess.Popen([*COMMAND, *arguments], **{"env": environment(model), **pipes, "bufsize": 0, **more})
     process.stdin.write(lines)
-    process.stdin.flush()
+    return process
 
 
 def failed(process: subprocess.Popen[bytes], code: int, more: bytes = b"") -> str:
@@ -86,11 +75,9 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
     model: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     """Output before the signal is a prefix of whole lines; with --output the final name does not appear."""
-    process = start(model, "--output", str(tmp_path / "out"), lines=b"der Hund\n" * 50)
-    part = tmp_path / "out.part"
-    for _ in range(400):
-        if part.exists() and part.read_bytes().count(b"\n") == 50:
-            break
+    process, part = start(model, "--output", str(tmp_path / "out"), lines=b"der Hund\n" * 50), tmp_path / "out.part"
+    while not part.exists() or part.read_bytes().count(b"\n") < 50:
+        assert process.poll() is None
         time.sleep(0.05)
     workers = children(process.pid)
     assert workers or os.cpu_count() == 1
@@ -112,7 +99,7 @@ def test_a_broken_pipe_is_silent(model: Path) -> None:
     process.stdout.close()
     with contextlib.suppress(BrokenPipeError):
         for _ in range(1000):
-            send(process, b"die Katze\n" * 10)
+            process.stdin.write(b"die Katze\n" * 10)
             time.sleep(0.02)
     assert process.wait(20) == 141
     assert process.stderr.read() == b""
@@ -126,7 +113,7 @@ def test_closed_descriptors_are_named(model: Path, closed: str, code: int, words
 
 
 def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").write_bytes(b"der Hund und die Katze\n" * 2000)
+    (tmp_path / "in").write_bytes(b"der Hund und die Katze\n" * 500)
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -139,25 +126,6 @@ def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: P
         failed(start(model, stdout=full), 74, b"der Hund\n")
 
 
-def test_progress_on_a_terminal_does_not_touch_what_is_redirected(model: Path, tmp_path: Path) -> None:
-    """With stderr on a terminal and stdout in a file, the file has the lines (Rich would take them)."""
-    parent, child = pty.openpty()
-    (tmp_path / "in").write_bytes(b"der Hund\n\nrot")
-    with (tmp_path / "out").open("wb") as out:
-        process = start(model, "--input", str(tmp_path / "in"), stdout=out, stderr=child)
-        process.stdin.close()
-        os.close(child)
-        shown = b""
-        with contextlib.suppress(OSError):  # the terminal's end
-            while block := os.read(parent, 1000):
-                shown += block
-        assert process.wait(20) == 0
-    os.close(parent)
-    assert (tmp_path / "out").read_bytes().count(b"\n") == 3
-    assert b"3 lines" in shown
-    assert b"100%" in shown
-
-
 # ---- damaged models
 
 
@@ -166,17 +134,13 @@ def flip(path: Path) -> None:
     path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
 
 
-def newer(path: Path) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-
-
 def pickle(path: Path) -> None:
     shutil.rmtree(path.parent)
     path.parent.write_bytes(b"\x80\x04cos\nsystem\n(S'touch canary'\ntR.")
 
 
 FILES = ("model.safetensors", "tokenizer.model", "recipe.yaml")
-DAMAGES = [*((flip, file) for file in FILES), (newer, "manifest.json"), (pickle, "manifest.json")]
+DAMAGES = [*((flip, file) for file in FILES), (pickle, "manifest.json")]
 
 
 @pytest.mark.parametrize(("how", "file"), DAMAGES)
@@ -194,19 +158,13 @@ def test_no_damaged_model_says_a_word(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: Path, count: int) -> None:
-    """Weights that pass every check and yet overflow: exit 70, from this process and from workers."""
-    shutil.copytree(model, tmp_path / "bad")
-    path = tmp_path / "bad" / "model.safetensors"
-    tensors = load_file(path)
-    tensors["decoder.0.feed_forward.outer.weight"].fill_(float("nan"))
-    save_file(tensors, path)
-    manifest = json.loads((tmp_path / "bad" / "manifest.json").read_text())
-    manifest["files"]["model.safetensors"] = {"bytes": path.stat().st_size, "sha256": artefact.sha256(path)}
-    (tmp_path / "bad" / "manifest.json").write_text(json.dumps(manifest))
-    (tmp_path / "in").write_bytes(b"\nder Hund\n")
-    with pytest.raises(DivergedError):
-        translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (tmp_path / "bad",), workers=count))
-    assert not (tmp_path / "out").exists()
+    """Weights that pass every check and yet overflow, in this process and in workers."""
+    loaded = load_model(model)
+    tensors = loaded.model.state_dict()
+    tensors["decoder.0.feed_forward.outer.weight"].fill_(3e38)
+    save_model(tmp_path / "bad", tensors, loaded.recipe, loaded.tokenizer_file, {})
+    with pytest.raises(DivergedError), Translator(tmp_path / "bad", workers=count) as translator:
+        list(translator.translate(["", "der Hund"]))
 
 
 # ---- memory and workers
@@ -264,8 +222,8 @@ def test_workers_end_with_their_translator(model: Path) -> None:
         return translator
 
     ours = set(children(os.getpid()))
-    assert set(children(os.getpid())) == ours  # the generator is garbage, so the workers have gone
     translator = begin()
+    assert set(children(os.getpid())) == ours  # the generator is garbage, so the workers have gone
     results = translator.translate(["rot", "blau"])
     next(results)
     started = set(children(os.getpid())) - ours
