@@ -83,7 +83,7 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
 
 
 def test_nearly_all_sources_are_as_long_as_what_was_seen_or_shorter() -> None:
-    assert BatchPlan(corpus_of([(n, 5) for n in range(1, 1501)]), 500, 1, 1).seen_tokens == 1499
+    assert corpus_of([(n, 5) for n in range(1, 1501)]).seen_tokens == 1499
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ cleaning.json                         which pairs were dropped, and why
 """
 
 import contextlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,11 @@ class Corpus:
         """The SHA-256 of everything training depends on."""
         files = self.manifest["files"]
         return artefact.digest({name: files[name]["sha256"] for name in sorted(files) if name != "cleaning.json"})
+
+    @property
+    def seen_tokens(self) -> int:
+        """The 99.9th percentile of the source lengths."""
+        return math.ceil(np.quantile(self.src.lengths(), 0.999))
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
         """Return the raw source and target lines of "dev" or "test"; empty lists without such a split."""

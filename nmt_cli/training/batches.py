@@ -4,7 +4,6 @@ What drops out belongs to a sentence; processes and memory only decide who compu
 """
 
 import itertools
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +39,6 @@ class BatchPlan:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         self.src_lengths, self.tgt_lengths = corpus.src.lengths(), corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
-        self.seen_tokens = math.ceil(np.quantile(self.src_lengths, 0.999))  # almost no source is longer
         self._costs = self.src_lengths + self.tgt_lengths
         self.steps_per_epoch = max(1, min(len(corpus.src), round(int(self._costs.sum()) / (2 * tokens_per_step))))
         self._last: tuple[int, Lengths, list[int]] = -1, np.empty(0, np.int64), [0]

@@ -140,7 +140,7 @@ class Run:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
             self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
-        self.about = {"corpus": corpus.identity, "seen_tokens": self.plan.seen_tokens}  # for the manifests
+        self.about = {"corpus": corpus.identity, "seen_tokens": corpus.seen_tokens}  # for the manifests
         log = directory / "metrics.jsonl"
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.check_memory()
@@ -237,6 +237,7 @@ def _log(run: Run, window: list[tuple[float, ...]], seconds: float, bar: Progres
         return ""
     record = {
         "step": state.step,
+        "epoch": round(state.step / run.plan.steps_per_epoch, 4),
         "rate": noam_rate(state.step, settings.model.d_model, settings.training),
         "nll": total / max(1, sum(tgt_tokens)),
         "gradient_norm": norm[-1],

@@ -23,7 +23,7 @@ class DevSet:
     """Development lines, and the ids of those pairs that fit the model, short ones first."""
 
     def __init__(self, corpus: Corpus, settings: recipe.Recipe) -> None:
-        self.lines, self.references = corpus.lines("dev")
+        (self.lines, self.references), self.seen_tokens = corpus.lines("dev"), corpus.seen_tokens
         self.tokenizer, longest = Tokenizer(corpus.tokenizer_file), settings.model.max_length
         both = zip(encode(self.tokenizer, self.lines), encode(self.tokenizer, self.references), strict=True)
         pairs = [(src or [EOS], tgt or [EOS]) for src, tgt in both if max(len(src), len(tgt)) <= longest]
@@ -52,7 +52,7 @@ def validate(model: Transformer, dtype: torch.dtype, dev: DevSet, settings: reci
     """Return the loss over the development set, BLEU over its first `validate_bleu` lines (0: None), and samples."""
     nll, bleu, lines = dev_nll(model, dtype, dev), None, list[str]()
     if count := min(settings.training.validate_bleu, len(dev.lines)):
-        translations = Translator.of(model, dev.tokenizer, settings, dtype).translate(dev.lines[:count])
-        lines = [translation.text for translation in translations]
+        translator = Translator.of(model, dev.tokenizer, settings, dtype, dev.seen_tokens)
+        lines = [translation.text for translation in translator.translate(dev.lines[:count])]
         bleu = corpus_bleu(lines, dev.references[:count])[0]
     return {"dev_nll": nll, "dev_perplexity": math.exp(min(nll, 700)), "dev_bleu": bleu, "samples": lines[:10]}

@@ -94,12 +94,17 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @classmethod
     def of(
-        cls, model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, dtype: torch.dtype, *seen: int
+        cls,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        settings: recipe.Recipe,
+        dtype: torch.dtype,
+        seen_tokens: float = math.inf,
     ) -> "Translator":
-        """Return a Translator of a model in memory that searches in this process; `seen`: its seen_tokens, if known."""
+        """Return a Translator of a model in memory, without workers; it splits lines of more than `seen_tokens`."""
         translator = cls.__new__(cls)
         translator._set([model], tokenizer, settings, model.embedding.weight.device)
-        translator.seen_tokens = min([translator.filter_tokens, *seen])
+        translator.seen_tokens = int(min(translator.filter_tokens, seen_tokens))
         translator._int8, translator.dtype = False, dtype
         return translator
 

@@ -5,7 +5,6 @@ unlink, ...) it dies or gets an error; then the parent looks at what a reader fi
 A power failure may lose more, unless fsync and rename come in the order that has its own tests.
 """
 
-import contextlib
 import errno
 import os
 import shutil
@@ -244,10 +243,10 @@ def test_a_small_file_has_the_old_or_the_new_content(tmp_path: Path, error: int 
 
 
 def write_metrics(path: Path, size: int, *steps: int) -> int:
-    with contextlib.closing(metrics.Metrics(path, size)) as file:
-        for step in steps:
-            file.write({"step": step, "nll": float("nan")})
-        return file.commit()
+    written = metrics.Metrics(path, size)
+    for step in steps:
+        written.write({"step": step, "nll": float("nan")})
+    return written.commit()
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))
