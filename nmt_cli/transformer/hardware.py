@@ -52,8 +52,9 @@ def _cpu_has(*flags: str) -> bool:
 
 def reuse_memory() -> None:
     """Make glibc keep freed memory for the next tensor: saves a sixth of a step (tests/benchmarks/README.md)."""
-    m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
+    m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(m_arena_max, 1)  # else what the thread that prepares batches frees is of no use to the others
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, 2**31 - 1)
 
