@@ -23,7 +23,7 @@ def _exit_code(work: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as stop:
-        return int(stop.code or 0)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except (NmtError, OSError) as error:
         if os.environ.get("NMT_DEBUG"):
             traceback.print_exc()

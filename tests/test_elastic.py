@@ -21,7 +21,7 @@ def sentences(directory: Path, step: int) -> list[list[int]]:
 
 
 def test_one_two_and_one_process_train_the_same_model(tmp_path: Path, lab: Lab) -> None:
-    """Bars B5 and B6: the same sentences in every step, the loss within 1e-5 over 100 steps.
+    """The same sentences in every step, the loss within 1e-5 over 100 steps.
 
     The rate is low, since at the recipe's own one this small model is chaotic: there another order of float32 sums
     moves the loss by a hundredth within 100 steps in one process too (`training.memory_tokens=1`).

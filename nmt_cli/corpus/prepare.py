@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,9 +91,6 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     if reused:
         Tokenizer(reused)
         text.files.append(reused)
-    for (src, _), times in Counter(zip(corpus.train_src, corpus.train_tgt, strict=True)).items():
-        if times > 1:
-            console.say(f"{src} is listed {times} times: its pairs are repeated, and that is no reason to drop them")
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
 

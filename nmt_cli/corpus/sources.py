@@ -1,6 +1,7 @@
 """Where the text of a corpus comes from: generated, Multi30k's files, data sets of the hub, or the user's files."""
 
 import contextlib
+import errno
 import functools
 import http.client
 import logging
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, recipe
+from nmt_cli.console import say
 from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, Chunk, read_pairs
 from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
@@ -121,6 +124,9 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     if kind == "own":
         advice: str | None = "Correct the files"
         pairs = {"train": list(zip(corpus.train_src, corpus.train_tgt, strict=True))}
+        for (listed, _), times in Counter(pairs["train"]).items():
+            if times > 1:
+                say(f"{listed} is listed {times} times: its pairs are repeated, and that is no reason to drop them")
         for split, src, tgt in (("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)):
             if src and tgt:
                 pairs[split] = [(src, tgt)]
@@ -165,8 +171,11 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, in
 def _retried(download: Callable[[], Any]) -> Any:
     """Call `download`, and again after each of PAUSES while the server or the connection fails."""
     for pause in PAUSES:
-        with contextlib.suppress(OSError, http.client.HTTPException):
+        try:
             return download()
+        except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "code", 0) in (401, 403, 404, 410) or getattr(error, "errno", 0) == errno.ENOSPC:
+                raise
         time.sleep(pause)
     return download()
 

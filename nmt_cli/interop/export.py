@@ -32,7 +32,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         raise OutputError(f"{out} exists already. Choose another --out")
     loaded = load_model(model)
     settings, tokenizer = loaded.recipe, Tokenizer(loaded.tokenizer_file)
-    texts, references = _lines(settings, lines)
+    texts, references = _lines(settings, lines, loaded.directory)
     longest = settings.model.max_length - settings.decoding.extra_length
     sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
     if not sizes:
@@ -74,14 +74,16 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
     return 0
 
 
-def _lines(settings: recipe.Recipe, file: Path | None) -> tuple[list[str], list[str]]:
+def _lines(settings: recipe.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
     """Return the sentences to compare on, and their references where there are."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")
         return [normalise(line) for line in read_lines(file)], []
     data = settings.corpus.directory
-    if not artefact.present(data):
+    beside = model.resolve().parent.parent.parent / data  # runs/, where the model was trained
+    places = [place for place in (data, beside) if artefact.present(place)]
+    if not places:
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
-    src, tgt = open_corpus(data).lines("dev")
+    src, tgt = open_corpus(places[0]).lines("dev")
     return [normalise(line) for line in src[:100]], tgt[:100]

@@ -89,7 +89,8 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     file, size, first = source / "vocab.json", config.vocab_size, [*SPECIAL]
     ids: dict[str, int] = artefact.read_json(file)
     special = [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]
-    if len(ids) != size or {*ids.values()} != {*range(size)} or [ids.get(name) for name in first] != special:
+    numbers = {number for number in ids.values() if type(number) is int}
+    if len(ids) != size or numbers != {*range(size)} or [ids.get(name) for name in first] != special:
         raise DataError(f"{file} does not number {size} tokens from 0, with {', '.join(first)} where config.json says")
     order = first + sorted(ids.keys() - {*first}, key=ids.__getitem__)
     if any(name.startswith(">>") and name.endswith("<<") for name in order):

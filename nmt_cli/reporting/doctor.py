@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import MissingError, printable
+from nmt_cli.errors import MissingError, OutputError, printable
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.metrics import off_the_curve
 from nmt_cli.training.run import RunFiles, read_run
@@ -197,5 +197,7 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
         lines += ["", costs if findings else "Nothing was found that is known to cost BLEU."]
         lines += [f"Not checked, for there is nothing yet: {', '.join(unchecked)}."] if unchecked else []
         text = "\n".join(lines)
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if sys.stdout is None:
+        raise OutputError("stdout is closed, and the findings have nowhere to go. Open it")
+    encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -102,9 +102,8 @@ def _charts(runs: Sequence[RunFiles]) -> Iterator[dict[str, Any] | None]:
 
 def _data(corpus: Corpus) -> dict[str, Any]:
     cleaning = artefact.read_json(corpus.directory / "cleaning.json")
-    reasons = {**cleaning.get("dropped", {}), **cleaning.get("noted", {})}
     return {
         "tokens": {"source": int(corpus.src.lengths().sum()), "target": int(corpus.tgt.lengths().sum())},
         "cleaning": cleaning,
-        "dropped": {reason: entry for reason, entry in reasons.items() if entry["pairs"]},
+        "dropped": {reason: entry for reason, entry in cleaning.get("dropped", {}).items() if entry["pairs"]},
     }

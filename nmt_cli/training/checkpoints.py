@@ -19,7 +19,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 # Settings that may change between the parts of a run: they do not say what is learnt. Texts are compared by hash.
 FREE_SETTINGS = re.compile(
     r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
-    r"|patience|memory_tokens)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
+    r"|patience|memory_tokens|micro_batches)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
     r"|name|(averaging|decoding|expect)\.\w+): "
 )
 
@@ -70,7 +70,10 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
     """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
     steps = steps_in(run)
     for step in sorted(set(steps) - {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}):
-        artefact.remove_tree(directory_of(run, step))
+        try:
+            artefact.remove_tree(directory_of(run, step))
+        except OSError as error:
+            warn(f"cannot remove the old checkpoint of step {step}: {error.strerror}")
 
 
 def check(run: Path, step: int) -> dict[str, Any]:
@@ -132,6 +135,8 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
         if fixed:
             raise DataError(f"{run} was begun differently: {'; '.join(fixed)}. Put it back, or use another --run")
+    elif steps_in(run):
+        raise DataError(f"{stored} is missing, but there are checkpoints. Put it back, or use another --run")
     else:
         artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))

@@ -106,7 +106,7 @@ def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) ->
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
         advice = "Resume with --set training.memory_tokens=N, lower than"
         now = settings.training.memory_tokens or "what fits this memory"
-        return StorageError(f"out of memory. {advice} {now}, or begin a new run with more training.micro_batches")
+        return StorageError(f"out of memory. {advice} {now}, or with more training.micro_batches")
     if "EADDRINUSE" in text:
         advice = "Give this one another: torchrun --master_port N, or accelerate launch --main_process_port N"
         return BusyError(f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training job. {advice}")

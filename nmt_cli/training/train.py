@@ -192,7 +192,7 @@ class Run:
 
 def _announce(run: Run) -> None:
     pairs, parameters = len(run.corpus.src), sum(p.numel() for p in run.transformer.parameters())
-    step, steps = run.state.step, run.settings.training.steps
+    step, steps, expect = run.state.step, run.settings.training.steps, run.settings.expect
     start = "finished with" if step >= steps else "resuming after" if step else "starting at"
     dtype = str(run.dtype).removeprefix("torch.")
     device = f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, {dtype}"
@@ -202,6 +202,10 @@ def _announce(run: Run) -> None:
         why = "training.precision=auto follows the hardware, and the two round differently"
         warn(f"this run was computed in {run.state.dtype} so far and goes on in {dtype}: {why}")
     run.state.dtype = dtype
+    if expect.parameters and expect.parameters != parameters:
+        warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
+    if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
+        warn("the recipe expects {:,} to {:,} training pairs, ".format(*expect.pairs) + f"this corpus has {pairs:,}")
     if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 

@@ -184,7 +184,7 @@ class Attention(nn.Module):
             grids = (q + k_v for q, k_v in zip(queries, keys_values, strict=True))
         blocks = zip(grids, biases, layout.blocks, strict=True)
         outputs = [from_grid(dot_product_attention(q, k, v, bias), block) for (q, k, v), bias, block in blocks]
-        return linear(torch.cat(outputs), self.output)
+        return linear(torch.cat(outputs) if len(outputs) > 1 else outputs[0], self.output)
 
     def _grids(self, x_NC: Tensor, layout: Layout, sizes: list[int]) -> Iterator[list[Tensor]]:
         """Yield the parts of a joint projection, of these sizes a head, on the padded grid of each block."""

@@ -75,6 +75,7 @@ def translate(options: TranslateOptions) -> int:
         raise StorageError("stdout is closed. Give a file: --output FILE")
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
+    translator = Translator(models, precision=options.precision, workers=options.workers)
     target, part = 1, None
     if options.output and options.output.exists() and not options.output.is_file():
         target = os.open(options.output, os.O_WRONLY)  # a pipe or a device: nothing to replace
@@ -84,7 +85,7 @@ def translate(options: TranslateOptions) -> int:
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     progress = Progress("translating", count_lines(source), "lines")
     try:
-        with Translator(models, precision=options.precision, workers=options.workers) as translator, progress:
+        with translator, progress:
             run = score_lines if options.score_pairs else translate_lines
             run(translator, options, source, target, progress)
     except BrokenPipeError:

@@ -145,7 +145,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise UsageError("this Translator is translating already. Take that to its end first, or use another")
         given = {name: value for name, value in decoding.items() if value is not None}
         if n_best > given.get("beam", n_best) and not sampling:
-            raise UsageError(f"{n_best} hypotheses need a beam of {n_best} or more, not {given['beam']}: raise --beam")
+            raise UsageError(f"{n_best} hypotheses need a beam of {n_best} or more, not {given['beam']}")
         section = {**self.recipe.decoding.model_dump(), **given}
         chosen = recipe.from_plain({"decoding": section}, "this translation").decoding
         beam, best = (1, 1) if sampling else (max(n_best, chosen.beam), n_best)
