@@ -77,15 +77,19 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
     return True
 
 
-def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptions) -> None:
-    """Clean, train the tokenizer, encode, and commit the corpus with its report."""
+def _make_room(corpus: recipe.Corpus, out: Path, work: Path, mirror: Path | None) -> None:
+    needed, free = _disk_megabytes(corpus, mirror) or 0, artefact.free_megabytes(out)
+    if free < needed:
+        raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
     for name in ("input", "cleaned", "corpus"):
         shutil.rmtree(work / name, ignore_errors=True)
         (work / name).mkdir()
+
+
+def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptions) -> None:
+    """Clean, train the tokenizer, encode, and commit the corpus with its report."""
+    _make_room(corpus, out, work, options.mirror)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
-    needed, free = _disk_megabytes(corpus, options.mirror) or 0, artefact.free_megabytes(out)
-    if free < needed:
-        raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
     reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
     if reused:
