@@ -364,7 +364,7 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     assert run(translator, data, n_best=2, beam=2).decode().split("\n")[:-1] == expected
     (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
     assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
-    for options in ({"beam": 1}, {"beam": 0}, {"bream": 2}):
+    for options in ({"beam": 1}, {"beam": 0}, {"alpha": -1}):
         with pytest.raises(UsageError, match=next(iter(options))):
             run(translator, data, n_best=2, **options)
 

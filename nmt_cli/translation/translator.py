@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -128,28 +127,31 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self,
         lines: Lines,
         *,
+        beam: int | None = None,
+        alpha: float | None = None,
+        extra_length: int | None = None,
+        split: bool | None = None,
         n_best: int = 1,
         sampling: Sampling | None = None,
         prefixes: Lines | None = None,
-        **decoding: Any,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
         Where the next line is not there yet, let `lines` yield None: those before it are then translated meanwhile.
-        `decoding` overrides the model's: `beam`, `alpha`, `extra_length` and `split`, as in a recipe; None does not.
+        `beam`, `alpha`, `extra_length` and `split` are those of a recipe; None takes the model's own.
         With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its translation must begin.
         """
         if sampling and n_best > MAX_SAMPLES:
             raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
         if self._busy:
             raise UsageError("this Translator is translating already. Take that to its end first, or use another")
-        given = {name: value for name, value in decoding.items() if value is not None}
-        if n_best > given.get("beam", n_best) and not sampling:
-            raise UsageError(f"{n_best} hypotheses need a beam of {n_best} or more, not {given['beam']}")
-        section = {**self.recipe.decoding.model_dump(), **given}
+        if beam is not None and n_best > beam and not sampling:
+            raise UsageError(f"{n_best} hypotheses need a beam of {n_best} or more, not {beam}")
+        given = {"beam": beam, "alpha": alpha, "extra_length": extra_length, "split": split}
+        section = self.recipe.decoding.model_dump() | {name: v for name, v in given.items() if v is not None}
         chosen = recipe.from_plain({"decoding": section}, "this translation").decoding
-        beam, best = (1, 1) if sampling else (max(n_best, chosen.beam), n_best)
-        settings = SearchSettings(beam, chosen.alpha, chosen.extra_length, best, sampling=sampling)
+        width, best = (1, 1) if sampling else (max(n_best, chosen.beam), n_best)
+        settings = SearchSettings(width, chosen.alpha, chosen.extra_length, best, sampling=sampling)
         on_its_way = _Lines(self, lines, prefixes, chosen.split, n_best if sampling else 0)
         self._busy, complete = True, False
         try:
