@@ -93,6 +93,8 @@ def save_model(
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
     """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
+    if directory.is_file():
+        raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
             return load_model(directory / "model", device)
