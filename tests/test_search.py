@@ -84,10 +84,10 @@ def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tu
 
 
 def test_full_width_beam_search_is_brute_force() -> None:
-    """A full-width search finds the n best of all sequences there are."""
+    """200 random models; a full-width search finds the n best of all sequences there are."""
     length, best = 4, 5
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
-    for seed in range(60):
+    for seed in range(200):
         model = model_of(seed, vocabulary=5)
         source = sources_of(1, seed, vocabulary=5, longest=3)[0]
         how = SearchSettings(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), best=best)
@@ -113,7 +113,7 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
 def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, tolerance: float, ties: int) -> None:
     """Alone, in batches of 64, in any order; what differs in float32 differs by a tie within rounding."""
-    model, sources = model_of(3, dtype=dtype, eos=2), sources_of(100, 3, longest=14)
+    model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
     alone = searched([model], sources, SearchSettings(extra_length=8, rows=4), dtype)
     together = searched([model], sources, SearchSettings(extra_length=8, rows=256), dtype)
     reverse = searched([model], sources[::-1], SearchSettings(extra_length=8, rows=100), dtype)[::-1]
@@ -172,7 +172,7 @@ def test_a_score_is_the_forced_score(members: int) -> None:
         alone = zip(*(score_targets([model], DOUBLE, pairs) for model in models), strict=True)
         for h, values, each in zip(hypotheses, forced, alone, strict=True):
             assert h.token_log_probabilities == pytest.approx(values, abs=1e-10)
-            assert values == pytest.approx(torch.tensor(each).exp().mean(0).log().tolist(), abs=1e-6)
+            assert values == pytest.approx(torch.tensor(each, dtype=DOUBLE).exp().mean(0).log().tolist(), abs=1e-10)
             assert h.log_probability == pytest.approx(math.fsum(values), abs=1e-10)
             assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.6, abs=1e-12)
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
