@@ -56,7 +56,7 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     with tempfile.TemporaryDirectory() as directory:
         accelerator = make_accelerator(settings, Path(directory))
         if accelerator.is_main_process:
-            say(f"measuring steps, matrix products and memory on {accelerator.device}: about 15 s")
+            say(f"measuring steps, matrix products and memory on {accelerator.device.type}: about 15 s")
         corpus = open_corpus(data) if prepared else _random_corpus(settings, Path(directory))
         changes: dict[str, object] = {} if prepared else {"init_from": None}
         if accelerator.device.type == "cpu":
@@ -129,7 +129,7 @@ def _bounds(run: Run, seconds: float) -> list[tuple[str, str]]:
     parts = step_parts(model.settings, model.vocabulary_size, *lengths, run.dtype.itemsize)
     shares = {name: max(work / rate, size / bandwidth) / seconds for name, (work, size) in parts.items()}
     mfu, least = sum(work for work, _ in parts.values()) / rate / seconds, sum(shares.values())
-    shares["calls and waiting"] = max(0.0, 1 - least)  # and kernels that are slower than the best
+    shares["the rest: calls, waiting"] = max(0.0, 1 - least)  # and kernels slower than the best
     floor = f"{least:.0%}, at {rate / 1e9:,.0f} GFLOP/s and {bandwidth / 1e9:,.0f} GB/s"
     rows = [("bound by", f"{max(shares, key=shares.__getitem__)}; MFU {mfu:.0%}"), ("at least", floor)]
     return [(f"  {name}", text) for name, text in [*rows, *((name, f"{x:.0%}") for name, x in shares.items())]]
