@@ -1,4 +1,4 @@
-"""What a run takes: operations counted by hand and from the weights, a dry run with and without a corpus."""
+"""What a run takes: operations as torch counts them, bytes by hand, a dry run with and without a corpus."""
 
 import re
 from collections.abc import Callable
@@ -6,12 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from reference import batch_of, random_model, random_pairs, tiny
+from torch.utils.flop_counter import FlopCounterMode
 
 from nmt_cli import recipe
 from nmt_cli.errors import DataError
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import estimate
-from nmt_cli.transformer.model import Transformer, parameter_count
+from nmt_cli.training.loss import LossModel
+from nmt_cli.transformer.model import parameter_count
 
 Make = Callable[..., Recipe]
 BIG = recipe.Model(d_model=1024, d_ff=4096, num_heads=16)
@@ -27,24 +31,38 @@ def lengths(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+def flops(model: recipe.Model, vocabulary: int, src: np.ndarray, tgt: np.ndarray) -> float:
+    return sum(operations for operations, _ in estimate.step_parts(model, vocabulary, src, tgt).values())
+
+
 @pytest.mark.parametrize(("model", "millions"), [(recipe.Model(), 377.9), (BIG, 1284.3)])
 def test_flops_are_the_paper_models(model: recipe.Model, millions: float) -> None:
     """PAPER: 6 x (22.02 M + 22.02 M + V d) for base; attention's own products are what length adds."""
-    one = estimate.flops(model, 37_000, lengths(1), lengths(1)) / 1e6
+    one = flops(model, 37_000, lengths(1), lengths(1)) / 1e6
     scores = 6 * model.num_layers * 2 * model.d_model * 3 / 1e6
     assert one - scores == pytest.approx(millions, abs=0.05)
 
 
-def test_flops_are_those_of_the_weights() -> None:
-    """Whatever d_k and d_v are: 6 for each weight and the tokens it meets."""
-    model = recipe.Model(num_layers=2, d_model=16, d_ff=48, num_heads=3, d_k=5, d_v=7)
-    transformer = Transformer(model, 50)
-    on_src = sum(p.numel() for n, p in transformer.named_parameters() if p.dim() == 2 and n.startswith("encoder"))
-    on_src += sum(p.numel() for n, p in transformer.named_parameters() if "key_value" in n and "cross" in n)
-    matrices = sum(p.numel() for p in transformer.parameters() if p.dim() == 2)
-    pairs = sum(s * s + t * t + s * t for s, t in ((3, 4), (9, 2)))
-    expected = 6 * (12 * on_src + 6 * (matrices - on_src) + 2 * 3 * (5 + 7) * pairs)
-    assert estimate.flops(model, 50, lengths(3, 9), lengths(4, 2)) == expected
+def test_flops_are_those_that_torch_counts() -> None:
+    """Forward and backward, whatever d_k and d_v are; in batches of one sentence, which have no pads."""
+    settings = tiny(num_layers=2, d_k=5, d_v=7)
+    model, pairs = LossModel(random_model(settings, 50), 0.1, torch.float64), random_pairs(1, 50, [(3, 4), (9, 2)])
+    with FlopCounterMode(display=False) as counter:
+        for pair in pairs:
+            model(batch_of([pair]))[0].backward()
+    src, tgt = (lengths(*map(len, side)) for side in zip(*pairs, strict=True))
+    assert counter.get_total_flops() == flops(settings, 50, src, tgt)
+
+
+def test_bytes_are_those_of_the_tensors() -> None:
+    """By hand, for 4 source and 6 target tokens."""
+    model = recipe.Model(num_layers=1, d_model=8, d_ff=24, num_heads=2, d_k=5, d_v=3)
+    parts = estimate.step_parts(model, 50, lengths(4), lengths(6), 2)
+    queries_keys_values_outputs = 4 * (10 + 10 + 6 + 6) + 6 * (10 + 10 + 6 + 6) + (6 * 10 + 4 * 10 + 4 * 6 + 6 * 6)
+    assert parts["attention"][1] == 2 * 3 * queries_keys_values_outputs  # used forward, used again, gradient
+    assert parts["element-wise"][1] == 2 * (7 * (2 * 4 * 8 + 3 * 6 * 8) + 5 * (4 + 6) * 24)
+    assert parts["loss"][1] == 2 * 3 * 6 * 50  # logits: written, read, gradient written
+    assert parts["optimiser"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
 
 
 def shown(text: str, name: str) -> float:
@@ -66,6 +84,10 @@ def test_without_a_corpus_it_measures_random_sentences(
     assert shown(err, "target tokens/s") > 0
     assert all(figure in err for figure in ("8 x P100", "3.3e18", "2.3e19", "3.5 d"))
     assert list(tmp_path.iterdir()) == []
+    assert err.startswith("measuring")
+    shares = dict(re.findall(r"^  ([a-z].*?)  +(\d+)% ", err, re.MULTILINE))
+    (bound,) = re.findall(r"bound by  +(.+); MFU \d+%", err)
+    assert int(shares[bound]) == max(map(int, shares.values())) > 0
 
 
 @pytest.mark.parametrize("measured_tokens", [estimate.MEASURED_TOKENS, 200])

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.training import checkpoints
+from nmt_cli.training import checkpoints, estimate
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
@@ -128,3 +128,11 @@ def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, par
             for inputs in batch.passes:
                 loss, _ = run.model(inputs)
                 run.accelerator.backward(loss)
+
+
+def test_a_dry_run_measures_the_device(
+    device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(estimate, "MEASURED_SECONDS", 0.2)
+    assert estimate.dry_run(lab.recipe(), lab.corpus) == 0
+    assert f"1 x {device.type}" in capsys.readouterr().err

@@ -1,13 +1,20 @@
-"""What a run takes, before it is started: sizes by formula, speed by a few real steps. Nothing is kept."""
+"""What a run takes, before it is started: sizes by formula, speed by a few real steps, and what bounds it: a roofline
+from the rate of matrix products and the bandwidth of memory, measured here. Nothing is kept."""
 
 import tempfile
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.benchmark import Timer, timer
 
 from nmt_cli import artefact, recipe
-from nmt_cli.console import duration, table
+from nmt_cli.console import duration, say, table
 from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.training.checkpoints import disk_megabytes
@@ -16,20 +23,30 @@ from nmt_cli.training.metrics import peak_memory_mb
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.model import parameter_count
 
-MEASURED_SECONDS, MEASURED_TOKENS = 10.0, 2048  # of a step on the CPU: more tokens make it no faster
+MEASURED_SECONDS, MEASURED_TOKENS = 4.0, 2048  # of a step on the CPU: more tokens make it no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
+Parts = dict[str, tuple[float, float]]  # operations of matrix products, and bytes read and written
 
 
-def flops(model: recipe.Model, vocabulary_size: int, src_lengths: Lengths, tgt_lengths: Lengths) -> float:
-    """Return the floating-point operations of the matrix products of a forward and backward pass, pads not counted.
+def step_parts(model: recipe.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
+    """Return what each part of a step takes at least, for sentences of these lengths in numbers of `itemsize` bytes.
 
-    6 for each weight and token it meets (2 forward, 4 backward), and attention's two products, not halved where causal.
+    6 operations for each weight and token it meets (2 forward, 4 backward); attention's two products, not halved where
+    causal. Bytes are those of one kernel forward and one backward; of the weights' products, none. So queries, keys,
+    values and outputs count three times, a residual and its norm 7 (3 + 4), an activation 5 (2 + 3), a logit 3.
     """
-    heads = model.num_heads * (model.d_k + model.d_v)
-    per_token = model.num_layers * model.d_model * (3 * heads + 2 * model.d_ff)
-    src, tgt = src_lengths.astype(np.float64), tgt_lengths.astype(np.float64)
-    weights = per_token * src.sum() + (per_token + vocabulary_size * model.d_model) * tgt.sum()
-    return float(6 * (weights + model.num_layers * heads * (src @ src + tgt @ tgt + tgt @ src)))
+    src, tgt = src.astype(np.float64), tgt.astype(np.float64)
+    layers, tokens, heads = model.num_layers, src.sum() + tgt.sum(), model.num_heads * (model.d_k + model.d_v)
+    weights = layers * model.d_model * (3 * heads + 2 * model.d_ff) * tokens
+    scores = layers * heads * (src @ src + tgt @ tgt + tgt @ src)
+    residuals = layers * model.d_model * (2 * src.sum() + 3 * tgt.sum())
+    return {
+        "products of weights": (6 * (weights + vocabulary_size * model.d_model * tgt.sum()), 0),
+        "attention": (6 * scores, itemsize * 9 * layers * heads * tokens),
+        "element-wise": (0, itemsize * (7 * residuals + 5 * layers * model.d_ff * tokens)),
+        "loss": (0, itemsize * 3 * vocabulary_size * tgt.sum()),
+        "optimiser": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # Adam's 7, and 1 for the norm
+    }
 
 
 def dry_run(settings: recipe.Recipe, data: Path) -> int:
@@ -37,6 +54,8 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     training, prepared = settings.training, artefact.present(data)
     with tempfile.TemporaryDirectory() as directory:
         accelerator = make_accelerator(settings, Path(directory))
+        if accelerator.is_main_process:
+            say(f"measuring steps, matrix products and memory on {accelerator.device.type}: about 15 s")
         corpus = open_corpus(data) if prepared else _random_corpus(settings, Path(directory))
         changes: dict[str, object] = {} if prepared else {"init_from": None}
         if accelerator.device.type == "cpu":
@@ -44,46 +63,80 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
         measured = settings.model_copy(update={"training": training.model_copy(update=changes)})
         try:
             run = Run(measured, corpus, accelerator, Path(directory), 0)
-            tokens_per_second = _measure(run)
+            tokens_per_second, step_seconds = _measure(run)
+            memory = peak_memory_mb()  # of the steps
+            bounds = _bounds(run, step_seconds)
         except (RuntimeError, MemoryError) as error:
             raise to_user_error(error, settings) from error
     src, tgt, vocabulary = run.plan.src_lengths, run.plan.tgt_lengths, run.transformer.vocabulary_size
     tokens = training.tokens_per_step * 2 * tgt.sum() / (src.sum() + tgt.sum())
     parameters, seconds = parameter_count(settings.model, vocabulary), tokens / tokens_per_second
     device = f"{accelerator.num_processes} x {accelerator.device.type}, {str(run.dtype).removeprefix('torch.')}"
-    operations = flops(settings.model, vocabulary, src, tgt) / tgt.sum() * tokens * training.steps
+    operations = sum(work for work, _ in step_parts(settings.model, vocabulary, src, tgt).values()) / tgt.sum()
     time_to_the_end = duration(min(training.steps * seconds, (training.max_hours or float("inf")) * 3600))
     rows = [  # the paper's are of Table 3, sections 5.1 and 5.2, and Table 2 for FLOPs
         ("device", device, "8 x P100", "8 x P100"),
         ("parameters", f"{parameters:,}", "65 M", "213 M"),
         ("steps", f"{training.steps:,}", "100,000", "300,000"),
         ("target tokens per step", f"{tokens:,.0f}", "about 25,000", "about 25,000"),
-        ("FLOPs in all", f"{operations:.1e}", "3.3e18", "2.3e19"),
+        ("FLOPs in all", f"{operations * tokens * training.steps:.1e}", "3.3e18", "2.3e19"),
         ("seconds per step", f"{seconds:.3g}", "0.4", "1.0"),
+        *((name, text, "-", "-") for name, text in bounds),
         ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
         ("time to the end", time_to_the_end, "12 h", "3.5 d"),
-        ("memory, measured peak", f"{peak_memory_mb():,} MB", "-", "-"),
+        ("not measured", "validation, checkpoints, more processes", "-", "-"),
+        ("memory, measured peak", f"{memory:,} MB", "-", "-"),
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
     if accelerator.is_main_process:
         text = str(data) if prepared else f"random sentences, as {data} is not prepared"
-        title = f"{settings.name}: what it takes, measured on {text}; without the time for validation and checkpoints"
-        table(title, ["", "here", "paper, base", "paper, big"], rows)
+        table(f"{settings.name}: what it takes, measured on {text}", ["", "here", "paper, base", "paper, big"], rows)
     del run
     accelerator.free_memory()  # as in train
     accelerator.end_training()
     return 0
 
 
-def _measure(run: Run) -> float:
-    """Return target tokens per second, over real steps after a first one."""
+def _measure(run: Run) -> tuple[float, float]:
+    """Return target tokens per second, and the seconds of a step, over real steps after a first one."""
     run.take_step(1, run.step_batch(0))
-    began, tokens, step = time.monotonic(), 0, 1
-    while not largest(run.accelerator, int(tokens > 0 and time.monotonic() - began >= MEASURED_SECONDS)):
-        batch = run.step_batch(step)
-        run.take_step(step + 1, batch)
-        tokens, step = tokens + batch.tgt_tokens, step + 1
-    return tokens / (time.monotonic() - began)
+    tokens, step = 0, 1
+    with ThreadPoolExecutor(1) as pool:  # as in train
+        upcoming, began = pool.submit(run.step_batch, step), timer()
+        while not largest(run.accelerator, int(tokens > 0 and time.perf_counter() - began >= MEASURED_SECONDS)):
+            batch, step = upcoming.result(), step + 1
+            upcoming = pool.submit(run.step_batch, step)
+            run.take_step(step, batch)
+            tokens += batch.tgt_tokens
+        seconds = timer() - began  # when the device has done them, too
+    return tokens / seconds, seconds / (step - 1)
+
+
+def _bounds(run: Run, seconds: float) -> list[tuple[str, str]]:
+    """Return rows of the table: the shares of a measured step's seconds that its parts take at least, and the rest."""
+    model, plan, product_seconds, weights = run.transformer, run.plan, 0.0, 0
+    tokens = min(run.memory_tokens, run.settings.training.tokens_per_step)
+    draw = partial(torch.randn, dtype=run.dtype, device=run.accelerator.device)
+    for (outputs, inputs), count in Counter(p.shape for p in model.parameters() if p.dim() == 2).items():
+        x, y, w = draw(tokens, inputs), draw(tokens, outputs), draw(outputs, inputs)
+        product_seconds += count * _seconds("x @ w.t(); y @ w; y.t() @ x", x=x, y=y, w=w)  # forward and backward
+        weights += count * w.numel()
+    x, y = draw(1 << 26), draw(1 << 26)  # too large for caches
+    rate, bandwidth = 6 * tokens * weights / product_seconds, 2 * x.nbytes / _seconds("x.copy_(y)", x=x, y=y)
+    sentences = np.concatenate(plan.micro_batches_of(1))[:: run.accelerator.num_processes]
+    lengths = plan.src_lengths[sentences], plan.tgt_lengths[sentences]
+    parts = step_parts(model.settings, model.vocabulary_size, *lengths, run.dtype.itemsize)
+    shares = {name: max(work / rate, size / bandwidth) / seconds for name, (work, size) in parts.items()}
+    mfu, least = sum(work for work, _ in parts.values()) / rate / seconds, sum(shares.values())
+    shares["the rest: calls, waiting"] = max(0.0, 1 - least)  # and kernels slower than the best
+    floor = f"{least:.0%}, at {rate / 1e9:,.0f} GFLOP/s and {bandwidth / 1e9:,.0f} GB/s"
+    rows = [("bound by", f"{max(shares, key=shares.__getitem__)}; MFU {mfu:.0%}"), ("at least", floor)]
+    return [(f"  {name}", text) for name, text in [*rows, *((name, f"{x:.0%}") for name, x in shares.items())]]
+
+
+def _seconds(statement: str, **tensors: Tensor) -> float:
+    measurement = Timer(statement, globals=tensors, num_threads=torch.get_num_threads())
+    return min(measurement.blocked_autorange(min_run_time=MEASURED_SECONDS / 20).times)
 
 
 def _random_corpus(settings: recipe.Recipe, directory: Path) -> Corpus:

@@ -3,7 +3,7 @@
 BASE and BIG in bf16 beside torch.nn.Transformer and Marian (where transformers is installed), plain and compiled. The
 corpus is generated: random tokens in sentences as long as WMT14's. From the repository root:
 
-    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py
+    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --profile    # also the ten longest kernels, and waits
     PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --trial      # a minute on a CPU: does it all work?
 """
 

@@ -15,25 +15,53 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
-from training_systems import DEVICE, SIZES, Marian, Textbook, default_corpus, ours, plain_loop, settings_of
+from torch.utils.benchmark import Timer, timer
+from training_systems import DEVICE, SIZES, Marian, Step, Textbook, default_corpus, ours, plain_loop, settings_of
 from training_systems import sorted_batches as padded_batches
 
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.training.estimate import flops
+from nmt_cli.training.estimate import step_parts
 from nmt_cli.training.metrics import peak_memory_mb
 
 
-def work(system: str, case: str, data: Path, tokens: int, seconds: float) -> None:
+def square_rate(precision: str) -> float:
+    """Return the FLOP/s of one large square product: what MFU is a share of."""
+    size = 8192 if DEVICE.type == "cuda" else 1024
+    x = torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    product = Timer("x @ x", globals={"x": x}, num_threads=torch.get_num_threads())
+    return 2 * float(size) ** 3 / min(product.blocked_autorange().times)
+
+
+def profile(step: Step) -> str:
+    """Return the ten kernels (on a CPU, operations) that take longest, of three steps, and where the host waits."""
+    with torch.profiler.profile(activities=[getattr(torch.profiler.ProfilerActivity, DEVICE.type.upper())]) as profiler:
+        for _ in range(3):
+            step()
+    key = "self_device_time_total" if DEVICE.type == "cuda" else "self_cpu_time_total"
+    text = profiler.key_averages().table(sort_by=key, row_limit=10, max_name_column_width=60)
+    if DEVICE.type == "cuda":
+        torch.cuda.set_sync_debug_mode("warn")
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            step()
+        waits = Counter(f"{Path(each.filename).name}:{each.lineno} {each.message}" for each in caught)
+        text += "\n".join(f"{count} x {place}" for place, count in waits.most_common(10))
+    return text
+
+
+def work(system: str, options: argparse.Namespace) -> None:
     """Be one system for a window, after three steps to warm up, and print what it did."""
-    size, precision = case.split(":")
-    corpus = open_corpus(data)
+    size, precision = options.cases[0].split(":")
+    corpus, tokens = open_corpus(options.corpus), options.tokens
     settings = settings_of(size, precision, corpus, tokens)
     with tempfile.TemporaryDirectory() as directory:
         if system == "ours":
-            step, _ = ours(settings, data, Path(directory))
+            step, _ = ours(settings, options.corpus, Path(directory))
         else:
             kind = {"textbook": Textbook, "marian": Marian}[system.removesuffix("+compile")]
             model = kind(settings.model, int(corpus.manifest["vocabulary_size"])).to(DEVICE).train()
@@ -42,23 +70,22 @@ def work(system: str, case: str, data: Path, tokens: int, seconds: float) -> Non
             step = plain_loop(run, padded_batches(corpus, tokens), optimizer, precision)  # type: ignore[arg-type]
         for _ in range(3):
             step()
-        start, cpu, done, steps = time.perf_counter(), time.process_time(), 0, 0
-        while not steps or time.perf_counter() - start < seconds:
+        start, done, steps = timer(), 0, 0  # timer waits for the GPU, too
+        while not steps or time.perf_counter() - start < options.seconds:
             done, steps = done + step(), steps + 1
-            if DEVICE.type == "cuda":
-                torch.cuda.synchronize()
-        took = time.perf_counter() - start
-        used = (time.process_time() - cpu) / steps
-        print(
-            json.dumps({"rate": done / took, "step": took / steps, "cpu": used, "memory": peak_memory_mb()}), flush=True
-        )
+            if steps % 10 == 0:
+                timer()
+        took = timer() - start
+        result = {"rate": done / took, "step": took / steps, "memory": peak_memory_mb()}
+        print(json.dumps({**result, "profile": profile(step) if options.profile else ""}), flush=True)
         os._exit(0)  # threads that prepare further batches are not waited for
 
 
-def window(system: str, case: str, data: Path, options: argparse.Namespace) -> dict[str, float] | None:
+def window(system: str, case: str, data: Path, options: argparse.Namespace) -> dict[str, Any] | None:
     """Run `work` in a process; None where it failed, after saying why."""
     arguments = ["--worker", system, "--cases", case, "--corpus", str(data)]
     arguments += ["--tokens", str(options.tokens), "--seconds", str(options.seconds)]
+    arguments += ["--profile"] * options.profile
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"    {system} failed: {done.stderr.strip().split(chr(10))[-1][:300]}", flush=True)
@@ -71,11 +98,10 @@ def compare(options: argparse.Namespace, data: Path) -> None:
     for case in options.cases:
         model = settings_of(*case.split(":"), corpus, options.tokens).model
         vocabulary = int(corpus.manifest["vocabulary_size"])
-        per_token = flops(model, vocabulary, corpus.src.lengths(), corpus.tgt.lengths()) / len(corpus.tgt.ids)
-        print(
-            f"\n{case}: {per_token / 1e6:.1f} MFLOP per target token; {options.rounds} windows of {options.seconds:g} s"
-        )
-        windows: dict[str, list[dict[str, float]]] = {system: [] for system in options.systems}
+        parts = step_parts(model, vocabulary, corpus.src.lengths(), corpus.tgt.lengths())
+        per_token, peak = sum(part[0] for part in parts.values()) / len(corpus.tgt.ids), square_rate(case.split(":")[1])
+        print(f"\n{case}: {per_token / 1e6:.1f} MFLOP per target token; a square product {peak / 1e9:,.0f} GFLOP/s")
+        windows: dict[str, list[dict[str, Any]]] = {system: [] for system in options.systems}
         for _ in range(options.rounds):
             for system, results in windows.items():
                 results += [w for w in [window(system, case, data, options)] if w]
@@ -88,10 +114,14 @@ def compare(options: argparse.Namespace, data: Path) -> None:
                 else ""
             )
             memory = max(w["memory"] for w in windows[system])
+            step = 1000 * statistics.median(w["step"] for w in windows[system])
             print(
-                f"{system:18} {rate:9,.0f} tokens/s ({min(rates):,.0f} to {max(rates):,.0f})  "
-                f"{rate * per_token / 1e9:,.0f} GFLOP/s  peak {memory:,.0f} MB{ratio}"
+                f"{system:18} {rate:9,.0f} tokens/s ({min(rates):,.0f} to {max(rates):,.0f})  {step:,.1f} ms a step  "
+                f"MFU {rate * per_token / peak:.0%}  peak {memory:,.0f} MB{ratio}"
             )
+        for system, own in windows.items():
+            if own and options.profile:
+                print(f"\n{case}, {system}, three steps\n{own[-1]['profile']}")
 
 
 def arguments(description: str | None, cases: list[str], systems: list[str], tokens: int) -> argparse.ArgumentParser:
@@ -102,6 +132,7 @@ def arguments(description: str | None, cases: list[str], systems: list[str], tok
     parser.add_argument("--tokens", type=int, default=tokens, help="target tokens per step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of a window; at least one step is done")
+    parser.add_argument("--profile", action="store_true", help="print the ten kernels that take longest")
     parser.add_argument("--corpus", type=Path, help="a prepared corpus [default: Multi30k from NMT_CORPORA]")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser
@@ -111,7 +142,7 @@ def main() -> None:
     systems = ["ours", "textbook", *(["marian"] if importlib.util.find_spec("transformers") else [])]
     options = arguments(__doc__, ["small:bf16", "base:bf16", "small:fp32", "base:fp32"], systems, 4096).parse_args()
     if options.worker:
-        work(options.worker, options.cases[0], options.corpus, options.tokens, options.seconds)
+        work(options.worker, options)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f} at the start")
     with tempfile.TemporaryDirectory() as directory:
         compare(options, options.corpus or default_corpus(Path(directory)))
