@@ -36,9 +36,8 @@ class Metrics:
             warn(f"a line of {self.file.name} could not be written: {error.strerror}")
             self.file.truncate(self.size)
 
-    def commit(self) -> int:
+    def commit(self) -> None:
         os.fsync(self.file.fileno())
-        return self.size
 
 
 def peak_memory_mb() -> int:
