@@ -36,8 +36,9 @@ class Metrics:
             warn(f"a line of {self.file.name} could not be written: {error.strerror}")
             self.file.truncate(self.size)
 
-    def commit(self) -> None:
+    def commit(self) -> int:
         os.fsync(self.file.fileno())
+        return self.size
 
 
 def peak_memory_mb() -> int:

@@ -80,17 +80,17 @@ def _loop(run: "Run", stop: Stop) -> str:
             window.append((nll, norm, batch.tgt_tokens))
             unread.append((state.step, ToHost({"norm": norm})))
             last = state.step == training.steps
-            logged, validated, saved = (state.step % every == 0 or last for every in intervals)
-            _count_skipped(run, unread, 0 if logged or validated or saved else 1)
+            to_log, to_validate, to_save = (state.step % every == 0 or last for every in intervals)
+            _count_skipped(run, unread, 0 if to_log or to_validate or to_save else 1)
             state.seconds = time.monotonic() - began
-            if logged:
+            if to_log:
                 text = _log(run, window, time.monotonic() - window_began, bar)
                 window, window_began = [], time.monotonic()
             bar.advance(1, text)
-            if run.dev and validated:
+            if run.dev and to_validate:
                 _validate(run, run.dev, bar)
             reason = _reason_to_stop(run, stop)
-            if reason or saved or state.best_step == state.step:
+            if reason or to_save or state.best_step == state.step:
                 _count_skipped(run, unread, 0)
                 state.seconds = time.monotonic() - began
                 on_main(run.accelerator, _save_checkpoint, run, bool(reason))
