@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,7 +213,7 @@ def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, inde
     for rank in range(world):
         run = Run(settings, open_corpus(data), one_of(world, rank), Path(), 0)
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
-        run.optimizer = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
+        run.optimizer = SimpleNamespace(step=lambda: None, zero_grad=lambda set_to_none: None)
         run.take_step(index + 1, run.step_batch(index))
         for name, parameter in run.transformer.named_parameters():
             total[name] = total.get(name, 0) + parameter.grad / world
@@ -310,7 +309,7 @@ def test_too_many_skipped_steps_end_a_run(
     run: Any = SimpleNamespace(state=checkpoints.State(), accelerator=SimpleNamespace(is_main_process=True))
     given_up = list[tuple[int, int]]()
     monkeypatch.setattr(module, "_give_up", lambda run, step: given_up.append((run.state.skipped, step)))
-    unread = deque((step, ToHost({"norm": torch.tensor(norm)})) for norm in (*norms, math.nan))
+    unread = [(step, ToHost({"norm": torch.tensor(norm)})) for norm in (*norms, math.nan)]
     module._count_skipped(run, unread, 1)
     assert given_up == ([(sum(norm != 1.0 for norm in norms), step)] if ends else [])
     assert len(unread) == 1, "the last one may still be computed"

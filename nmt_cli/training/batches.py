@@ -29,9 +29,8 @@ class StepBatch:
     def wait(self, stream: Any) -> None:
         """Let `stream` wait until the passes are on the device, and keep their memory until it has used them."""
         self.copied.wait(stream)
-        for x in (x for batch in self.passes for x in vars(batch).values()):
-            if isinstance(x, torch.Tensor) and x.is_cuda:
-                x.record_stream(stream)
+        for batch in (batch for batch in self.passes if batch.src_N.is_cuda):
+            batch.src_N.record_stream(stream)  # all tensors of a batch are parts of one buffer
 
 
 def _cut(costs: Lengths, parts: int) -> list[int]:

@@ -3,7 +3,6 @@
 import contextlib
 import time
 import warnings
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, duration, say, warn
@@ -69,7 +67,7 @@ def _loop(run: "Run", stop: Stop) -> str:
     progress = Progress("training", training.steps, "steps", every=None, done=state.step)
     with ThreadPoolExecutor(1) as pool, contextlib.closing(run.writer), progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
-        unread = deque[tuple[int, ToHost]]()  # steps and their norms
+        unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)
         reason = _reason_to_stop(run, stop)
         while not reason:
@@ -93,7 +91,8 @@ def _loop(run: "Run", stop: Stop) -> str:
             if reason or to_save or state.best_step == state.step:
                 _count_skipped(run, unread, 0)
                 state.seconds = time.monotonic() - began
-                on_main(run.accelerator, _save_checkpoint, run, bool(reason))
+                moments = checkpoints.optimizer_tensors(run.transformer, run.adam)
+                on_main(run.accelerator, run.writer.begin, state, run.transformer.state_dict(), moments, bool(reason))
         if reason != DONE and run.accelerator.is_main_process:
             bar.line(f"stopped after step {state.step:,}: {reason}")
     return reason
@@ -183,9 +182,8 @@ class Run:
                 loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
                 accelerator.backward(loss * (batch.weight * accelerator.num_processes / batch.tgt_tokens))
             total += nll.detach() * batch.weight
-        norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = noam_rate(step, self.settings.model.d_model, self.settings.training)
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        self.adam.param_groups[0]["lr"] = noam_rate(step, self.settings.model.d_model, self.settings.training)
         self.adam.found_inf = norm.isfinite().logical_not().float()  # 1: weights, moments and count stay
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -226,11 +224,11 @@ def _announce(run: Run) -> None:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 
 
-def _count_skipped(run: Run, unread: deque[tuple[int, ToHost]], late: int) -> None:
+def _count_skipped(run: Run, unread: list[tuple[int, ToHost]], late: int) -> None:
     """Read all but the last `late` norms. Count those not finite (their steps changed nothing); give up at too many."""
     state = run.state
     while len(unread) > late:
-        step, norm = unread.popleft()
+        step, norm = unread.pop(0)
         if norm.get()["norm"].isfinite():
             state.skipped_in_a_row = 0
             continue
@@ -298,11 +296,6 @@ def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
         run.warned = True
         warn(f"step {step:,}: {worse}. nmt doctor {run.directory} may say why")
     return {"dev_nll": record["dev_nll"]}
-
-
-def _save_checkpoint(run: Run, is_last: bool) -> None:
-    moments = checkpoints.optimizer_tensors(run.transformer, run.adam)
-    run.writer.begin(run.state, run.transformer.state_dict(), moments, is_last)
 
 
 def _save_model(run: Run) -> None:
