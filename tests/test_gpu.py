@@ -113,7 +113,7 @@ def test_a_step_without_a_finite_gradient_changes_nothing(device: torch.device, 
     for step in (1, 2, 3):
         _, norm = run.take_step(step, run.step_batch(step - 1))
         assert bool(norm.isfinite()) == (step != 2)
-        moments = checkpoints.optimizer_tensors(run.transformer, run.adam)
+        moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
         states.append(ToHost({**run.transformer.state_dict(), **moments}).get())
     assert all(torch.equal(states[0][name], tensor) for name, tensor in states[1].items())
     assert not any(torch.equal(states[1][name], states[2][name]) for name in moments)

@@ -200,7 +200,7 @@ def one_of(world: int, rank: int) -> Any:
         process_index=rank,
         device=torch.device("cpu"),
         is_main_process=False,
-        prepare=lambda *things: things,
+        prepare=lambda model: model,
         no_sync=lambda model: contextlib.nullcontext(),
         backward=torch.Tensor.backward,
     )
@@ -213,7 +213,7 @@ def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, inde
     for rank in range(world):
         run = Run(settings, open_corpus(data), one_of(world, rank), Path(), 0)
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
-        run.optimizer = SimpleNamespace(step=lambda: None, zero_grad=lambda set_to_none: None)
+        run.optimizer = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
         run.take_step(index + 1, run.step_batch(index))
         for name, parameter in run.transformer.named_parameters():
             total[name] = total.get(name, 0) + parameter.grad / world

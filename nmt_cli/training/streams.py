@@ -12,7 +12,7 @@ class ToHost:
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         # From CUDA and not blocking, so into pinned memory.
         self._copies = {name: x.detach().to("cpu", non_blocking=True, copy=True) for name, x in tensors.items()}
-        self._copied = recorded(next((x.device for x in tensors.values()), torch.device("cpu")))
+        self._copied = recorded(next(iter(tensors.values())).device)
 
     def get(self) -> dict[str, Tensor]:
         self._copied.synchronize()

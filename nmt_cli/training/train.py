@@ -91,7 +91,7 @@ def _loop(run: "Run", stop: Stop) -> str:
             if reason or to_save or state.best_step == state.step:
                 _count_skipped(run, unread, 0)
                 state.seconds = time.monotonic() - began
-                moments = checkpoints.optimizer_tensors(run.transformer, run.adam)
+                moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
                 on_main(run.accelerator, run.writer.begin, state, run.transformer.state_dict(), moments, bool(reason))
         if reason != DONE and run.accelerator.is_main_process:
             bar.line(f"stopped after step {state.step:,}: {reason}")
@@ -140,11 +140,11 @@ class Run:
             load_into(self.transformer, start.model.state_dict(), start.directory)
         self.transformer.to(device)
         self.dtype = choose_dtype(training.precision, device)  # of the arithmetic; weights and moments are float32
-        self.adam: Any = adam(self.transformer, training)
-        checkpoints.restore_optimizer(self.transformer, self.adam, moments)
+        self.optimizer: Any = adam(self.transformer, training)
+        checkpoints.restore_optimizer(self.transformer, self.optimizer, moments)
         model = LossModel(self.transformer, training.label_smoothing, self.dtype)
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
-            self.model, self.optimizer = accelerator.prepare(model, self.adam)
+            self.model = accelerator.prepare(model)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
         self.streams = torch.get_device_module(device)
         self.copies = self.streams.Stream()  # of batches, to the device
@@ -170,10 +170,7 @@ class Run:
         return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
 
     def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
-        """Do `step` (from 1), or nothing where a gradient is not finite; return this process' nll and the norm.
-
-        Nothing waits for the device: Adam sees there whether the gradient is finite.
-        """
+        """Do `step` (from 1), or nothing where a gradient is not finite; return this process' nll and the norm."""
         accelerator = self.accelerator
         batch.wait(self.streams.current_stream())
         total = torch.zeros((), dtype=torch.float64, device=accelerator.device)
@@ -183,8 +180,8 @@ class Run:
                 accelerator.backward(loss * (batch.weight * accelerator.num_processes / batch.tgt_tokens))
             total += nll.detach() * batch.weight
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        self.adam.param_groups[0]["lr"] = noam_rate(step, self.settings.model.d_model, self.settings.training)
-        self.adam.found_inf = norm.isfinite().logical_not().float()  # 1: weights, moments and count stay
+        self.optimizer.param_groups[0]["lr"] = noam_rate(step, self.settings.model.d_model, self.settings.training)
+        self.optimizer.found_inf = norm.isfinite().logical_not().float()  # 1: Adam changes nothing
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total, norm
