@@ -32,6 +32,7 @@ from nmt_cli.training import train as module
 from nmt_cli.training.average import average
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.loss import LossModel, smoothed_loss
+from nmt_cli.training.streams import ToHost
 from nmt_cli.training.train import Run, train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors
@@ -199,10 +200,9 @@ def one_of(world: int, rank: int) -> Any:
         process_index=rank,
         device=torch.device("cpu"),
         is_main_process=False,
-        prepare=lambda *things: things,
+        prepare=lambda model: model,
         no_sync=lambda model: contextlib.nullcontext(),
         backward=torch.Tensor.backward,
-        clip_grad_norm_=lambda parameters, limit: torch.nn.utils.clip_grad_norm_(list(parameters), limit),
     )
 
 
@@ -249,10 +249,13 @@ def test_the_gradient_is_that_of_the_sentences_one_by_one(lab: Lab) -> None:
     assert difference(one_by_one, gradients(settings, lab.corpus, 2, 100, 0)) < 1e-10
 
 
-def test_a_process_without_a_micro_batch_takes_part_and_adds_nothing(lab: Lab) -> None:
-    settings = lab.recipe("training.tokens_per_step=1", "training.micro_batches=9")  # a step is one pair
-    whole, shared = (gradients(settings, lab.corpus, world, 1000, 0) for world in (1, 3))
-    assert difference(whole, shared) < 1e-10
+@pytest.mark.parametrize("tokens", [1, 400], ids=["a step of one pair", "400 tokens"])
+def test_a_run_may_move_from_8_to_16_processes(lab: Lab, tokens: int) -> None:
+    """The same step on each number of them; a process that has no micro-batch takes part and adds nothing."""
+    settings = lab.recipe(f"training.tokens_per_step={tokens}", "training.micro_batches=8")
+    lab.patch.setattr(Run, "check_memory", lambda self: None)
+    whole, *split = (gradients(settings, lab.corpus, world, 1000, 0) for world in (1, 8, 16))
+    assert max(difference(whole, each) for each in split) < 1e-10
 
 
 def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab, tmp_path: Path) -> None:
@@ -278,7 +281,7 @@ def test_each_step_and_seed_has_its_own_dropout(lab: Lab) -> None:
         micro_batches = run.plan.micro_batches_of(0)
         run.plan.seed = seed
         run.plan.micro_batches_of = lambda _, same=micro_batches: same
-        nlls.append(run.take_step(index + 1, run.step_batch(index))[0])
+        nlls.append(float(run.take_step(index + 1, run.step_batch(index))[0]))
     assert nlls[0] == nlls[1]
     assert len(set(nlls)) == 4
 
@@ -303,12 +306,13 @@ def test_a_resume_with_other_arithmetic_is_warned_of(lab: Lab) -> None:
 def test_too_many_skipped_steps_end_a_run(
     step: int, norms: list[float], ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run: Any = SimpleNamespace(state=checkpoints.State(step=step), accelerator=SimpleNamespace(is_main_process=True))
-    given_up = list[int]()
-    monkeypatch.setattr(module, "_give_up", lambda run: given_up.append(run.state.skipped))
-    for norm in norms:
-        module._count_skipped(run, norm)
-    assert given_up == ([sum(norm != 1.0 for norm in norms)] if ends else [])
+    run: Any = SimpleNamespace(state=checkpoints.State(), accelerator=SimpleNamespace(is_main_process=True))
+    given_up = list[tuple[int, int]]()
+    monkeypatch.setattr(module, "_give_up", lambda run, step: given_up.append((run.state.skipped, step)))
+    unread = [(step, ToHost({"norm": torch.tensor(norm)})) for norm in (*norms, math.nan)]
+    module._count_skipped(run, unread, 1)
+    assert given_up == ([(sum(norm != 1.0 for norm in norms), step)] if ends else [])
+    assert len(unread) == 1, "the last one may still be computed"
 
 
 # ---- Launchers and trackers ----

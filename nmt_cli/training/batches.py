@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,13 @@ class StepBatch:
     passes: list[Batch]  # each is computed at once
     tgt_tokens: int
     weight: float  # 0: another process computes this too, and this one only takes part
+    copied: Any  # the event after which the passes are on the device
+
+    def wait(self, stream: Any) -> None:
+        """Let `stream` wait until the passes are on the device, and keep their memory until it has used them."""
+        self.copied.wait(stream)
+        for batch in (batch for batch in self.passes if batch.src_N.is_cuda):
+            batch.src_N.record_stream(stream)  # all tensors of a batch are parts of one buffer
 
 
 def _cut(costs: Lengths, parts: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
+from nmt_cli.training.streams import ToHost
 from nmt_cli.transformer.model import parameter_count
 from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
 
+MAX_FAILED_SAVES = 3  # in a row
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 # Settings that may change between the parts of a run: they do not say what is learnt. Texts are compared by hash.
 FREE_SETTINGS = re.compile(
@@ -74,6 +77,41 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
             artefact.remove_tree(directory_of(run, step))
         except OSError as error:
             warn(f"cannot remove the old checkpoint of step {step}: {error.strerror}")
+
+
+class Writer:
+    """Writes the checkpoints of a run in a thread, one at a time, while training goes on."""
+
+    def __init__(self, run: Path, training: recipe.Training, metrics: Any, about: dict[str, Any]) -> None:
+        self.run, self.training, self.metrics, self.about = run, training, metrics, about
+        self.failed, self._thread, self._newest = 0, ThreadPoolExecutor(1), Future[None]()
+        self._newest.set_result(None)
+
+    def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
+        """Wait for the checkpoint before, raising what ended it, copy all of this one and begin to write it."""
+        self._newest.result()
+        state = dataclasses.replace(state, metrics_bytes=self.metrics.size)
+        self._newest = self._thread.submit(self._write, state, ToHost(model), ToHost(moments), is_last)
+        if is_last:
+            self._newest.result()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._thread.shutdown()
+
+    def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
+        """Commit a checkpoint, then remove those no longer needed. A full disk ends a run only at its third failure."""
+        try:
+            self.metrics.commit()
+            save(self.run, state, model.get(), moments.get(), self.about)
+        except (OSError, StorageError) as error:
+            self.failed += 1
+            if is_last or self.failed >= MAX_FAILED_SAVES:
+                raise
+            warn(f"NO CHECKPOINT of step {state.step:,}: {error}. Training goes on")
+        else:
+            self.failed = 0
+            prune(self.run, state, self.training.checkpoint_every, self.training.keep_checkpoints)
 
 
 def check(run: Path, step: int) -> dict[str, Any]:

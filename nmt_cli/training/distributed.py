@@ -18,6 +18,7 @@ from nmt_cli.console import warn
 from nmt_cli.errors import INTERRUPTED, TERMINATED, BusyError, NmtError, StorageError, UsageError, from_os_error
 
 SIGNALS = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}  # and exit codes
+AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
 ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # Settings of Accelerate's configuration that are not followed, each with the value that means none, and what to do.
@@ -41,7 +42,7 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
     # Another process may be validating or saving: wait for it ten minutes.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
-    ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
+    ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout)]
     on_cpu = not torch.cuda.is_available()  # and not on Apple's GPU: it has no float64 for the sums
     options = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": tracker, "project_dir": run}
@@ -80,7 +81,14 @@ class Stop:
 
 def largest(accelerator: Any, value: int) -> int:
     """Return the largest of all processes' values."""
+    if accelerator.num_processes == 1:
+        return value
     return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).max())
+
+
+def agree_after(step: int, accelerator: Any) -> bool:
+    """Return whether all processes ask each other after this step whether to stop."""
+    return accelerator.num_processes == 1 or accelerator.device.type != "cuda" or step % AGREE_EVERY == 0
 
 
 def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *arguments: Any) -> dict[str, Any]:

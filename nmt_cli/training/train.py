@@ -1,7 +1,6 @@
 """The train command: the loop, readable from top to bottom."""
 
 import contextlib
-import math
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -15,18 +14,19 @@ from torch import Tensor
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, duration, say, warn
 from nmt_cli.corpus.store import Corpus, open_corpus
-from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
+from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints
-from nmt_cli.training.distributed import Stop, largest, make_accelerator, on_main, to_user_error
+from nmt_cli.training.distributed import Stop, agree_after, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import Metrics, off_the_curve, peak_memory_mb
 from nmt_cli.training.optim import adam, noam_rate
+from nmt_cli.training.streams import ToHost, recorded
 from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import choose_dtype, reuse_memory
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
 
-MAX_SKIPPED, MAX_FAILED_SAVES = 10, 3  # in a row
+MAX_SKIPPED = 10  # in a row
 DONE, STOPPED = "done", "a signal asked for it; the same command resumes"
 
 
@@ -63,9 +63,11 @@ def train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | N
 def _loop(run: "Run", stop: Stop) -> str:
     training, state = run.settings.training, run.state
     began, text = time.monotonic() - state.seconds, ""
+    intervals = training.log_every, training.validate_every, training.checkpoint_every
     progress = Progress("training", training.steps, "steps", every=None, done=state.step)
-    with ThreadPoolExecutor(1) as pool, progress as bar:
-        window, window_began = list[tuple[float, ...]](), time.monotonic()
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(run.writer), progress as bar:
+        window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
+        unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)
         reason = _reason_to_stop(run, stop)
         while not reason:
@@ -73,20 +75,24 @@ def _loop(run: "Run", stop: Stop) -> str:
             state.step += 1
             upcoming = pool.submit(run.step_batch, state.step)  # while this one is computed
             nll, norm = run.take_step(state.step, batch)
-            last = state.step == training.steps
-            _count_skipped(run, norm)
             window.append((nll, norm, batch.tgt_tokens))
+            unread.append((state.step, ToHost({"norm": norm})))
+            last = state.step == training.steps
+            to_log, to_validate, to_save = (state.step % every == 0 or last for every in intervals)
+            _count_skipped(run, unread, 0 if to_log or to_validate or to_save else 1)
             state.seconds = time.monotonic() - began
-            if state.step % training.log_every == 0 or last:
+            if to_log:
                 text = _log(run, window, time.monotonic() - window_began, bar)
                 window, window_began = [], time.monotonic()
             bar.advance(1, text)
-            if run.dev and (state.step % training.validate_every == 0 or last):
+            if run.dev and to_validate:
                 _validate(run, run.dev, bar)
             reason = _reason_to_stop(run, stop)
-            if reason or state.step % training.checkpoint_every == 0 or state.best_step == state.step:
+            if reason or to_save or state.best_step == state.step:
+                _count_skipped(run, unread, 0)
                 state.seconds = time.monotonic() - began
-                on_main(run.accelerator, _save_checkpoint, run, bool(reason))
+                moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
+                on_main(run.accelerator, run.writer.begin, state, run.transformer.state_dict(), moments, bool(reason))
         if reason != DONE and run.accelerator.is_main_process:
             bar.line(f"stopped after step {state.step:,}: {reason}")
     return reason
@@ -97,8 +103,8 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
     if state.step >= training.steps:
         return DONE
     out_of_hours = training.max_hours is not None and state.seconds >= training.max_hours * 3600
-    urgency = largest(run.accelerator, 2 if stop.asked else int(out_of_hours))
-    if urgency:
+    urgency = 2 if stop.asked else int(out_of_hours)
+    if agree_after(state.step, run.accelerator) and (urgency := largest(run.accelerator, urgency)):
         return STOPPED if urgency == 2 else f"{training.max_hours} hours are over"
     if training.patience is not None and state.not_better >= training.patience:
         return f"nothing better in {state.not_better} validations (best: step {state.best_step:,})"
@@ -110,7 +116,7 @@ class Run:
         """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch."""
         training, device = settings.training, accelerator.device
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
-        self.failed_saves, self.warned = 0, False  # saves that failed in a row; one warning of a bad curve is enough
+        self.warned = False  # one warning of a bad curve is enough
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
         self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed)
@@ -134,15 +140,18 @@ class Run:
             load_into(self.transformer, start.model.state_dict(), start.directory)
         self.transformer.to(device)
         self.dtype = choose_dtype(training.precision, device)  # of the arithmetic; weights and moments are float32
-        optimizer = adam(self.transformer, training)
-        checkpoints.restore_optimizer(self.transformer, optimizer, moments)
+        self.optimizer: Any = adam(self.transformer, training)
+        checkpoints.restore_optimizer(self.transformer, self.optimizer, moments)
         model = LossModel(self.transformer, training.label_smoothing, self.dtype)
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
-            self.model, self.optimizer = accelerator.prepare(model, optimizer)
+            self.model = accelerator.prepare(model)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
+        self.streams = torch.get_device_module(device)
+        self.copies = self.streams.Stream()  # of batches, to the device
         self.about = {"corpus": corpus.identity, "seen_tokens": corpus.seen_tokens}  # for the manifests
         log = directory / "metrics.jsonl"
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
+        self.writer = checkpoints.Writer(directory, training, self.metrics, self.about)
         self.check_memory()
 
     def step_batch(self, index: int) -> batches.StepBatch:
@@ -155,25 +164,27 @@ class Run:
         if not groups and any(costs):  # fewer micro-batches than processes, and DDP waits for each of them
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
-        passes = [self.plan.batch(each, index, self.accelerator.device) for each in sentences]
-        return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight)
+        with self.streams.stream(self.copies):  # another than that of the step before, which goes on
+            passes = [self.plan.batch(each, index, self.accelerator.device) for each in sentences]
+            copied = recorded(self.accelerator.device)
+        return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
 
-    def take_step(self, step: int, batch: batches.StepBatch) -> tuple[float, float]:
+    def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
         """Do `step` (from 1), or nothing where a gradient is not finite; return this process' nll and the norm."""
         accelerator = self.accelerator
+        batch.wait(self.streams.current_stream())
         total = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         for i, pairs in enumerate(batch.passes, 1):
             with contextlib.nullcontext() if i == len(batch.passes) else accelerator.no_sync(self.model):
                 loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
                 accelerator.backward(loss * (batch.weight * accelerator.num_processes / batch.tgt_tokens))
             total += nll.detach() * batch.weight
-        norm = float(accelerator.clip_grad_norm_(self.model.parameters(), float("inf")))
-        if math.isfinite(norm):
-            for parameters in self.optimizer.param_groups:
-                parameters["lr"] = noam_rate(step, self.settings.model.d_model, self.settings.training)
-            self.optimizer.step()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        self.optimizer.param_groups[0]["lr"] = noam_rate(step, self.settings.model.d_model, self.settings.training)
+        self.optimizer.found_inf = norm.isfinite().logical_not().float()  # 1: Adam changes nothing
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(total), norm
+        return total, norm
 
     def check_memory(self) -> None:
         """Compute the gradient of the longest sentences and forget it: too little memory shows now, not on day two."""
@@ -210,33 +221,36 @@ def _announce(run: Run) -> None:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
 
 
-def _count_skipped(run: Run, norm: float) -> None:
-    """Count steps whose gradient was not finite (they changed nothing) and give up when there are too many."""
+def _count_skipped(run: Run, unread: list[tuple[int, ToHost]], late: int) -> None:
+    """Read all but the last `late` norms. Count those not finite (their steps changed nothing); give up at too many."""
     state = run.state
-    if math.isfinite(norm):
-        state.skipped_in_a_row = 0
-        return
-    state.skipped += 1
-    state.skipped_in_a_row += 1
-    if run.accelerator.is_main_process:
-        warn(f"step {state.step}: the gradient is not finite; the step was skipped")
-    if state.skipped_in_a_row > MAX_SKIPPED or state.skipped > max(MAX_SKIPPED, state.step // 100):
-        on_main(run.accelerator, _give_up, run)
+    while len(unread) > late:
+        step, norm = unread.pop(0)
+        if norm.get()["norm"].isfinite():
+            state.skipped_in_a_row = 0
+            continue
+        state.skipped += 1
+        state.skipped_in_a_row += 1
+        if run.accelerator.is_main_process:
+            warn(f"step {step}: the gradient is not finite; the step was skipped")
+        if state.skipped_in_a_row > MAX_SKIPPED or state.skipped > max(MAX_SKIPPED, step // 100):
+            on_main(run.accelerator, _give_up, run, step)
 
 
-def _give_up(run: Run) -> None:
-    step, crash = run.state.step, run.directory / "crash.json"
+def _give_up(run: Run, step: int) -> None:
+    crash = run.directory / "crash.json"
     record = {"step": step, "sentences": [m.tolist() for m in run.plan.micro_batches_of(step - 1)]}
     artefact.replace_file(crash, artefact.json_bytes(record))
     what = f"{run.state.skipped} steps had no finite gradient, the last was step {step} (its sentences: {crash})"
     raise DivergedError(f"{what}. The last good checkpoint is kept. Lower training.rate_factor or use fp32")
 
 
-def _log(run: Run, window: list[tuple[float, ...]], seconds: float, bar: Progress) -> str:
+def _log(run: Run, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar: Progress) -> str:
     """Write metrics of the steps since the last line, and return what progress shows of them."""
     settings, state, device = run.settings, run.state, run.accelerator.device
-    nll, norm, tgt_tokens = (list(column) for column in zip(*window, strict=True))
-    total = float(run.accelerator.reduce(torch.tensor(sum(nll), dtype=torch.float64, device=device), "sum"))
+    nll, norm, tgt_tokens = zip(*window, strict=True)
+    total = sum(torch.stack(nll).tolist())  # of this process
+    total = float(run.accelerator.reduce(torch.tensor(total, dtype=torch.float64, device=device), "sum"))
     if not run.metrics:
         return ""
     record = {
@@ -244,7 +258,7 @@ def _log(run: Run, window: list[tuple[float, ...]], seconds: float, bar: Progres
         "epoch": round(state.step / run.plan.steps_per_epoch, 4),
         "rate": noam_rate(state.step, settings.model.d_model, settings.training),
         "nll": total / max(1, sum(tgt_tokens)),
-        "gradient_norm": norm[-1],
+        "gradient_norm": float(norm[-1]),
         "tgt_tokens_per_step": sum(tgt_tokens) / len(window),
         "tgt_tokens_per_second": sum(tgt_tokens) / seconds,
         "peak_memory_mb": peak_memory_mb(),
@@ -279,23 +293,6 @@ def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
         run.warned = True
         warn(f"step {step:,}: {worse}. nmt doctor {run.directory} may say why")
     return {"dev_nll": record["dev_nll"]}
-
-
-def _save_checkpoint(run: Run, is_last: bool) -> None:
-    """Commit a checkpoint, then remove those no longer needed. A full disk ends a run only at its third failure."""
-    training, state = run.settings.training, run.state
-    try:
-        state.metrics_bytes = run.metrics.commit()
-        weights, moments = run.transformer.state_dict(), checkpoints.optimizer_tensors(run.transformer, run.optimizer)
-        checkpoints.save(run.directory, state, weights, moments, run.about)
-    except (OSError, StorageError) as error:
-        run.failed_saves += 1
-        if is_last or run.failed_saves >= MAX_FAILED_SAVES:
-            raise
-        warn(f"NO CHECKPOINT of step {state.step:,}: {error}. Training goes on")
-    else:
-        run.failed_saves = 0
-        checkpoints.prune(run.directory, state, training.checkpoint_every, training.keep_checkpoints)
 
 
 def _save_model(run: Run) -> None:

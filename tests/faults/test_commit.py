@@ -22,7 +22,7 @@ import torch
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import NmtError, from_os_error
-from nmt_cli.recipe import Recipe
+from nmt_cli.recipe import Recipe, Training
 from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training.checkpoints import State
 from nmt_cli.transformer.weights import load_tensors, save_model
@@ -107,8 +107,11 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 
 
 def checkpoint(run: Path, step: int) -> None:
-    model = {"w": torch.full((40, 3), float(step))}
-    checkpoints.save(run, State(step=step), model, {"w.exp_avg": -model["w"]}, {"corpus": "c"})
+    """Write a checkpoint as training does, by a thread, and wait for it."""
+    model, training = {"w": torch.full((40, 3), float(step))}, Training(checkpoint_every=10, keep_checkpoints=9)
+    writer = checkpoints.Writer(run, training, metrics.Metrics(run / "metrics.jsonl", 0), {"corpus": "c"})
+    writer.begin(State(step=step), model, {"w.exp_avg": -model["w"]}, is_last=True)
+    writer.close()
 
 
 def newest(run: Path) -> int:
@@ -306,7 +309,7 @@ def test_a_checkpoint_is_on_the_disk_before_its_name_is(
     stage = events[commit][1].split("->")[0]
     before = [path for kind, path in events[:commit] if kind == "fsync"]
     files = [f"{stage}/{name}" for name in (checkpoints.MODEL, checkpoints.OPTIMIZER, checkpoints.STATE)]
-    assert {*files} <= {*before}
+    assert {*files, f"{tmp_path}/metrics.jsonl"} <= {*before}
     assert before[-2:] == [f"{stage}/{artefact.MANIFEST}", stage], "the stage's own entries come last"
     assert ("fsync", str(target.parent)) in events[commit:]
     assert again or str(tmp_path) in before, "checkpoints/ itself is an entry too"

@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,12 +149,25 @@ def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
 
     before_each_step(lab.patch, ruin)
     with pytest.raises(DivergedError, match=r"weight embedding\.weight is not finite at step"):
-        lab.train("training.validate_every=100")
-    assert checkpoints.steps_in(lab.run) == [10]
+        lab.train("training.validate_every=100", "training.checkpoint_every=5")  # the next save tells
+    assert checkpoints.steps_in(lab.run) == [5, 10]
     assert not (lab.run / "model").exists()
 
 
 # ---- Disks ----
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(lab: Lab) -> None:
+    """And what is written is what was there when it began."""
+    later = threading.Event()
+    before_each_step(lab.patch, lambda _, step: later.set() if step == 14 else None)
+    before(lab.patch, checkpoints, "save", lambda: later.wait(60) or pytest.fail("training waits for the checkpoint"))
+    assert lab.train() == 0
+    state = checkpoints.read_state(lab.run, 10)
+    lines = (lab.run / "metrics.jsonl").read_bytes()[: state.metrics_bytes].splitlines()
+    assert (state.step, json.loads(lines[-1])["step"]) == (10, 10)
+    assert lab.same(10)
+    assert lab.same()
 
 
 def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int) -> None:
