@@ -18,11 +18,11 @@ Pair = tuple[Sequence[int], Sequence[int]]
 EPSILON = 1e-5
 
 
-def batch_of(pairs: Sequence[Pair], device: torch.device | str = "cpu") -> Batch:
-    """Pack (source ids, target ids) as the package does; the ids should end with EOS."""
+def batch_of(pairs: Sequence[Pair], device: torch.device | str = "cpu", *dropout: Any) -> Batch:
+    """Pack (source ids, target ids) as the package does; the ids should end with EOS. `dropout` is as in `pack`."""
     flat = [np.concatenate([np.asarray(pair[side], np.int64) for pair in pairs]) for side in (0, 1)]
     lengths = [np.array([len(pair[side]) for pair in pairs]) for side in (0, 1)]
-    return pack(flat[0], lengths[0], flat[1], lengths[1], device)
+    return pack(flat[0], lengths[0], flat[1], lengths[1], device, *dropout)
 
 
 def random_pairs(seed: int, vocabulary: int, lengths: Sequence[tuple[int, int]]) -> list[Pair]:

@@ -3,8 +3,8 @@
 import contextlib
 import hashlib
 import math
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +18,11 @@ from nmt_cli.transformer.attention import Attention, Layout
 from nmt_cli.transformer.hardware import Int8Linear, choose_device, choose_dtype, has_int8
 from nmt_cli.transformer.model import (
     PAD,
-    Dropout,
     Transformer,
+    dropout,
     dropout_mask,
     layer_norm,
+    next_place,
     parameter_count,
     token_seeds,
 )
@@ -38,9 +39,9 @@ VARIANTS = {
 }
 
 
-def logits_of(model: Transformer, pairs: list[Pair], **seeds: Tensor) -> list[Tensor]:
-    """Return each pair's logits by the package, T x V."""
-    batch = replace(batch_of(pairs), **seeds)
+def logits_of(model: Transformer, pairs: list[Pair], *dropout: Any) -> list[Tensor]:
+    """Return each pair's logits by the package, T x V; `dropout` are a key and the sentences' numbers."""
+    batch = batch_of(pairs, "cpu", *dropout)
     return list(model.logits(model(batch)).split(batch.tgt.lengths_B.tolist()))
 
 
@@ -92,14 +93,13 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str) 
         sentences = [(int(n), len(pair[side])) for n, pair in zip(numbers, pairs, strict=True)]
         masks += [[plain_mask((9, side), s, place, 12, 0.3) for s in sentences] for place in range(places)]
     drawn = iter(masks)
-    reference, batch = Reference(model, drawn), batch_of(pairs)
+    reference, labels_N = Reference(model, drawn), batch_of(pairs).tgt_out_N.long()
     expected = reference.logits(pairs)
     assert next(drawn, None) is None, "places"
-    src, tgt = (token_seeds((9, side), numbers, layout) for side, layout in enumerate((batch.src, batch.tgt)))
-    actual = logits_of(model, pairs, src_seeds_N=src, tgt_seeds_N=tgt)
+    actual = logits_of(model, pairs, (9,), numbers)
     assert difference([x[:, 1:] for x in actual], expected) < 1e-10
-    nn.functional.cross_entropy(torch.cat(expected), batch.tgt_out_N - 1, reduction="sum").backward()
-    nn.functional.cross_entropy(torch.cat(actual), batch.tgt_out_N, reduction="sum").backward()
+    nn.functional.cross_entropy(torch.cat(expected), labels_N - 1, reduction="sum").backward()
+    nn.functional.cross_entropy(torch.cat(actual), labels_N, reduction="sum").backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert difference([parameter.grad], [reference.weights[name].grad]) < 1e-10, name
@@ -107,7 +107,8 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str) 
 
 @pytest.mark.parametrize(("probability", "width"), [(0.1, 512), (0.3, 511), (0.99, 512), (1e-6, 512)])
 def test_the_drop_rate_is_the_probability(probability: float, width: int) -> None:
-    masks = dropout_mask(token_seeds((1, 2), np.arange(10), Layout([70] * 10)), width, probability, torch.bfloat16)
+    seeds_N = torch.from_numpy(token_seeds((1, 2), np.arange(10), Layout([70] * 10)))
+    masks = dropout_mask(seeds_N, width, probability, torch.bfloat16)
     assert masks.shape == (700, width)
     assert masks.dtype == torch.bfloat16
     assert set(masks.unique().tolist()) <= {0.0, 1.0}
@@ -117,8 +118,10 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int) -> Non
 
 def test_tokens_places_and_channels_drop_out_independently() -> None:
     def places(*key: int) -> Tensor:
-        dropout = Dropout(token_seeds(key, np.arange(40, 56), Layout([16] * 16)), 0.3)
-        return torch.stack([dropout.add(None, torch.ones(256, 64)).view(16, 16, 64) * 0.7 for _ in range(4)])
+        seeds = [next_place(torch.from_numpy(token_seeds(key, np.arange(40, 56), Layout([16] * 16))))]
+        while len(seeds) < 4:
+            seeds.append(next_place(seeds[-1]))
+        return torch.stack([dropout(torch.ones(256, 64), each, 0.3).view(16, 16, 64) * 0.7 for each in seeds])
 
     keys = [[[places(seed, step, side) for side in (0, 1)] for step in (0, 1, 2)] for seed in (1, 2)]
     z = (torch.stack([torch.stack([torch.stack(c) for c in b]) for b in keys]) - 0.7) / 0.21**0.5

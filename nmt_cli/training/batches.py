@@ -6,14 +6,14 @@ What drops out belongs to a sentence; processes and memory only decide who compu
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
-from nmt_cli.transformer.model import Batch, pack, token_seeds
+from nmt_cli.transformer.model import Batch, pack
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,8 @@ class BatchPlan:
 
     def batch(self, sentences: Lengths, index: int, device: torch.device | str = "cpu") -> Batch:
         """Return these sentences as step `index` computes them."""
-        batch = pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
-        sides = enumerate((batch.src, batch.tgt))
-        src, tgt = (token_seeds((self.seed, index, side), sentences, layout) for side, layout in sides)
-        return replace(batch, src_seeds_N=src, tgt_seeds_N=tgt)
+        sides = self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)
+        return pack(*sides[0], *sides[1], device, (self.seed, index), sentences)
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:

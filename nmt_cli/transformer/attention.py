@@ -1,12 +1,12 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
-Shapes: B sentences, S source length, T target length, N tokens in a packed batch, H heads, K size per head, D d_model.
-A packed tensor x_ND holds the real tokens of all sentences end to end and no pads; only the attention core looks at
-padded grids, one for each block of neighbouring sentences of similar length.
+Shapes: B sentences, S source length, T target length, N queries and M keys in a packed batch, H heads, K size per head,
+D d_model. A packed tensor x_ND holds the real tokens of all sentences end to end and no pads. CUDA has a kernel for
+that in 16 bits; elsewhere attention looks at padded grids, one for each block of neighbouring sentences of similar
+length.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,40 +22,72 @@ Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
 
 
+def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device | str) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return one buffer of 32-bit integers, which is copied to the device at once, and each array's part of it."""
+    sizes = [len(array) for array in arrays]
+    buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=torch.device(device).type == "cuda")
+    np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
+    buffer = buffer.to(device, non_blocking=True)
+    return buffer, buffer.split(sizes)
+
+
+class Block:
+    """The padded grid of some neighbouring sentences. Its tables are made on the device when they are first needed."""
+
+    def __init__(self, lengths: Sequence[int], lengths_B: Tensor, positions_N: Tensor) -> None:
+        self.lengths_B, self.positions_N = lengths_B, positions_N
+        self.max_length = max(lengths)
+        self.full = min(lengths) == self.max_length  # the grid has no pads
+        self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def index(self, heads: int, stride: int) -> tuple[Tensor, Tensor]:
+        """Return where row (token, head) lies in the grid of to_grid, and which row lies at each place there, where
+        tokens are `stride` rows apart."""
+        if (heads, stride) not in self._indices:
+            sentences, tokens, device = len(self.lengths_B), len(self.positions_N), self.positions_N.device
+            numbers_B, heads_H = torch.arange(sentences, device=device), torch.arange(heads, device=device)
+            sentences_N1 = numbers_B.repeat_interleave(self.lengths_B, output_size=tokens)[:, None]
+            index_NH = (sentences_N1 * heads + heads_H) * self.max_length + self.positions_N[:, None]
+            rows_NH = torch.arange(0, tokens * stride, stride, device=device)[:, None] + heads_H
+            rows_G = torch.zeros(sentences * heads * self.max_length, dtype=torch.int64, device=device)
+            index_R = index_NH.flatten()
+            self._indices[heads, stride] = index_R, rows_G.index_copy_(0, index_R, rows_NH.flatten())
+        return self._indices[heads, stride]
+
+    def bias(self, dtype: torch.dtype, *, causal: bool) -> Tensor | None:
+        """Return what to add to scores so that no query sees a pad or, causal, what comes after it."""
+        if causal:
+            size = (self.max_length, self.max_length)
+            return mask_bias(torch.ones(size, dtype=torch.bool, device=self.lengths_B.device).tril_(), dtype)
+        return None if self.full else padding_bias(self.lengths_B, self.max_length, dtype)
+
+
 class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
-    `bounds` are the first sentence of each block, and B; by default all sentences are one block. `blocks` are layouts
-    of their own; of one block, this layout itself. `positions_N` are each token's place in its sentence; on the host
-    `places_N` are the same, and `rows_N` its sentence.
+    `positions_N` are each token's place in its sentence; `lengths_B`; `offsets_B` the first token of each sentence,
+    and N. All are on the device; on the host `integers` are the same, and `rows_N` each token's sentence. `bounds` are
+    the first sentence of each block, and B; by default all sentences are one block.
     """
 
     def __init__(
         self, lengths: Sequence[int] | Int64s, device: torch.device | str = "cpu", bounds: Sequence[int] = ()
     ) -> None:
         counts = np.asarray(lengths)
-        self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
-        self.max_length = int(counts.max())
-        self.full = int(counts.min()) == self.max_length  # the grid has no pads
-        self.rows_N = np.repeat(np.arange(len(counts)), counts)
-        self.places_N = np.arange(len(self.rows_N)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self.device = device
-        self.lengths_B = torch.from_numpy(counts).to(device, non_blocking=True)
-        self.positions_N = torch.from_numpy(self.places_N).to(device, non_blocking=True)
+        self.bounds, self.max_length = bounds or (0, len(counts)), int(counts.max())
+        self.rows_N, offsets_B = np.repeat(np.arange(len(counts)), counts), np.append(0, counts.cumsum())
+        self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
+        self.integers = self.places_N, counts, offsets_B
+        self.hold(to_device(self.integers, device)[1])
 
-    def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, part, head) lies in the grid of to_grid, and which row lies at each place there."""
-        if (parts, heads) not in self._indices:
-            sentences = len(self.lengths_B)
-            place = np.arange(parts)[:, None] * sentences + self.rows_N[:, None, None]
-            place = place * heads + np.arange(heads)
-            index = (place * self.max_length + self.places_N[:, None, None]).reshape(-1)
-            rows = np.zeros(parts * sentences * heads * self.max_length, np.int64)
-            rows[index] = np.arange(len(index))
-            index_R, rows_M = (torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows))
-            self._indices[parts, heads] = (index_R, rows_M)
-        return self._indices[parts, heads]
+    def hold(self, integers: Sequence[Tensor]) -> None:
+        """Take what `integers` are on the device."""
+        self.positions_N, self.lengths_B, self.offsets_B = integers
+        _, counts, offsets = (array.tolist() for array in self.integers)
+        self.blocks = [
+            Block(counts[a:b], self.lengths_B[a:b], self.positions_N[offsets[a] : offsets[b]])
+            for a, b in pairwise(self.bounds)
+        ]
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
@@ -70,27 +102,30 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places in the grid."""
+    """Each head of each token to its place in the grid."""
 
     @staticmethod
-    def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_M: Tensor) -> Tensor:
+    def forward(ctx: Any, x_NHK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:
         ctx.save_for_backward(index_R)
-        return x_RK.index_select(0, rows_M)
+        ctx.shape = x_NHK.shape
+        size = x_NHK.shape[2]
+        rows = (x_NHK.shape[0] - 1) * x_NHK.stride(0) // size + x_NHK.shape[1]
+        return x_NHK.as_strided((rows, size), (size, 1)).index_select(0, rows_G)  # other parts may lie between them
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (index_R,) = ctx.saved_tensors
-        return grads[0].index_select(0, index_R), None, None
+        return grads[0].index_select(0, index_R).view(ctx.shape), None, None
 
 
 class _FromGrid(torch.autograd.Function):
     """The rows of the grid that hold tokens; pads get no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x_MK: Tensor, index_R: Tensor) -> Tensor:
+    def forward(ctx: Any, x_GK: Tensor, index_R: Tensor) -> Tensor:
         ctx.save_for_backward(index_R)
-        ctx.size = len(x_MK)
-        return x_MK.index_select(0, index_R)
+        ctx.size = len(x_GK)
+        return x_GK.index_select(0, index_R)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -98,19 +133,23 @@ class _FromGrid(torch.autograd.Function):
         return grads[0].new_zeros(ctx.size, grads[0].shape[1]).index_copy_(0, index_R, grads[0]), None
 
 
-def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
-    """Return parts x B x H x T x K: packed rows on the padded grid. Pads hold some token's vector, not zeros: nobody
-    may look at them, and they pass no gradient on."""
-    index_R, rows_M = layout.index(parts, heads)
-    grid: Tensor = _ToGrid.apply(x_NC.reshape(len(index_R), -1), index_R, rows_M)  # type: ignore[no-untyped-call]
-    return grid.view(parts, len(layout.lengths_B), heads, layout.max_length, -1)
+def to_grid(x_NHK: Tensor, block: Block) -> Tensor:
+    """Return B x H x T x K: packed tokens on the padded grid. Pads hold some token's vector, not zeros: nobody may
+    look at them, and they pass no gradient on."""
+    _, heads, size = x_NHK.shape
+    if x_NHK.stride()[1:] != (size, 1) or x_NHK.stride(0) % size:
+        x_NHK = x_NHK.contiguous()
+    indices = block.index(heads, x_NHK.stride(0) // size)
+    grid: Tensor = _ToGrid.apply(x_NHK, *indices)  # type: ignore[no-untyped-call]
+    return grid.view(len(block.lengths_B), heads, block.max_length, size)
 
 
-def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
-    """Return N x HK: the real tokens of the padded grid, end to end, heads side by side."""
-    index_R, _ = layout.index(1, x_BHTK.shape[1])
-    gathered: Tensor = _FromGrid.apply(x_BHTK.reshape(-1, x_BHTK.shape[-1]), index_R)  # type: ignore[no-untyped-call]
-    return gathered.view(len(layout.positions_N), -1)
+def from_grid(x_BHTK: Tensor, block: Block) -> Tensor:
+    """Return N x H x K: the real tokens of the padded grid, end to end."""
+    heads, size = x_BHTK.shape[1], x_BHTK.shape[3]
+    index_R, _ = block.index(heads, heads)
+    gathered: Tensor = _FromGrid.apply(x_BHTK.reshape(-1, size), index_R)  # type: ignore[no-untyped-call]
+    return gathered.view(-1, heads, size)
 
 
 def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -123,14 +162,6 @@ def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
-def score_biases(layout: Layout, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-    """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
-    if not causal:
-        return [None if b.full else padding_bias(b.lengths_B, b.max_length, dtype) for b in layout.blocks]
-    ones = partial(torch.ones, dtype=torch.bool, device=layout.device)
-    return [mask_bias(ones(b.max_length, b.max_length).tril_(), dtype) for b in layout.blocks]
-
-
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
@@ -139,6 +170,30 @@ def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: 
     scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
     scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
     return torch.softmax(scores_BHTS, -1) @ v_BHSK
+
+
+def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
+    """Return whether variable-length flash attention takes such heads in the arithmetic of `x` where `x` lies."""
+    return x.device.type != "cpu" and x.dtype.itemsize == 2 and d_k == d_v <= 256 and d_k % 8 == 0
+
+
+def packed_attention(
+    q_NHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, queries: Layout, keys: Layout, *, causal: bool
+) -> Tensor:
+    """Return N x H x K: what each token finds in its own sentence, or, causal, up to itself."""
+    if has_kernel(q_NHK, q_NHK.shape[2], v_MHK.shape[2]):
+        from torch.nn.attention.varlen import varlen_attn  # takes 4 s: torch's whole compiler
+
+        sizes, window = (queries.max_length, keys.max_length), (-1, 0 if causal else -1)
+        offsets = queries.offsets_B, keys.offsets_B
+        return varlen_attn(q_NHK, k_MHK, v_MHK, *offsets, *sizes, window_size=window)  # type: ignore[return-value]
+    sides = (q_NHK, queries), (k_MHK, keys), (v_MHK, keys)
+    parts = [x.split([len(block.positions_N) for block in layout.blocks]) for x, layout in sides]
+    outputs = []
+    for query, key, *q_k_v in zip(queries.blocks, keys.blocks, *parts, strict=True):
+        grids = [to_grid(x, block) for x, block in zip(q_k_v, (query, key, key), strict=True)]
+        outputs.append(from_grid(dot_product_attention(*grids, key.bias(q_NHK.dtype, causal=causal)), query))
+    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
@@ -173,24 +228,17 @@ class Attention(nn.Module):
         return [*self.query_key_value.weight.split([h * d_k, h * d_k, h * d_v]), self.output.weight]
 
     def forward(
-        self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
+        self, x_ND: Tensor, layout: Layout, memory: tuple[Tensor, Layout] | None = None, *, causal: bool = False
     ) -> Tensor:
-        """Return attention's output, N x D; keys and values come from `memory`, else x_ND. `biases` are of blocks."""
+        """Return attention's output, N x D; keys and values come from `memory`, else x_ND."""
         if memory is None:
-            grids = self._grids(linear(x_ND, self.query_key_value), layout, [self.d_k, self.d_k, self.d_v])
+            keys, parts = layout, self._heads(linear(x_ND, self.query_key_value), self.d_k, self.d_k, self.d_v)
         else:
-            queries = self._grids(linear(x_ND, self.query), layout, [self.d_k])
-            keys_values = self._grids(linear(memory[0], self.key_value), memory[1], [self.d_k, self.d_v])
-            grids = (q + k_v for q, k_v in zip(queries, keys_values, strict=True))
-        blocks = zip(grids, biases, layout.blocks, strict=True)
-        outputs = [from_grid(dot_product_attention(q, k, v, bias), block) for (q, k, v), bias, block in blocks]
-        return linear(torch.cat(outputs) if len(outputs) > 1 else outputs[0], self.output)
+            query, keys = self._heads(linear(x_ND, self.query), self.d_k), memory[1]
+            parts = query + self._heads(linear(memory[0], self.key_value), self.d_k, self.d_v)
+        return linear(packed_attention(*parts, layout, keys, causal=causal).flatten(1), self.output)
 
-    def _grids(self, x_NC: Tensor, layout: Layout, sizes: list[int]) -> Iterator[list[Tensor]]:
-        """Yield the parts of a joint projection, of these sizes a head, on the padded grid of each block."""
-        heads = self.num_heads
-        for x, block in zip(x_NC.split([len(b.positions_N) for b in layout.blocks]), layout.blocks, strict=True):
-            if len(set(sizes)) == 1:
-                yield list(to_grid(x, block, len(sizes), heads).unbind())
-            else:
-                yield [to_grid(part, block, 1, heads)[0] for part in x.split([heads * size for size in sizes], -1)]
+    def _heads(self, x_NC: Tensor, *sizes: int) -> list[Tensor]:
+        """Return the parts of a joint projection, each N x H x K, of these sizes K."""
+        parts = x_NC.split([self.num_heads * size for size in sizes], -1)
+        return [part.unflatten(-1, (self.num_heads, -1)) for part in parts]

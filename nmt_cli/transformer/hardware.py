@@ -1,15 +1,20 @@
 """What the hardware offers to training and translation: devices, arithmetic, 8-bit products, memory."""
 
 import ctypes
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nmt_cli.console import warn
 from nmt_cli.errors import UsageError
 
 ZERO = 128  # activations are stored as unsigned bytes: oneDNN's fast kernels want those
+BACKEND = "inductor"  # of torch.compile
 
 
 def choose_device() -> torch.device:
@@ -48,6 +53,24 @@ def _cpu_has(*flags: str) -> bool:
     except OSError:
         return False
     return any(flag in words for flag in flags)
+
+
+@functools.cache
+def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """Return a function compiled for tensors of any size; on a CPU, where that is slower, the function itself."""
+    return torch.compile(function, dynamic=True, backend=BACKEND) if _can_compile(device) else function
+
+
+@functools.cache
+def _can_compile(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return False
+    try:
+        torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
+    except Exception as error:  # whatever is missing: Triton, a C compiler, Python's headers, a writable cache
+        warn(f"torch.compile does not work here, training is slower: {str(error).strip() or error!r}")
+        return False
+    return True
 
 
 def reuse_memory() -> None:
