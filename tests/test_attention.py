@@ -11,9 +11,9 @@ from nmt_cli.transformer.attention import (
     Layout,
     block_bounds,
     dot_product_attention,
-    from_grid,
+    from_grids,
     mask_bias,
-    to_grid,
+    to_grids,
 )
 
 
@@ -45,19 +45,19 @@ def test_cudnn_makes_no_plan_for_every_shape() -> None:
 @pytest.mark.parametrize(("parts", "heads"), [(1, 1), (2, 3), (3, 2)])
 @pytest.mark.parametrize("lengths", [[1], [4, 4], [3, 1, 5, 2]])
 def test_every_token_and_head_has_its_place_on_the_grid(lengths: list[int], parts: int, heads: int) -> None:
-    (block,), size = Layout(lengths).blocks, 2
+    layout, size = Layout(lengths), 2
     x_NC = torch.randn(sum(lengths), parts * heads * size, dtype=torch.float64, requires_grad=True)
     for x_NHK in x_NC.view(-1, parts, heads, size).unbind(1):
-        grid = to_grid(x_NHK, block)
+        (grid,) = to_grids(x_NHK, layout)
         assert grid.shape == (len(lengths), heads, max(lengths), size)
         for b, tokens_THK in enumerate(x_NHK.split(lengths)):
             assert torch.equal(grid[b, :, : lengths[b]], tokens_THK.transpose(0, 1))
-        assert torch.equal(from_grid(grid, block), x_NHK)
+        assert torch.equal(from_grids([grid], layout), x_NHK)
     # What pads hold is nobody's business, as long as nobody looks at them.
     real = torch.tensor([[float(i < n) for i in range(max(lengths))] for n in lengths])[:, None, :, None]
     part = (slice(None), parts - 1)
-    assert torch.autograd.gradcheck(lambda x: to_grid(x.view(-1, parts, heads, size)[part], block) * real, x_NC)
-    assert torch.autograd.gradcheck(lambda x: from_grid(x, block), grid.detach().requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: to_grids(x.view(-1, parts, heads, size)[part], layout)[0] * real, x_NC)
+    assert torch.autograd.gradcheck(lambda x: from_grids([x], layout), grid.detach().requires_grad_())
 
 
 def test_blocks_cover_all_sentences_and_are_as_long_as_they_stay_half_full() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nmt_cli import recipe
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.transformer.attention import Attention, Layout
+from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.hardware import Int8Linear, choose_device, choose_dtype, has_int8
 from nmt_cli.transformer.model import (
     PAD,
@@ -39,9 +39,9 @@ VARIANTS = {
 }
 
 
-def logits_of(model: Transformer, pairs: list[Pair], *dropout: Any) -> list[Tensor]:
-    """Return each pair's logits by the package, T x V; `dropout` are a key and the sentences' numbers."""
-    batch = batch_of(pairs, "cpu", *dropout)
+def logits_of(model: Transformer, pairs: list[Pair], **seeds: Any) -> list[Tensor]:
+    """Return each pair's logits by the package, T x V."""
+    batch = batch_of(pairs, **seeds)
     return list(model.logits(model(batch)).split(batch.tgt.lengths_B.tolist()))
 
 
@@ -96,7 +96,7 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str) 
     reference, labels_N = Reference(model, drawn), batch_of(pairs).tgt_out_N.long()
     expected = reference.logits(pairs)
     assert next(drawn, None) is None, "places"
-    actual = logits_of(model, pairs, (9,), numbers)
+    actual = logits_of(model, pairs, key=(9,), numbers=numbers)
     assert difference([x[:, 1:] for x in actual], expected) < 1e-10
     nn.functional.cross_entropy(torch.cat(expected), labels_N - 1, reduction="sum").backward()
     nn.functional.cross_entropy(torch.cat(actual), labels_N, reduction="sum").backward()
@@ -107,7 +107,7 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str) 
 
 @pytest.mark.parametrize(("probability", "width"), [(0.1, 512), (0.3, 511), (0.99, 512), (1e-6, 512)])
 def test_the_drop_rate_is_the_probability(probability: float, width: int) -> None:
-    seeds_N = torch.from_numpy(token_seeds((1, 2), np.arange(10), Layout([70] * 10)))
+    seeds_N = torch.from_numpy(token_seeds((1, 2), np.arange(10), np.full(10, 70)))
     masks = dropout_mask(seeds_N, width, probability, torch.bfloat16)
     assert masks.shape == (700, width)
     assert masks.dtype == torch.bfloat16
@@ -118,7 +118,7 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int) -> Non
 
 def test_tokens_places_and_channels_drop_out_independently() -> None:
     def places(*key: int) -> Tensor:
-        seeds = [next_place(torch.from_numpy(token_seeds(key, np.arange(40, 56), Layout([16] * 16))))]
+        seeds = [next_place(torch.from_numpy(token_seeds(key, np.arange(40, 56), np.full(16, 16))))]
         while len(seeds) < 4:
             seeds.append(next_place(seeds[-1]))
         return torch.stack([dropout(torch.ones(256, 64), each, 0.3).view(16, 16, 64) * 0.7 for each in seeds])

@@ -13,7 +13,7 @@ import torch
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
-from nmt_cli.transformer.model import Batch, pack
+from nmt_cli.transformer.model import Batch, pack, token_seeds
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class BatchPlan:
     def batch(self, sentences: Lengths, index: int, device: torch.device | str = "cpu") -> Batch:
         """Return these sentences as step `index` computes them."""
         sides = self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)
-        return pack(*sides[0], *sides[1], device, (self.seed, index), sentences)
+        seeds = [token_seeds((self.seed, index, i), sentences, lengths) for i, (_, lengths) in enumerate(sides)]
+        return pack(*sides[0], *sides[1], device, *seeds)
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:

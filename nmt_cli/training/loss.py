@@ -73,8 +73,8 @@ def fused_rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: to
     norm_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
     log_probs_CV = logits_CV.to(wide) - norm_C1
     log_probs_C1 = log_probs_CV.gather(1, labels_C1)
-    at_label_CV = torch.arange(logits_CV.shape[1], device=logits_CV.device) == labels_C1
-    logits_CV.copy_(log_probs_CV.exp() - at_label_CV * (1 - smoothing))
+    grads_CV, columns_V = log_probs_CV.exp(), torch.arange(logits_CV.shape[1], device=logits_CV.device)
+    logits_CV.copy_(torch.where(columns_V == labels_C1, grads_CV - (1 - smoothing), grads_CV))
     return log_probs_C1, norm_C1
 
 

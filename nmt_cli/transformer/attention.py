@@ -7,7 +7,7 @@ length.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from nmt_cli.transformer.hardware import Int8Linear
 
+Device = torch.device | str
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
 
 
-def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device | str) -> tuple[Tensor, tuple[Tensor, ...]]:
+def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return one buffer of 32-bit integers, which is copied to the device at once, and each array's part of it."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=torch.device(device).type == "cuda")
@@ -31,63 +32,56 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device | str) ->
     return buffer, buffer.split(sizes)
 
 
-class Block:
-    """The padded grid of some neighbouring sentences. Its tables are made on the device when they are first needed."""
-
-    def __init__(self, lengths: Sequence[int], lengths_B: Tensor, positions_N: Tensor) -> None:
-        self.lengths_B, self.positions_N = lengths_B, positions_N
-        self.max_length = max(lengths)
-        self.full = min(lengths) == self.max_length  # the grid has no pads
-        self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-
-    def index(self, heads: int, stride: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, head) lies in the grid of to_grid, and which row lies at each place there, where
-        tokens are `stride` rows apart."""
-        if (heads, stride) not in self._indices:
-            sentences, tokens, device = len(self.lengths_B), len(self.positions_N), self.positions_N.device
-            numbers_B, heads_H = torch.arange(sentences, device=device), torch.arange(heads, device=device)
-            sentences_N1 = numbers_B.repeat_interleave(self.lengths_B, output_size=tokens)[:, None]
-            index_NH = (sentences_N1 * heads + heads_H) * self.max_length + self.positions_N[:, None]
-            rows_NH = torch.arange(0, tokens * stride, stride, device=device)[:, None] + heads_H
-            rows_G = torch.zeros(sentences * heads * self.max_length, dtype=torch.int64, device=device)
-            index_R = index_NH.flatten()
-            self._indices[heads, stride] = index_R, rows_G.index_copy_(0, index_R, rows_NH.flatten())
-        return self._indices[heads, stride]
-
-    def bias(self, dtype: torch.dtype, *, causal: bool) -> Tensor | None:
-        """Return what to add to scores so that no query sees a pad or, causal, what comes after it."""
-        if causal:
-            size = (self.max_length, self.max_length)
-            return mask_bias(torch.ones(size, dtype=torch.bool, device=self.lengths_B.device).tril_(), dtype)
-        return None if self.full else padding_bias(self.lengths_B, self.max_length, dtype)
+def token_positions(lengths: Int64s) -> Int64s:
+    """Return the place of each token in its sentence."""
+    ends_B = lengths.cumsum()
+    return np.arange(ends_B[-1]) - np.repeat(ends_B - lengths, lengths)  # type: ignore[no-any-return]
 
 
 class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
-    `positions_N` are each token's place in its sentence; `lengths_B`; `offsets_B` the first token of each sentence,
-    and N. All are on the device; on the host `integers` are the same, and `rows_N` each token's sentence. `bounds` are
-    the first sentence of each block, and B; by default all sentences are one block.
+    On the device: `positions_N` are each token's place in its sentence, `offsets_B` the first token of each sentence
+    and N, `widths_B` the longest of its block; on the host `integers` are the same, `rows_N` each token's sentence,
+    and `blocks` the sentences and the longest of each block. `bounds` are the first sentence of each block, and B.
     """
 
     def __init__(
-        self, lengths: Sequence[int] | Int64s, device: torch.device | str = "cpu", bounds: Sequence[int] = ()
+        self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()
     ) -> None:
-        counts = np.asarray(lengths)
-        self.bounds, self.max_length = bounds or (0, len(counts)), int(counts.max())
-        self.rows_N, offsets_B = np.repeat(np.arange(len(counts)), counts), np.append(0, counts.cumsum())
-        self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
-        self.integers = self.places_N, counts, offsets_B
+        counts, bounds = np.asarray(lengths), bounds or (0, len(lengths))
+        self.rows_N, self.places_N = np.repeat(np.arange(len(counts)), counts), token_positions(counts)
+        sentences, longest = np.diff(bounds), np.maximum.reduceat(counts, bounds[:-1])
+        self.blocks = list(zip(sentences.tolist(), longest.tolist(), strict=True))
+        self.max_length = int(counts.max())
+        self.integers = self.places_N, counts, np.append(0, counts.cumsum()), np.repeat(longest, sentences)
+        self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.hold(to_device(self.integers, device)[1])
 
     def hold(self, integers: Sequence[Tensor]) -> None:
         """Take what `integers` are on the device."""
-        self.positions_N, self.lengths_B, self.offsets_B = integers
-        _, counts, offsets = (array.tolist() for array in self.integers)
-        self.blocks = [
-            Block(counts[a:b], self.lengths_B[a:b], self.positions_N[offsets[a] : offsets[b]])
-            for a, b in pairwise(self.bounds)
-        ]
+        self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
+
+    def index(self, heads: int, stride: int) -> tuple[Tensor, Tensor]:
+        """Return where row (token, head) lies in the grids of all blocks, and which row lies at each place there, where
+        tokens are `stride` rows apart. Both are made on the device."""
+        if (heads, stride) not in self._indices:
+            tokens, heads_H = len(self.rows_N), torch.arange(heads, device=self.lengths_B.device)
+            starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
+            starts_NH = starts_BH.repeat_interleave(self.lengths_B, 0, output_size=tokens)
+            index_R = (starts_NH + self.positions_N[:, None]).flatten()
+            rows_NH = torch.arange(tokens, device=heads_H.device)[:, None] * stride + heads_H
+            rows_G = rows_NH.new_zeros(heads * sum(size * longest for size, longest in self.blocks))
+            self._indices[heads, stride] = index_R, rows_G.index_copy_(0, index_R, rows_NH.flatten())
+        return self._indices[heads, stride]
+
+    def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor]:
+        """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
+        if causal:
+            ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
+            return [mask_bias(ones(longest, longest).tril_(), dtype) for _, longest in self.blocks]
+        lengths = self.lengths_B.split([size for size, _ in self.blocks])
+        return [padding_bias(own, longest, dtype) for own, (_, longest) in zip(lengths, self.blocks, strict=True)]
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
@@ -133,23 +127,24 @@ class _FromGrid(torch.autograd.Function):
         return grads[0].new_zeros(ctx.size, grads[0].shape[1]).index_copy_(0, index_R, grads[0]), None
 
 
-def to_grid(x_NHK: Tensor, block: Block) -> Tensor:
-    """Return B x H x T x K: packed tokens on the padded grid. Pads hold some token's vector, not zeros: nobody may
-    look at them, and they pass no gradient on."""
+def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
+    """Return B x H x T x K for each block: packed tokens on padded grids. Pads hold some token's vector, not zeros:
+    nobody may look at them, and they pass no gradient on."""
     _, heads, size = x_NHK.shape
     if x_NHK.stride()[1:] != (size, 1) or x_NHK.stride(0) % size:
         x_NHK = x_NHK.contiguous()
-    indices = block.index(heads, x_NHK.stride(0) // size)
-    grid: Tensor = _ToGrid.apply(x_NHK, *indices)  # type: ignore[no-untyped-call]
-    return grid.view(len(block.lengths_B), heads, block.max_length, size)
+    indices = layout.index(heads, x_NHK.stride(0) // size)
+    rows_GK: Tensor = _ToGrid.apply(x_NHK, *indices)  # type: ignore[no-untyped-call]
+    grids = rows_GK.split([sentences * heads * longest for sentences, longest in layout.blocks])
+    return [grid.view(*block[:1], heads, *block[1:], size) for grid, block in zip(grids, layout.blocks, strict=True)]
 
 
-def from_grid(x_BHTK: Tensor, block: Block) -> Tensor:
-    """Return N x H x K: the real tokens of the padded grid, end to end."""
-    heads, size = x_BHTK.shape[1], x_BHTK.shape[3]
-    index_R, _ = block.index(heads, heads)
-    gathered: Tensor = _FromGrid.apply(x_BHTK.reshape(-1, size), index_R)  # type: ignore[no-untyped-call]
-    return gathered.view(-1, heads, size)
+def from_grids(grids: Sequence[Tensor], layout: Layout) -> Tensor:
+    """Return N x H x K: the real tokens of the padded grids, end to end."""
+    _, heads, _, size = grids[0].shape
+    rows_GK = torch.cat([grid.reshape(-1, size) for grid in grids]) if len(grids) > 1 else grids[0].reshape(-1, size)
+    tokens: Tensor = _FromGrid.apply(rows_GK, layout.index(heads, heads)[0])  # type: ignore[no-untyped-call]
+    return tokens.view(-1, heads, size)
 
 
 def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -162,13 +157,12 @@ def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
-def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
+def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
     if q_BHTK.is_cuda:  # on the CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
-    scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
-    scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
+    scores_BHTS = torch.add(bias, q_BHTK @ k_BHSK.transpose(-1, -2), alpha=scale)
     return torch.softmax(scores_BHTS, -1) @ v_BHSK
 
 
@@ -188,12 +182,8 @@ def packed_attention(
         offsets = queries.offsets_B, keys.offsets_B
         return varlen_attn(q_NHK, k_MHK, v_MHK, *offsets, *sizes, window_size=window)  # type: ignore[return-value]
     sides = (q_NHK, queries), (k_MHK, keys), (v_MHK, keys)
-    parts = [x.split([len(block.positions_N) for block in layout.blocks]) for x, layout in sides]
-    outputs = []
-    for query, key, *q_k_v in zip(queries.blocks, keys.blocks, *parts, strict=True):
-        grids = [to_grid(x, block) for x, block in zip(q_k_v, (query, key, key), strict=True)]
-        outputs.append(from_grid(dot_product_attention(*grids, key.bias(q_NHK.dtype, causal=causal)), query))
-    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+    blocks = zip(*(to_grids(*side) for side in sides), keys.biases(q_NHK.dtype, causal=causal), strict=True)
+    return from_grids([dot_product_attention(*block) for block in blocks], queries)
 
 
 def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
@@ -211,34 +201,32 @@ class Attention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:
         super().__init__()
         self.num_heads, self.d_k, self.d_v = num_heads, d_k, d_v
-        query, key_value = num_heads * d_k, num_heads * (d_k + d_v)
+        self.sizes = [num_heads * size for size in (d_k, d_k, d_v)]
         if cross:
-            self.query = nn.Linear(d_model, query, bias=bias)
-            self.key_value = nn.Linear(d_model, key_value, bias=bias)
+            self.query = nn.Linear(d_model, self.sizes[0], bias=bias)
+            self.key_value = nn.Linear(d_model, sum(self.sizes[1:]), bias=bias)
         else:
-            self.query_key_value = nn.Linear(d_model, query + key_value, bias=bias)
+            self.query_key_value = nn.Linear(d_model, sum(self.sizes), bias=bias)
         self.output = nn.Linear(num_heads * d_v, d_model, bias=bias)
 
     def projections(self) -> list[Tensor]:
         """Return views of W^Q, W^K, W^V (each for all heads) and W^O, in this order."""
-        h, d_k, d_v = self.num_heads, self.d_k, self.d_v
         if hasattr(self, "query"):
-            k, v = self.key_value.weight.split([h * d_k, h * d_v])
-            return [self.query.weight, k, v, self.output.weight]
-        return [*self.query_key_value.weight.split([h * d_k, h * d_k, h * d_v]), self.output.weight]
+            return [self.query.weight, *self.key_value.weight.split(self.sizes[1:]), self.output.weight]
+        return [*self.query_key_value.weight.split(self.sizes), self.output.weight]
+
+    def heads(self, x_ND: Tensor, memory_MD: Tensor | None = None) -> list[Tensor]:
+        """Return queries of `x_ND`, keys and values of `memory_MD`, else of `x_ND`: N or M x H x K each."""
+        if memory_MD is None:
+            parts = linear(x_ND, self.query_key_value).split(self.sizes, -1)
+        else:
+            parts = linear(x_ND, self.query), *linear(memory_MD, self.key_value).split(self.sizes[1:], -1)
+        return [part.unflatten(-1, (self.num_heads, -1)) for part in parts]
 
     def forward(
         self, x_ND: Tensor, layout: Layout, memory: tuple[Tensor, Layout] | None = None, *, causal: bool = False
     ) -> Tensor:
         """Return attention's output, N x D; keys and values come from `memory`, else x_ND."""
-        if memory is None:
-            keys, parts = layout, self._heads(linear(x_ND, self.query_key_value), self.d_k, self.d_k, self.d_v)
-        else:
-            query, keys = self._heads(linear(x_ND, self.query), self.d_k), memory[1]
-            parts = query + self._heads(linear(memory[0], self.key_value), self.d_k, self.d_v)
-        return linear(packed_attention(*parts, layout, keys, causal=causal).flatten(1), self.output)
-
-    def _heads(self, x_NC: Tensor, *sizes: int) -> list[Tensor]:
-        """Return the parts of a joint projection, each N x H x K, of these sizes K."""
-        parts = x_NC.split([self.num_heads * size for size in sizes], -1)
-        return [part.unflatten(-1, (self.num_heads, -1)) for part in parts]
+        memory_MD, keys = memory or (None, layout)
+        mixed_NHK = packed_attention(*self.heads(x_ND, memory_MD), layout, keys, causal=causal)
+        return linear(mixed_NHK.flatten(1), self.output)

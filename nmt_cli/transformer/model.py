@@ -17,9 +17,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import Attention, Int64s, Layout, block_bounds, has_kernel, linear, to_device
+from nmt_cli.transformer.attention import (
+    Attention,
+    Device,
+    Int64s,
+    Layout,
+    block_bounds,
+    has_kernel,
+    linear,
+    to_device,
+    token_positions,
+)
 from nmt_cli.transformer.hardware import compiled
 
+Int32s = npt.NDArray[np.int32]
 PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
 LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
@@ -29,42 +40,31 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F
 
 @dataclass(frozen=True)
 class Batch:
+    buffer: Tensor  # the memory of all tensors below
     src_N: Tensor  # source ids, each sentence closed by EOS
     src: Layout
     tgt_in_N: Tensor  # target ids shifted right by one, each sentence opened by PAD
     tgt_out_N: Tensor  # target ids, each sentence closed by EOS: what the decoder must say
     tgt: Layout
-    src_seeds_N: Tensor | None  # as `token_seeds` returns them; None: no dropout
-    tgt_seeds_N: Tensor | None
-    buffer: Tensor  # the memory of all of these
+    src_seeds_N: Tensor | None = None  # as `token_seeds` returns them; None: no dropout
+    tgt_seeds_N: Tensor | None = None
 
 
 def pack(
-    src_N: Int64s,
-    src_lengths: Int64s,
-    tgt_N: Int64s,
-    tgt_lengths: Int64s,
-    device: torch.device | str = "cpu",
-    key: Sequence[int] = (),
-    sentences: Int64s | None = None,
+    src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s
 ) -> Batch:
-    """Return a batch from ids that lie end to end, each sentence closed by EOS; all its integers travel in one copy.
-
-    Dropout follows from `key` and the numbers of the `sentences` in the corpus; without numbers there is none.
-    """
+    """Return a batch from ids that lie end to end, each sentence closed by EOS; seeds are of both sides or of none.
+    All its integers travel in one copy."""
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
     tgt_in_N[np.cumsum(tgt_lengths) - tgt_lengths] = PAD
     bounds = block_bounds(src_lengths, tgt_lengths)
-    src, tgt = layouts = [Layout(lengths, bounds=bounds) for lengths in (src_lengths, tgt_lengths)]
-    arrays = [src_N, tgt_in_N, tgt_N, *src.integers, *tgt.integers]
-    if sentences is not None:
-        arrays += [token_seeds((*key, side), sentences, layout) for side, layout in enumerate(layouts)]
+    src, tgt = (Layout(lengths, bounds=bounds) for lengths in (src_lengths, tgt_lengths))
+    arrays = [src_N, tgt_in_N, tgt_N, *src.integers, *tgt.integers, *seeds_N]
     buffer, (src_T, in_T, out_T, *rest) = to_device(arrays, device)
-    src.hold(rest[:3])
-    tgt.hold(rest[3:6])
-    src_seeds_N, tgt_seeds_N = rest[6:] or (None, None)
-    return Batch(src_T, src, in_T, out_T, tgt, src_seeds_N, tgt_seeds_N, buffer)
+    src.hold(rest[:4])
+    tgt.hold(rest[4:8])
+    return Batch(buffer, src_T, src, in_T, out_T, tgt, *rest[8:])
 
 
 def mix_(x: Tensor) -> Tensor:
@@ -74,11 +74,11 @@ def mix_(x: Tensor) -> Tensor:
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
 
 
-def token_seeds(key: Sequence[int], sentences: Int64s, layout: Layout) -> npt.NDArray[np.int32]:
+def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32s:
     """Return 32 bits for each token, a hash of the key, the number of its sentence in the corpus and its position."""
     start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
     numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32))).numpy()
-    seeds_N = (numbers_B[layout.rows_N] + layout.places_N * GOLDEN).astype(np.int32)
+    seeds_N = (np.repeat(numbers_B, lengths) + token_positions(lengths) * GOLDEN).astype(np.int32)
     return mix_(torch.from_numpy(seeds_N)).numpy()  # type: ignore[no-any-return]
 
 
