@@ -1,9 +1,9 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
-Shapes: B sentences, S source length, T target length, N queries and M keys in a packed batch, H heads, K size per head,
-D d_model. A packed tensor x_ND holds the real tokens of all sentences end to end and no pads. CUDA has a kernel for
-that in 16 bits; elsewhere attention looks at padded grids, one for each block of neighbouring sentences of similar
-length.
+Shapes: B sentences, S source length, T target length, N tokens (M: of the keys) in a packed batch, H heads, K size per
+head, D d_model, R rows (of a token and head), G of them on padded grids. A packed tensor x_ND holds the real tokens of
+all sentences end to end and no pads. CUDA has a kernel for that in 16 bits; elsewhere attention looks at padded grids,
+one for each block of neighbouring sentences of similar length.
 """
 
 from collections.abc import Sequence
@@ -32,12 +32,6 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tenso
     return buffer, buffer.split(sizes)
 
 
-def token_positions(lengths: Int64s) -> Int64s:
-    """Return the place of each token in its sentence."""
-    ends_B = lengths.cumsum()
-    return np.arange(ends_B[-1]) - np.repeat(ends_B - lengths, lengths)  # type: ignore[no-any-return]
-
-
 class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
@@ -46,15 +40,14 @@ class Layout:
     and `blocks` the sentences and the longest of each block. `bounds` are the first sentence of each block, and B.
     """
 
-    def __init__(
-        self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
         counts, bounds = np.asarray(lengths), bounds or (0, len(lengths))
-        self.rows_N, self.places_N = np.repeat(np.arange(len(counts)), counts), token_positions(counts)
+        self.rows_N, offsets_B = np.repeat(np.arange(len(counts)), counts), np.append(0, counts.cumsum())
+        self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
         sentences, longest = np.diff(bounds), np.maximum.reduceat(counts, bounds[:-1])
         self.blocks = list(zip(sentences.tolist(), longest.tolist(), strict=True))
         self.max_length = int(counts.max())
-        self.integers = self.places_N, counts, np.append(0, counts.cumsum()), np.repeat(longest, sentences)
+        self.integers = self.places_N, counts, offsets_B, np.repeat(longest, sentences)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.hold(to_device(self.integers, device)[1])
 
@@ -63,8 +56,8 @@ class Layout:
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
     def index(self, heads: int, stride: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, head) lies in the grids of all blocks, and which row lies at each place there, where
-        tokens are `stride` rows apart. Both are made on the device."""
+        """Return where row (token, head) lies on the grids, and which row lies at each place there, where tokens are
+        `stride` rows apart. Both are made on the device."""
         if (heads, stride) not in self._indices:
             tokens, heads_H = len(self.rows_N), torch.arange(heads, device=self.lengths_B.device)
             starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
@@ -228,5 +221,5 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return attention's output, N x D; keys and values come from `memory`, else x_ND."""
         memory_MD, keys = memory or (None, layout)
-        mixed_NHK = packed_attention(*self.heads(x_ND, memory_MD), layout, keys, causal=causal)
-        return linear(mixed_NHK.flatten(1), self.output)
+        q_NHK, k_MHK, v_MHK = self.heads(x_ND, memory_MD)
+        return linear(packed_attention(q_NHK, k_MHK, v_MHK, layout, keys, causal=causal).flatten(1), self.output)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.fx.experimental._config
 from torch import Tensor, nn
 
 from nmt_cli.console import warn
@@ -57,7 +58,7 @@ def _cpu_has(*flags: str) -> bool:
 
 @functools.cache
 def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return a function compiled for tensors of any size; on a CPU, where that is slower, the function itself."""
+    """Return a function compiled for tensors of any size; itself on a CPU, where that is slower, and without tools."""
     return torch.compile(function, dynamic=True, backend=BACKEND) if _can_compile(device) else function
 
 
@@ -65,10 +66,11 @@ def compiled(function: Callable[..., Any], device: torch.device) -> Callable[...
 def _can_compile(device: torch.device) -> bool:
     if device.type == "cpu":
         return False
+    torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal once need not be again
     try:
         torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
-    except Exception as error:  # whatever is missing: Triton, a C compiler, Python's headers, a writable cache
-        warn(f"torch.compile does not work here, training is slower: {str(error).strip() or error!r}")
+    except Exception as error:  # for want of Triton, a C compiler, Python's headers, a cache that can be written
+        warn(f"torch.compile does not work here, so training is slower: {str(error).strip() or error!r}")
         return False
     return True
 

@@ -17,17 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import (
-    Attention,
-    Device,
-    Int64s,
-    Layout,
-    block_bounds,
-    has_kernel,
-    linear,
-    to_device,
-    token_positions,
-)
+from nmt_cli.transformer.attention import Attention, Device, Int64s, Layout, block_bounds, has_kernel, linear, to_device
 from nmt_cli.transformer.hardware import compiled
 
 Int32s = npt.NDArray[np.int32]
@@ -78,19 +68,19 @@ def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32
     """Return 32 bits for each token, a hash of the key, the number of its sentence in the corpus and its position."""
     start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
     numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32))).numpy()
-    seeds_N = (np.repeat(numbers_B, lengths) + token_positions(lengths) * GOLDEN).astype(np.int32)
-    return mix_(torch.from_numpy(seeds_N)).numpy()  # type: ignore[no-any-return]
+    layout = Layout(lengths)
+    seeds_N = numbers_B[layout.rows_N] + layout.places_N * GOLDEN
+    return mix_(torch.from_numpy(seeds_N.astype(np.int32))).numpy()
 
 
 def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
     """Return N x width zeros, with this probability, and ones; each hash of 32 bits decides two channels."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
-    channels_C = torch.arange((width + 1) // 2, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # in registers: a hash for each channel costs less there than bits in memory
-        places_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-        bits_ND = mix_(seeds_N[:, None] + mix_(places_D // 2 * GOLDEN))
-        return ((bits_ND << (1 - places_D % 2) * 16) >> 16 < keep).to(dtype)
-    bits_ND = mix_(seeds_N[:, None] + mix_(channels_C * GOLDEN)).view(torch.int16)
+    channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
+    if torch.compiler.is_compiling():  # nothing is written: each channel takes its half of its own hash
+        bits_ND = mix_(seeds_N[:, None] + mix_(channels_D // 2 * GOLDEN))
+        return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
+    bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
     return bits_ND.lt_(keep)[:, :width].to(dtype)
 
 
@@ -100,11 +90,8 @@ def next_place(seeds_N: Tensor | None) -> Tensor | None:
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
-    """Return dropout(y), or x + dropout(y); without seeds nothing drops out.
-
-    What does is a hash of the token's seed, the place in the model and the channel, the same on every device and
-    beside any other sentences.
-    """
+    """Return dropout(y), or x + dropout(y); without seeds nothing drops out. What does is a hash of the token's seed,
+    the place in the model and the channel, the same on every device and beside any other sentences."""
     if seeds_N is None:
         return y_ND if x_ND is None else x_ND + y_ND
     mask_ND, scale = dropout_mask(seeds_N, y_ND.shape[1], probability, y_ND.dtype), 1 / (1 - probability)
@@ -167,7 +154,7 @@ class Layer(nn.Module):
     def packed(
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what `forward` does for packed tokens; a layer of the decoder looks at `memory`."""
+        """Return `forward` of packed tokens; a layer of the decoder looks at `memory`."""
         attends = [partial(self.self_attention, layout=layout, causal=memory is not None)]
         if memory is not None:
             attends.append(partial(self.cross_attention, layout=layout, memory=memory))
