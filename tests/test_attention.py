@@ -1,18 +1,22 @@
 """Attention where a row sees nothing, and the way between packed tokens and the padded grid."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.attention import varlen
 
+from nmt_cli.transformer import attention
 from nmt_cli.transformer.attention import (
     Layout,
     block_bounds,
     dot_product_attention,
     from_grids,
     mask_bias,
+    packed_attention,
     to_grids,
 )
 
@@ -58,6 +62,43 @@ def test_every_token_and_head_has_its_place_on_the_grid(lengths: list[int], part
     part = (slice(None), parts - 1)
     assert torch.autograd.gradcheck(lambda x: to_grids(x.view(-1, parts, heads, size)[part], layout)[0] * real, x_NC)
     assert torch.autograd.gradcheck(lambda x: from_grids([x], layout), grid.detach().requires_grad_())
+
+
+def plain_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
+    """What torch documents of its `varlen_attn`: a query sees `window_size` keys to its left and right; -1 is all."""
+    cumulative, longest, outputs = rest[:2], rest[2:], []
+    assert all(x.dtype == torch.int32 and x.is_contiguous() for x in cumulative)
+    assert longest == tuple(int(x.diff().max()) for x in cumulative)
+    for (a, b), (c, d) in zip(*(itertools.pairwise(x.tolist()) for x in cumulative), strict=True):
+        offsets = torch.arange(d - c) - torch.arange(b - a)[:, None] - (d - c) + (b - a)
+        seen = [(offsets * sign <= size) | (size < 0) for sign, size in zip((-1, 1), window_size, strict=True)]
+        scores = torch.einsum("thk,shk->hts", q[a:b], k[c:d]) / q.shape[2] ** 0.5
+        weights = torch.softmax(scores.masked_fill(~(seen[0] & seen[1]), -torch.inf), -1)
+        outputs.append(torch.einsum("hts,shk->thk", weights, v[c:d]))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("form", ["grids", "varlen"])
+@pytest.mark.parametrize("d_v", [4, 5])
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_token_attends_to_its_own_sentence(
+    form: str, d_v: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "has_kernel", lambda *_: form == "varlen")
+    monkeypatch.setattr(varlen, "varlen_attn", plain_varlen_attn)
+    lengths = np.array([[2, 3], [4, 1], [5, 5], [30, 20], [31, 40]])
+    sides = [lengths[:, 1 if causal else 0], lengths[:, 1]]
+    layouts = [Layout(x, bounds=[0, 3, 5]) for x in sides]
+    q_NC, kv_MC = (torch.randn(sum(x), n, dtype=torch.float64) for x, n in zip(sides, (12, 12 + 3 * d_v), strict=True))
+    q_NC.requires_grad_(), kv_MC.requires_grad_()
+    k_MC, v_MC = kv_MC.split([12, 3 * d_v], 1)  # as heads of a joint projection
+    q, k, v = (x.unflatten(1, (3, -1)) for x in (q_NC, k_MC, v_MC))
+    cumulative = [torch.tensor([0, *x.cumsum()], dtype=torch.int32) for x in sides]
+    expected = plain_varlen_attn(q, k, v, *cumulative, *map(max, sides), window_size=(-1, 0 if causal else -1))
+    ours = packed_attention(q, k, v, *layouts, causal=causal)
+    grad = torch.randn_like(ours)
+    both = [[x, *torch.autograd.grad(x, (q_NC, kv_MC), grad)] for x in (ours, expected)]
+    assert all(torch.allclose(*pair, rtol=0, atol=1e-12) for pair in zip(*both, strict=True))
 
 
 def test_blocks_cover_all_sentences_and_are_as_long_as_they_stay_half_full() -> None:

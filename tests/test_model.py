@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import math
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ import pytest
 import torch
 from reference import Pair, Reference, batch_of, random_model, random_pairs, tiny
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt_cli import recipe
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.training.loss import LossModel
+from nmt_cli.transformer import hardware
 from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.hardware import Int8Linear, choose_device, choose_dtype, has_int8
 from nmt_cli.transformer.model import (
@@ -135,6 +140,15 @@ def test_tokens_places_and_channels_drop_out_independently() -> None:
     assert float(correlations.abs().max()) < 5 / len(channels_NC) ** 0.5, "any two channels"
 
 
+@pytest.mark.parametrize("width", [1, 64, 511])
+def test_a_compiler_draws_the_same_masks(width: int) -> None:
+    seeds_N = torch.from_numpy(token_seeds((1,), np.arange(50), np.full(50, 3)))
+    compiled_mask = torch.compile(dropout_mask, backend="aot_eager")
+    assert torch.equal(
+        compiled_mask(seeds_N, width, 0.3, torch.float32), dropout_mask(seeds_N, width, 0.3, torch.float32)
+    )
+
+
 # --- what a token may depend on -------------------------------------------------------------------------------------
 
 
@@ -160,6 +174,84 @@ def test_a_sentence_longer_than_the_model_is_refused_not_wrapped(positions: str)
     for lengths in ((9, 3), (3, 9)):
         with pytest.raises(IndexError):
             logits_of(model, random_pairs(1, V, [lengths]))
+
+
+# --- what a GPU asks for, as far as it shows without one -----------------------------------------------------------
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
+    """Set the backend of torch.compile, as if nothing had been compiled before."""
+
+    def set_backend(backend: Any) -> None:
+        monkeypatch.setattr(hardware, "BACKEND", backend)
+        for function in (hardware.compiled, hardware._can_compile):
+            function.cache_clear()
+
+    torch._dynamo.reset()
+    yield set_backend
+    set_backend("inductor")
+
+
+def test_layers_of_a_kind_are_one_graph_whatever_the_sizes(backend: Callable[[Any], None]) -> None:
+    backend("aot_eager")
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    model = LossModel(Transformer(tiny(num_layers=3, d_k=8, d_v=8, dropout=0.1), V).to("meta"), 0.1, torch.bfloat16)
+    for lengths in ([(5, 5)] * 5, RAGGED, [(7, 2), (1, 3), (31, 30)], [(2, 9)] * 9):
+        batch = batch_of(random_pairs(1, V, lengths), "meta", (1,), np.arange(len(lengths)))
+        model(batch)[0].backward()
+    assert counters["stats"]["unique_graphs"] == 4, "a trial, a layer of the encoder, one of the decoder, the loss"
+    assert not counters["graph_break"]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_where_nothing_compiles_one_warning_says_so(
+    backend: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: Any) -> None:
+        raise RuntimeError("Cannot find a working triton installation")
+
+    backend(missing)
+    assert [hardware.compiled(f, torch.device("meta"), f) for f in (min, max)] == [min, max]
+    assert hardware.compiled(min, torch.device("cpu"), max) is max
+    (warning,) = capsys.readouterr().err.strip().split("\n")
+    assert "triton" in warning
+
+
+class HostReads(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function.overloadpacket.__name__ not in ("_local_scalar_dense", "nonzero", "masked_select")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), ("meta", torch.bfloat16)])
+def test_a_forward_pass_calls_no_numpy_and_reads_nothing_back(device: str, dtype: torch.dtype) -> None:
+    model = Transformer(tiny(d_k=8, d_v=8, dropout=0.1), V).to(device)
+    batch, calls = batch_of(random_pairs(1, V, RAGGED), device, (1,), np.arange(len(RAGGED))), []
+
+    def record(frame: Any, event: str, function: Any) -> None:
+        where = frame.f_code.co_filename if event == "call" else str(getattr(function, "__module__", ""))
+        if "numpy" in where or "numpy" in getattr(function, "__name__", ""):
+            calls.append(function or where)
+
+    with HostReads(), torch.no_grad():
+        sys.setprofile(record)
+        try:
+            model(batch, dtype)
+        finally:
+            sys.setprofile(None)
+    assert not calls
+    assert len(batch.src._indices) == (0 if device == "meta" else 3), "the kernel needs no tables"
+
+
+def test_all_integers_of_a_batch_are_in_one_buffer() -> None:
+    batch = batch_of(random_pairs(1, V, RAGGED), "cpu", (1,), np.arange(len(RAGGED)))
+    parts = [x for owner in (batch, batch.src, batch.tgt) for x in vars(owner).values() if isinstance(x, Tensor)]
+    assert len(parts) == 14
+    assert {x.untyped_storage().data_ptr() for x in parts} == {batch.buffer.untyped_storage().data_ptr()}
+    assert sum(len(x) for x in parts) == 2 * len(batch.buffer)
+    assert {x.dtype for x in parts} == {torch.int32}
 
 
 # --- weights --------------------------------------------------------------------------------------------------------

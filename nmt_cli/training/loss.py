@@ -27,7 +27,7 @@ class _SmoothedLoss(torch.autograd.Function):
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         even = smoothing / (len(weight) - 1)
         size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
-        rows_ = compiled(fused_rows_, hidden_ND.device) if hidden_ND.is_cuda else _rows_
+        rows_ = compiled(fused_rows_, hidden_ND.device, _rows_)
         sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all vectors but that of PAD
         grad_ND = torch.empty_like(hidden_ND)
         grad_VD = torch.zeros_like(weight_VD, dtype=wide)
@@ -35,6 +35,8 @@ class _SmoothedLoss(torch.autograd.Function):
         for h_CD, labels_C, grad_CD in zip(*(x_N.split(size) for x_N in (hidden_ND, labels_N, grad_ND)), strict=True):
             logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None].long()
             logits_CV[:, 0] = -torch.inf
+            if rows_ is not _rows_:
+                torch._dynamo.mark_static(logits_CV, 1)  # the vocabulary's size, unlike that of the block
             log_probs_C1, norm_C1 = rows_(logits_CV, labels_C1, smoothing, wide)
             nll -= log_probs_C1.sum(dtype=torch.float64)
             all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * norm_C1[:, 0]
@@ -57,7 +59,7 @@ def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.d
     """Replace logits by their gradients, but for the even part of the smoothing, and return each row's log-probability
     of its label and logarithm of its sum of exponentials."""
     norms, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
-    for rows_RV in logits_CV.split(ROWS):
+    for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
         probs_RV = torch.softmax(rows_RV, -1)
         best_R1 = probs_RV.amax(-1, keepdim=True)  # the exponential of what the highest logit is above the sum
         norms.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())

@@ -57,9 +57,9 @@ def _cpu_has(*flags: str) -> bool:
 
 
 @functools.cache
-def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return a function compiled for tensors of any size; itself on a CPU, where that is slower, and without tools."""
-    return torch.compile(function, dynamic=True, backend=BACKEND) if _can_compile(device) else function
+def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled for tensors of any size; `eager` on a CPU, where that is slower, or without tools."""
+    return torch.compile(function, dynamic=True, backend=BACKEND) if _can_compile(device) else eager
 
 
 @functools.cache

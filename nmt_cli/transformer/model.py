@@ -223,7 +223,7 @@ class Transformer(nn.Module):
     def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
         """Return what computes a layer: compiled to one graph for gradients of packed tokens."""
         fits = torch.is_grad_enabled() and has_kernel(x_ND, self.settings.d_k, self.settings.d_v)
-        return compiled(Layer.packed, x_ND.device) if fits else Layer.packed
+        return compiled(Layer.packed, x_ND.device, Layer.packed) if fits else Layer.packed
 
     def encode(self, src_N: Tensor, src: Layout, dtype: torch.dtype, seeds_N: Tensor | None = None) -> Tensor:
         """Return memory_ND, the encoder's output, computed in `dtype`."""
