@@ -48,25 +48,24 @@ class Layout:
         self.blocks = list(zip(sentences.tolist(), longest.tolist(), strict=True))
         self.max_length = int(counts.max())
         self.integers = self.places_N, counts, offsets_B, np.repeat(longest, sentences)
-        self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._indices: dict[int, tuple[Tensor, Tensor]] = {}
         self.hold(to_device(self.integers, device)[1])
 
     def hold(self, integers: Sequence[Tensor]) -> None:
         """Take what `integers` are on the device."""
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
-    def index(self, heads: int, stride: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, head) lies on the grids, and which row lies at each place there, where tokens are
-        `stride` rows apart. Both are made on the device."""
-        if (heads, stride) not in self._indices:
+    def index(self, heads: int) -> tuple[Tensor, Tensor]:
+        """Return where row (token, head) lies on the grids, and which row lies at each place there."""
+        if heads not in self._indices:  # made on the device
             tokens, heads_H = len(self.rows_N), torch.arange(heads, device=self.lengths_B.device)
             starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
             starts_NH = starts_BH.repeat_interleave(self.lengths_B, 0, output_size=tokens)
             index_R = (starts_NH + self.positions_N[:, None]).flatten()
-            rows_NH = torch.arange(tokens, device=heads_H.device)[:, None] * stride + heads_H
-            rows_G = rows_NH.new_zeros(heads * sum(size * longest for size, longest in self.blocks))
-            self._indices[heads, stride] = index_R, rows_G.index_copy_(0, index_R, rows_NH.flatten())
-        return self._indices[heads, stride]
+            rows_G = index_R.new_zeros(heads * sum(size * longest for size, longest in self.blocks))
+            rows_G[index_R] = torch.arange(len(index_R), device=index_R.device)
+            self._indices[heads] = index_R, rows_G
+        return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor]:
         """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
@@ -89,55 +88,32 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Each head of each token to its place in the grid."""
+    """Rows to their places on the grids. (Plain index_select adds up gradients, which takes long.)"""
 
     @staticmethod
-    def forward(ctx: Any, x_NHK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:
+    def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:
         ctx.save_for_backward(index_R)
-        ctx.shape = x_NHK.shape
-        size = x_NHK.shape[2]
-        rows = (x_NHK.shape[0] - 1) * x_NHK.stride(0) // size + x_NHK.shape[1]
-        return x_NHK.as_strided((rows, size), (size, 1)).index_select(0, rows_G)  # other parts may lie between them
+        return x_RK.index_select(0, rows_G)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (index_R,) = ctx.saved_tensors
-        return grads[0].index_select(0, index_R).view(ctx.shape), None, None
-
-
-class _FromGrid(torch.autograd.Function):
-    """The rows of the grid that hold tokens; pads get no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x_GK: Tensor, index_R: Tensor) -> Tensor:
-        ctx.save_for_backward(index_R)
-        ctx.size = len(x_GK)
-        return x_GK.index_select(0, index_R)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (index_R,) = ctx.saved_tensors
-        return grads[0].new_zeros(ctx.size, grads[0].shape[1]).index_copy_(0, index_R, grads[0]), None
+        return grads[0].index_select(0, *ctx.saved_tensors), None, None
 
 
 def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
     """Return B x H x T x K for each block: packed tokens on padded grids. Pads hold some token's vector, not zeros:
     nobody may look at them, and they pass no gradient on."""
     _, heads, size = x_NHK.shape
-    if x_NHK.stride()[1:] != (size, 1) or x_NHK.stride(0) % size:
-        x_NHK = x_NHK.contiguous()
-    indices = layout.index(heads, x_NHK.stride(0) // size)
-    rows_GK: Tensor = _ToGrid.apply(x_NHK, *indices)  # type: ignore[no-untyped-call]
+    rows_GK: Tensor = _ToGrid.apply(x_NHK.reshape(-1, size), *layout.index(heads))  # type: ignore[no-untyped-call]
     grids = rows_GK.split([sentences * heads * longest for sentences, longest in layout.blocks])
-    return [grid.view(*block[:1], heads, *block[1:], size) for grid, block in zip(grids, layout.blocks, strict=True)]
+    return [grid.view(b, heads, t, size) for grid, (b, t) in zip(grids, layout.blocks, strict=True)]
 
 
 def from_grids(grids: Sequence[Tensor], layout: Layout) -> Tensor:
-    """Return N x H x K: the real tokens of the padded grids, end to end."""
+    """Return N x H x K: the real tokens of the padded grids, end to end; pads get no gradient."""
     _, heads, _, size = grids[0].shape
-    rows_GK = torch.cat([grid.reshape(-1, size) for grid in grids]) if len(grids) > 1 else grids[0].reshape(-1, size)
-    tokens: Tensor = _FromGrid.apply(rows_GK, layout.index(heads, heads)[0])  # type: ignore[no-untyped-call]
-    return tokens.view(-1, heads, size)
+    rows_GK = torch.cat([grid.reshape(-1, size) for grid in grids])
+    return F.embedding(layout.index(heads)[0], rows_GK).view(-1, heads, size)
 
 
 def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
