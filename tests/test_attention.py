@@ -1,4 +1,4 @@
-"""Attention where a row sees nothing, and the way between packed tokens and the padded grid."""
+"""Attention where a row sees nothing, and of packed tokens by both of its forms; the blocks of a batch."""
 
 import itertools
 from typing import Any
@@ -14,10 +14,8 @@ from nmt_cli.transformer.attention import (
     Layout,
     block_bounds,
     dot_product_attention,
-    from_grids,
     mask_bias,
     packed_attention,
-    to_grids,
 )
 
 
@@ -44,24 +42,6 @@ def test_a_row_that_may_attend_nowhere_stays_finite_and_leaves_the_others_alone(
 
 def test_cudnn_makes_no_plan_for_every_shape() -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
-@pytest.mark.parametrize(("parts", "heads"), [(1, 1), (2, 3), (3, 2)])
-@pytest.mark.parametrize("lengths", [[1], [4, 4], [3, 1, 5, 2]])
-def test_every_token_and_head_has_its_place_on_the_grid(lengths: list[int], parts: int, heads: int) -> None:
-    layout, size = Layout(lengths), 2
-    x_NC = torch.randn(sum(lengths), parts * heads * size, dtype=torch.float64, requires_grad=True)
-    for x_NHK in x_NC.view(-1, parts, heads, size).unbind(1):
-        (grid,) = to_grids(x_NHK, layout)
-        assert grid.shape == (len(lengths), heads, max(lengths), size)
-        for b, tokens_THK in enumerate(x_NHK.split(lengths)):
-            assert torch.equal(grid[b, :, : lengths[b]], tokens_THK.transpose(0, 1))
-        assert torch.equal(from_grids([grid], layout), x_NHK)
-    # What pads hold is nobody's business, as long as nobody looks at them.
-    real = torch.tensor([[float(i < n) for i in range(max(lengths))] for n in lengths])[:, None, :, None]
-    part = (slice(None), parts - 1)
-    assert torch.autograd.gradcheck(lambda x: to_grids(x.view(-1, parts, heads, size)[part], layout)[0] * real, x_NC)
-    assert torch.autograd.gradcheck(lambda x: from_grids([x], layout), grid.detach().requires_grad_())
 
 
 def plain_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:

@@ -104,10 +104,9 @@ def test_the_form_for_compilers_rounds_once(dtype: torch.dtype) -> None:
     logits = (4 * torch.randn(50, 90, dtype=torch.float64)).to(dtype)
     logits[:, 0] = -torch.inf
     labels, wide = torch.randint(1, 90, (50, 1)), torch.promote_types(dtype, torch.float32)
-    log_probs = torch.log_softmax(logits.double(), 1)
-    grads = log_probs.exp().scatter_add(1, labels, torch.full_like(labels, -0.9, dtype=torch.float64))
-    label_log_probs, norms = fused_rows_(logits, labels, 0.1, wide)
-    close = {"rtol": 8 * torch.finfo(wide).eps, "atol": 8 * torch.finfo(wide).eps}
-    assert torch.allclose(label_log_probs.double(), log_probs.gather(1, labels), **close)
-    assert torch.allclose(logits.double(), grads, rtol=torch.finfo(dtype).eps, atol=close["atol"])
-    assert norms.dtype == wide
+    exact, close = torch.log_softmax(logits.double(), 1), 8 * torch.finfo(wide).eps
+    grads = exact.exp().scatter_add(1, labels, torch.full((50, 1), -0.9, dtype=torch.float64))
+    log_probs, norms = fused_rows_(logits, labels, 0.1, wide)
+    assert log_probs.dtype == norms.dtype == wide
+    assert torch.allclose(log_probs.double(), exact.gather(1, labels), rtol=close, atol=close)
+    assert torch.allclose(logits.double(), grads, rtol=torch.finfo(dtype).eps, atol=close)

@@ -71,7 +71,7 @@ def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.d
 
 
 def fused_rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The same as a compiler likes it."""
+    """Do the same in few passes over memory, once compiled."""
     norm_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
     log_probs_CV = logits_CV.to(wide) - norm_C1
     log_probs_C1 = log_probs_CV.gather(1, labels_C1)

@@ -1,9 +1,9 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
-Shapes: B sentences, S source length, T target length, N tokens (M: of the keys) in a packed batch, H heads, K size per
-head, D d_model, R rows (of a token and head), G of them on padded grids. A packed tensor x_ND holds the real tokens of
-all sentences end to end and no pads. CUDA has a kernel for that in 16 bits; elsewhere attention looks at padded grids,
-one for each block of neighbouring sentences of similar length.
+Shapes: B sentences, S source length, T target length, N tokens (M: of keys) in a batch, H heads, K size per head, D
+d_model, R rows (a head of a token), G of them on grids. A packed tensor x_ND holds the real tokens of all sentences end
+to end and no pads. CUDA has a kernel for that; elsewhere attention looks at padded grids, one for each block of
+neighbouring sentences of similar length.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Layout:
 
     On the device: `positions_N` are each token's place in its sentence, `offsets_B` the first token of each sentence
     and N, `widths_B` the longest of its block; on the host `integers` are the same, `rows_N` each token's sentence,
-    and `blocks` the sentences and the longest of each block. `bounds` are the first sentence of each block, and B.
+    `blocks` the sentences and the longest of each block, and `full` where that has no pads. `bounds` are the first sentence of each block, and B.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -46,6 +46,7 @@ class Layout:
         self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
         sentences, longest = np.diff(bounds), np.maximum.reduceat(counts, bounds[:-1])
         self.blocks = list(zip(sentences.tolist(), longest.tolist(), strict=True))
+        self.full = (np.minimum.reduceat(counts, bounds[:-1]) == longest).tolist()
         self.max_length = int(counts.max())
         self.integers = self.places_N, counts, offsets_B, np.repeat(longest, sentences)
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
@@ -67,13 +68,13 @@ class Layout:
             self._indices[heads] = index_R, rows_G
         return self._indices[heads]
 
-    def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor]:
+    def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
         """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(longest, longest).tril_(), dtype) for _, longest in self.blocks]
-        lengths = self.lengths_B.split([size for size, _ in self.blocks])
-        return [padding_bias(own, longest, dtype) for own, (_, longest) in zip(lengths, self.blocks, strict=True)]
+        blocks = zip(self.lengths_B.split([size for size, _ in self.blocks]), self.blocks, self.full, strict=True)
+        return [None if full else padding_bias(own_B, longest, dtype) for own_B, (_, longest), full in blocks]
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
@@ -126,12 +127,13 @@ def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
-def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor) -> Tensor:
+def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
     if q_BHTK.is_cuda:  # on the CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
-    scores_BHTS = torch.add(bias, q_BHTK @ k_BHSK.transpose(-1, -2), alpha=scale)
+    scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
+    scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
     return torch.softmax(scores_BHTS, -1) @ v_BHSK
 
 
