@@ -37,7 +37,8 @@ class Layout:
 
     On the device: `positions_N` are each token's place in its sentence, `offsets_B` the first token of each sentence
     and N, `widths_B` the longest of its block; on the host `integers` are the same, `rows_N` each token's sentence,
-    `blocks` the sentences and the longest of each block, and `full` where that has no pads. `bounds` are the first sentence of each block, and B.
+    `blocks` each block's sentences and the longest, `full` whether it has no pads. `bounds` are the first sentence of
+    each block, and B.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
