@@ -12,17 +12,20 @@ import torch
 from torch import Tensor
 
 from nmt_cli import recipe
-from nmt_cli.transformer.model import Batch, Transformer, pack
+from nmt_cli.transformer.model import Batch, Transformer, pack, token_seeds
 
 Pair = tuple[Sequence[int], Sequence[int]]
 EPSILON = 1e-5
 
 
-def batch_of(pairs: Sequence[Pair], device: torch.device | str = "cpu") -> Batch:
-    """Pack (source ids, target ids) as the package does; the ids should end with EOS."""
+def batch_of(
+    pairs: Sequence[Pair], device: torch.device | str = "cpu", key: Sequence[int] = (), numbers: Any = None
+) -> Batch:
+    """Pack (source ids, target ids) as the package does; the ids should end with EOS. Pairs with `numbers` drop out."""
     flat = [np.concatenate([np.asarray(pair[side], np.int64) for pair in pairs]) for side in (0, 1)]
     lengths = [np.array([len(pair[side]) for pair in pairs]) for side in (0, 1)]
-    return pack(flat[0], lengths[0], flat[1], lengths[1], device)
+    seeds = [token_seeds((*key, side), numbers, lengths[side]) for side in (0, 1) if numbers is not None]
+    return pack(flat[0], lengths[0], flat[1], lengths[1], device, *seeds)
 
 
 def random_pairs(seed: int, vocabulary: int, lengths: Sequence[tuple[int, int]]) -> list[Pair]:

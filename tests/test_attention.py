@@ -1,19 +1,21 @@
-"""Attention where a row sees nothing, and the way between packed tokens and the padded grid."""
+"""Attention where a row sees nothing, and of packed tokens by both of its forms; the blocks of a batch."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.attention import varlen
 
+from nmt_cli.transformer import attention
 from nmt_cli.transformer.attention import (
     Layout,
     block_bounds,
     dot_product_attention,
-    from_grid,
     mask_bias,
-    to_grid,
+    packed_attention,
 )
 
 
@@ -42,21 +44,41 @@ def test_cudnn_makes_no_plan_for_every_shape() -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
-@pytest.mark.parametrize(("parts", "heads"), [(1, 1), (2, 3), (3, 2)])
-@pytest.mark.parametrize("lengths", [[1], [4, 4], [3, 1, 5, 2]])
-def test_every_token_head_and_part_has_its_place_on_the_grid(lengths: list[int], parts: int, heads: int) -> None:
-    layout, size = Layout(lengths), 2
-    x_NC = torch.randn(sum(lengths), parts * heads * size, dtype=torch.float64, requires_grad=True)
-    grid = to_grid(x_NC, layout, parts, heads)
-    assert grid.shape == (parts, len(lengths), heads, max(lengths), size)
-    for b, tokens_TC in enumerate(x_NC.split(lengths)):
-        expected_PHTK = tokens_TC.view(-1, parts, heads, size).permute(1, 2, 0, 3)
-        assert torch.equal(grid[:, b, :, : lengths[b]], expected_PHTK)
-    assert torch.equal(from_grid(grid[0], layout), x_NC[:, : heads * size])
-    # What pads hold is nobody's business, as long as nobody looks at them.
-    real = torch.tensor([[float(i < n) for i in range(max(lengths))] for n in lengths])[:, None, :, None]
-    assert torch.autograd.gradcheck(lambda x: to_grid(x, layout, parts, heads) * real, x_NC)
-    assert torch.autograd.gradcheck(lambda x: from_grid(x, layout), grid[0].detach().requires_grad_())
+def plain_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
+    """What torch documents of its `varlen_attn`: a query sees `window_size` keys to its left and right; -1 is all."""
+    cumulative, longest, outputs = rest[:2], rest[2:], []
+    assert all(x.dtype == torch.int32 and x.is_contiguous() for x in cumulative)
+    assert longest == tuple(int(x.diff().max()) for x in cumulative)
+    for (a, b), (c, d) in zip(*(itertools.pairwise(x.tolist()) for x in cumulative), strict=True):
+        offsets = torch.arange(d - c) - torch.arange(b - a)[:, None] - (d - c) + (b - a)
+        seen = [(offsets * sign <= size) | (size < 0) for sign, size in zip((-1, 1), window_size, strict=True)]
+        scores = torch.einsum("thk,shk->hts", q[a:b], k[c:d]) / q.shape[2] ** 0.5
+        weights = torch.softmax(scores.masked_fill(~(seen[0] & seen[1]), -torch.inf), -1)
+        outputs.append(torch.einsum("hts,shk->thk", weights, v[c:d]))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("form", ["grids", "varlen"])
+@pytest.mark.parametrize("d_v", [4, 5])
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_token_attends_to_its_own_sentence(
+    form: str, d_v: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "has_kernel", lambda *_: form == "varlen")
+    monkeypatch.setattr(varlen, "varlen_attn", plain_varlen_attn)
+    lengths = np.array([[2, 3], [4, 1], [5, 5], [30, 20], [31, 40]])
+    sides = [lengths[:, 1 if causal else 0], lengths[:, 1]]
+    layouts = [Layout(x, bounds=[0, 3, 5]) for x in sides]
+    q_NC, kv_MC = (torch.randn(sum(x), n, dtype=torch.float64) for x, n in zip(sides, (12, 12 + 3 * d_v), strict=True))
+    q_NC.requires_grad_(), kv_MC.requires_grad_()
+    k_MC, v_MC = kv_MC.split([12, 3 * d_v], 1)  # as heads of a joint projection
+    q, k, v = (x.unflatten(1, (3, -1)) for x in (q_NC, k_MC, v_MC))
+    cumulative = [torch.tensor([0, *x.cumsum()], dtype=torch.int32) for x in sides]
+    expected = plain_varlen_attn(q, k, v, *cumulative, *map(max, sides), window_size=(-1, 0 if causal else -1))
+    ours = packed_attention(q, k, v, *layouts, causal=causal)
+    grad = torch.randn_like(ours)
+    both = [[x, *torch.autograd.grad(x, (q_NC, kv_MC), grad)] for x in (ours, expected)]
+    assert all(torch.allclose(*pair, rtol=0, atol=1e-12) for pair in zip(*both, strict=True))
 
 
 def test_blocks_cover_all_sentences_and_are_as_long_as_they_stay_half_full() -> None:

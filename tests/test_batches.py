@@ -146,7 +146,8 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     assert batch.tgt_in_N.tolist() == [PAD, PAD, 103, 103, 103, PAD, 104]
     assert batch.src.lengths_B.tolist() == [5, 3, 1]
     assert batch.tgt.lengths_B.tolist() == [1, 4, 2]
-    assert batch.src_N.dtype == torch.int64
+    parts = [x for owner in (batch, batch.src, batch.tgt) for x in vars(owner).values() if isinstance(x, torch.Tensor)]
+    assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one copy to the device brings all"
 
 
 def test_a_sentence_drops_out_the_same_in_any_company_and_anew_in_every_step() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt_cli.training import loss as module
-from nmt_cli.training.loss import smoothed_loss
+from nmt_cli.training.loss import fused_rows_, smoothed_loss
 
 LN2 = math.log(2)
 
@@ -97,3 +97,16 @@ def test_large_scores_give_numbers() -> None:
     assert nll.item() == pytest.approx(4e4)
     assert hidden.grad.isfinite().all()
     assert weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_form_for_compilers_rounds_once(dtype: torch.dtype) -> None:
+    logits = (4 * torch.randn(50, 90, dtype=torch.float64)).to(dtype)
+    logits[:, 0] = -torch.inf
+    labels, wide = torch.randint(1, 90, (50, 1)), torch.promote_types(dtype, torch.float32)
+    exact, close = torch.log_softmax(logits.double(), 1), 8 * torch.finfo(wide).eps
+    grads = exact.exp().scatter_add(1, labels, torch.full((50, 1), -0.9, dtype=torch.float64))
+    log_probs, norms = fused_rows_(logits, labels, 0.1, wide)
+    assert log_probs.dtype == norms.dtype == wide
+    assert torch.allclose(log_probs.double(), exact.gather(1, labels), rtol=close, atol=close)
+    assert torch.allclose(logits.double(), grads, rtol=torch.finfo(dtype).eps, atol=close)

@@ -3,8 +3,10 @@
 import contextlib
 import hashlib
 import math
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +16,17 @@ from torch import Tensor, nn
 
 from nmt_cli import recipe
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.transformer.attention import Attention, Layout
+from nmt_cli.training.loss import LossModel
+from nmt_cli.transformer import hardware
+from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.hardware import Int8Linear, choose_device, choose_dtype, has_int8
 from nmt_cli.transformer.model import (
     PAD,
-    Dropout,
     Transformer,
+    dropout,
     dropout_mask,
     layer_norm,
+    next_place,
     parameter_count,
     token_seeds,
 )
@@ -38,9 +43,9 @@ VARIANTS = {
 }
 
 
-def logits_of(model: Transformer, pairs: list[Pair], **seeds: Tensor) -> list[Tensor]:
+def logits_of(model: Transformer, pairs: list[Pair], **seeds: Any) -> list[Tensor]:
     """Return each pair's logits by the package, T x V."""
-    batch = replace(batch_of(pairs), **seeds)
+    batch = batch_of(pairs, **seeds)
     return list(model.logits(model(batch)).split(batch.tgt.lengths_B.tolist()))
 
 
@@ -92,14 +97,13 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str) 
         sentences = [(int(n), len(pair[side])) for n, pair in zip(numbers, pairs, strict=True)]
         masks += [[plain_mask((9, side), s, place, 12, 0.3) for s in sentences] for place in range(places)]
     drawn = iter(masks)
-    reference, batch = Reference(model, drawn), batch_of(pairs)
+    reference, labels_N = Reference(model, drawn), batch_of(pairs).tgt_out_N.long()
     expected = reference.logits(pairs)
     assert next(drawn, None) is None, "places"
-    src, tgt = (token_seeds((9, side), numbers, layout) for side, layout in enumerate((batch.src, batch.tgt)))
-    actual = logits_of(model, pairs, src_seeds_N=src, tgt_seeds_N=tgt)
+    actual = logits_of(model, pairs, key=(9,), numbers=numbers)
     assert difference([x[:, 1:] for x in actual], expected) < 1e-10
-    nn.functional.cross_entropy(torch.cat(expected), batch.tgt_out_N - 1, reduction="sum").backward()
-    nn.functional.cross_entropy(torch.cat(actual), batch.tgt_out_N, reduction="sum").backward()
+    nn.functional.cross_entropy(torch.cat(expected), labels_N - 1, reduction="sum").backward()
+    nn.functional.cross_entropy(torch.cat(actual), labels_N, reduction="sum").backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert difference([parameter.grad], [reference.weights[name].grad]) < 1e-10, name
@@ -107,7 +111,10 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str) 
 
 @pytest.mark.parametrize(("probability", "width"), [(0.1, 512), (0.3, 511), (0.99, 512), (1e-6, 512)])
 def test_the_drop_rate_is_the_probability(probability: float, width: int) -> None:
-    masks = dropout_mask(token_seeds((1, 2), np.arange(10), Layout([70] * 10)), width, probability, torch.bfloat16)
+    seeds_N = torch.from_numpy(token_seeds((1, 2), np.arange(10), np.full(10, 70)))
+    masks = dropout_mask(seeds_N, width, probability, torch.bfloat16)
+    traced = torch.compile(dropout_mask, backend="aot_eager", dynamic=True)  # what compilers get draws the same
+    assert torch.equal(traced(seeds_N, width, probability, torch.bfloat16), masks)
     assert masks.shape == (700, width)
     assert masks.dtype == torch.bfloat16
     assert set(masks.unique().tolist()) <= {0.0, 1.0}
@@ -117,8 +124,10 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int) -> Non
 
 def test_tokens_places_and_channels_drop_out_independently() -> None:
     def places(*key: int) -> Tensor:
-        dropout = Dropout(token_seeds(key, np.arange(40, 56), Layout([16] * 16)), 0.3)
-        return torch.stack([dropout.add(None, torch.ones(256, 64)).view(16, 16, 64) * 0.7 for _ in range(4)])
+        seeds = [next_place(torch.from_numpy(token_seeds(key, np.arange(40, 56), np.full(16, 16))))]
+        while len(seeds) < 4:
+            seeds.append(next_place(seeds[-1]))
+        return torch.stack([dropout(torch.ones(256, 64), each, 0.3).view(16, 16, 64) * 0.7 for each in seeds])
 
     keys = [[[places(seed, step, side) for side in (0, 1)] for step in (0, 1, 2)] for seed in (1, 2)]
     z = (torch.stack([torch.stack([torch.stack(c) for c in b]) for b in keys]) - 0.7) / 0.21**0.5
@@ -157,6 +166,69 @@ def test_a_sentence_longer_than_the_model_is_refused_not_wrapped(positions: str)
     for lengths in ((9, 3), (3, 9)):
         with pytest.raises(IndexError):
             logits_of(model, random_pairs(1, V, [lengths]))
+
+
+# --- what a GPU asks for, as far as it shows without one -----------------------------------------------------------
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
+    """Set the backend of torch.compile, as if nothing had been compiled before."""
+
+    def set_backend(backend: Any) -> None:
+        monkeypatch.setattr(hardware, "BACKEND", backend)
+        for function in (hardware.compiled, hardware._can_compile):
+            function.cache_clear()
+
+    torch._dynamo.reset()
+    yield set_backend
+    set_backend("inductor")
+
+
+def test_layers_of_a_kind_are_one_graph_whatever_the_sizes(backend: Callable[[Any], None]) -> None:
+    backend("aot_eager")
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    model = LossModel(Transformer(tiny(num_layers=3, d_k=8, d_v=8, dropout=0.1), V).to("meta"), 0.1, torch.bfloat16)
+    for lengths in ([(5, 5)] * 5, RAGGED, [(7, 2), (1, 3), (31, 30)], [(2, 9)] * 9):
+        batch = batch_of(random_pairs(1, V, lengths), "meta", (1,), np.arange(len(lengths)))
+        model(batch)[0].backward()
+    assert counters["stats"]["unique_graphs"] == 4, "a trial, a layer of the encoder, one of the decoder, the loss"
+    assert not counters["graph_break"]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_where_nothing_compiles_one_warning_says_so(
+    backend: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: Any) -> None:
+        raise RuntimeError("Cannot find a working triton installation")
+
+    backend(missing)
+    assert [hardware.compiled(f, torch.device("meta"), f) for f in (min, max)] == [min, max]
+    assert hardware.compiled(min, torch.device("cpu"), max) is max
+    (warning,) = capsys.readouterr().err.strip().split("\n")
+    assert "triton" in warning
+
+
+@pytest.mark.parametrize(("dtype", "tables"), [(torch.float32, 1), (torch.bfloat16, 0)], ids=["grids", "kernel"])
+def test_a_forward_pass_calls_no_numpy_and_reads_nothing_back(dtype: torch.dtype, tables: int) -> None:
+    model = Transformer(tiny(d_k=8, d_v=8, dropout=0.1), V).to("meta")  # from there nothing could be read
+    batch, calls = batch_of(random_pairs(1, V, RAGGED), "meta", (1,), np.arange(len(RAGGED))), []
+
+    def record(frame: Any, event: str, function: Any) -> None:
+        where = frame.f_code.co_filename if event == "call" else f"{getattr(function, '__module__', '')}"
+        if event in ("call", "c_call") and "numpy" in f"{where} {getattr(function, '__name__', '')}":
+            calls.append(function or where)
+
+    with torch.no_grad():
+        sys.setprofile(record)
+        try:
+            model(batch, dtype)
+        finally:
+            sys.setprofile(None)
+    assert not calls
+    assert len(batch.src._indices) == tables
 
 
 # --- weights --------------------------------------------------------------------------------------------------------

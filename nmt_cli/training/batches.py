@@ -6,7 +6,7 @@ What drops out belongs to a sentence; processes and memory only decide who compu
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ class StepBatch:
     def wait(self, stream: Any) -> None:
         """Let `stream` wait until the passes are on the device, and keep their memory until it has used them."""
         self.copied.wait(stream)
-        for batch in (batch for batch in self.passes if batch.src_N.is_cuda):
-            batch.src_N.record_stream(stream)  # all tensors of a batch are parts of one buffer
+        for batch in (batch for batch in self.passes if batch.buffer.is_cuda):
+            batch.buffer.record_stream(stream)
 
 
 def _cut(costs: Lengths, parts: int) -> list[int]:
@@ -75,10 +75,9 @@ class BatchPlan:
 
     def batch(self, sentences: Lengths, index: int, device: torch.device | str = "cpu") -> Batch:
         """Return these sentences as step `index` computes them."""
-        batch = pack(*self.corpus.src.gather(sentences), *self.corpus.tgt.gather(sentences), device)
-        sides = enumerate((batch.src, batch.tgt))
-        src, tgt = (token_seeds((self.seed, index, side), sentences, layout) for side, layout in sides)
-        return replace(batch, src_seeds_N=src, tgt_seeds_N=tgt)
+        sides = self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)
+        seeds = [token_seeds((self.seed, index, i), sentences, lengths) for i, (_, lengths) in enumerate(sides)]
+        return pack(*sides[0], *sides[1], device, *seeds)
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:

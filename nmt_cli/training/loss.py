@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt_cli.transformer.hardware import compiled
 from nmt_cli.transformer.model import Batch, Transformer
 
 BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # of logits held at once
@@ -26,22 +27,21 @@ class _SmoothedLoss(torch.autograd.Function):
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         even = smoothing / (len(weight) - 1)
         size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
+        rows_ = compiled(fused_rows_, hidden_ND.device, _rows_)
         sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all vectors but that of PAD
         grad_ND = torch.empty_like(hidden_ND)
         grad_VD = torch.zeros_like(weight_VD, dtype=wide)
         loss, nll = hidden_ND.new_zeros((), dtype=torch.float64), hidden_ND.new_zeros((), dtype=torch.float64)
         for h_CD, labels_C, grad_CD in zip(*(x_N.split(size) for x_N in (hidden_ND, labels_N, grad_ND)), strict=True):
-            logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None]
+            logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None].long()
             logits_CV[:, 0] = -torch.inf
-            gold_C1, norm_C1 = logits_CV.gather(1, labels_C1).to(wide), _softmax_(logits_CV, wide)
-            log_probs_C1 = gold_C1 - norm_C1
+            if rows_ is not _rows_:
+                torch._dynamo.mark_static(logits_CV, 1)  # the vocabulary's size, unlike that of the block
+            log_probs_C1, norm_C1 = rows_(logits_CV, labels_C1, smoothing, wide)
             nll -= log_probs_C1.sum(dtype=torch.float64)
             all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * norm_C1[:, 0]
             loss -= (1 - smoothing) * log_probs_C1.sum(dtype=torch.float64) + even * all_C.sum(dtype=torch.float64)
             if any(ctx.needs_input_grad):
-                # The label's probability anew and not from the rounded softmax: it may be close to 1 - smoothing.
-                label_grads_C1 = (log_probs_C1.exp() - (1 - smoothing)).to(logits_CV.dtype)
-                logits_CV.scatter_(1, labels_C1, label_grads_C1)
                 grad_CD.copy_((logits_CV @ weight).sub_((even * sums_D).to(weight.dtype)))
                 grad_VD += logits_CV.t() @ h_CD
         grad_VD[1:] -= even * hidden_ND.sum(0, dtype=wide)
@@ -55,15 +55,29 @@ class _SmoothedLoss(torch.autograd.Function):
         return grad_ND * grads[0].to(grad_ND.dtype), grad_VD.mul_(grads[0].to(grad_VD.dtype)), None, None
 
 
-def _softmax_(logits_CV: Tensor, wide: torch.dtype) -> Tensor:
-    """Replace logits by probabilities and return the logarithm of each row's sum of exponentials."""
-    norms = []
+def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Replace logits by their gradients, but for the even part of the smoothing, and return each row's log-probability
+    of its label and logarithm of its sum of exponentials."""
+    norms, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
         probs_RV = torch.softmax(rows_RV, -1)
         best_R1 = probs_RV.amax(-1, keepdim=True)  # the exponential of what the highest logit is above the sum
         norms.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
-    return torch.cat(norms)
+    norm_C1 = torch.cat(norms)
+    # The label's probability anew and not from the rounded softmax: it may be close to 1 - smoothing.
+    logits_CV.scatter_(1, labels_C1, ((gold_C1 - norm_C1).exp() - (1 - smoothing)).to(logits_CV.dtype))
+    return gold_C1 - norm_C1, norm_C1
+
+
+def fused_rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Do the same in few passes over memory, once compiled."""
+    norm_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
+    log_probs_CV = logits_CV.to(wide) - norm_C1
+    log_probs_C1 = log_probs_CV.gather(1, labels_C1)
+    grads_CV, columns_V = log_probs_CV.exp(), torch.arange(logits_CV.shape[1], device=logits_CV.device)
+    logits_CV.copy_(torch.where(columns_V == labels_C1, grads_CV - (1 - smoothing), grads_CV))
+    return log_probs_C1, norm_C1
 
 
 def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,13 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
-Shapes: B sentences, S source length, T target length, N tokens in a packed batch, H heads, K size per head, D d_model.
-A packed tensor x_ND holds the real tokens of all sentences end to end and no pads; only the attention core looks at
-padded grids, one for each block of neighbouring sentences of similar length.
+Shapes: B sentences, S source length, T target length, N tokens (M: of keys) in a batch, H heads, K size per head, D
+d_model, R rows (a head of a token), G of them on grids. A packed tensor x_ND holds the real tokens of all sentences end
+to end and no pads. CUDA has a kernel for that; elsewhere attention looks at padded grids, one for each block of
+neighbouring sentences of similar length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,44 +18,64 @@ from torch import Tensor, nn
 
 from nmt_cli.transformer.hardware import Int8Linear
 
+Device = torch.device | str
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
+
+
+def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return one buffer of 32-bit integers, which is copied to the device at once, and each array's part of it."""
+    sizes = [len(array) for array in arrays]
+    buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=torch.device(device).type == "cuda")
+    np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
+    buffer = buffer.to(device, non_blocking=True)
+    return buffer, buffer.split(sizes)
 
 
 class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
-    `bounds` are the first sentence of each block, and B; by default all sentences are one block. `blocks` are layouts
-    of their own; of one block, this layout itself. `positions_N` are each token's place in its sentence; on the host
-    `places_N` are the same, and `rows_N` its sentence.
+    On the device: `positions_N` are each token's place in its sentence, `offsets_B` the first token of each sentence
+    and N, `widths_B` the longest of its block; on the host `integers` are the same, `rows_N` each token's sentence,
+    `blocks` each block's sentences and the longest, `full` whether it has no pads. `bounds` are the first sentence of
+    each block, and B.
     """
 
-    def __init__(
-        self, lengths: Sequence[int] | Int64s, device: torch.device | str = "cpu", bounds: Sequence[int] = ()
-    ) -> None:
-        counts = np.asarray(lengths)
-        self.blocks = [self] if len(bounds) < 3 else [Layout(counts[a:b], device) for a, b in pairwise(bounds)]
+    def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
+        counts, bounds = np.asarray(lengths), bounds or (0, len(lengths))
+        self.rows_N, offsets_B = np.repeat(np.arange(len(counts)), counts), np.append(0, counts.cumsum())
+        self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
+        sentences, longest = np.diff(bounds), np.maximum.reduceat(counts, bounds[:-1])
+        self.blocks = list(zip(sentences.tolist(), longest.tolist(), strict=True))
+        self.full = (np.minimum.reduceat(counts, bounds[:-1]) == longest).tolist()
         self.max_length = int(counts.max())
-        self.full = int(counts.min()) == self.max_length  # the grid has no pads
-        self.rows_N = np.repeat(np.arange(len(counts)), counts)
-        self.places_N = np.arange(len(self.rows_N)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self.device = device
-        self.lengths_B = torch.from_numpy(counts).to(device, non_blocking=True)
-        self.positions_N = torch.from_numpy(self.places_N).to(device, non_blocking=True)
+        self.integers = self.places_N, counts, offsets_B, np.repeat(longest, sentences)
+        self._indices: dict[int, tuple[Tensor, Tensor]] = {}
+        self.hold(to_device(self.integers, device)[1])
 
-    def index(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, part, head) lies in the grid of to_grid, and which row lies at each place there."""
-        if (parts, heads) not in self._indices:
-            sentences = len(self.lengths_B)
-            place = np.arange(parts)[:, None] * sentences + self.rows_N[:, None, None]
-            place = place * heads + np.arange(heads)
-            index = (place * self.max_length + self.places_N[:, None, None]).reshape(-1)
-            rows = np.zeros(parts * sentences * heads * self.max_length, np.int64)
-            rows[index] = np.arange(len(index))
-            index_R, rows_M = (torch.from_numpy(x).to(self.device, non_blocking=True) for x in (index, rows))
-            self._indices[parts, heads] = (index_R, rows_M)
-        return self._indices[parts, heads]
+    def hold(self, integers: Sequence[Tensor]) -> None:
+        """Take what `integers` are on the device."""
+        self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
+
+    def index(self, heads: int) -> tuple[Tensor, Tensor]:
+        """Return where row (token, head) lies on the grids, and which row lies at each place there."""
+        if heads not in self._indices:  # made on the device
+            tokens, heads_H = len(self.rows_N), torch.arange(heads, device=self.lengths_B.device)
+            starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
+            starts_NH = starts_BH.repeat_interleave(self.lengths_B, 0, output_size=tokens)
+            index_R = (starts_NH + self.positions_N[:, None]).flatten()
+            rows_G = index_R.new_zeros(heads * sum(size * longest for size, longest in self.blocks))
+            rows_G[index_R] = torch.arange(len(index_R), device=index_R.device)
+            self._indices[heads] = index_R, rows_G
+        return self._indices[heads]
+
+    def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
+        """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
+        if causal:
+            ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
+            return [mask_bias(ones(longest, longest).tril_(), dtype) for _, longest in self.blocks]
+        blocks = zip(self.lengths_B.split([size for size, _ in self.blocks]), self.blocks, self.full, strict=True)
+        return [None if full else padding_bias(own_B, longest, dtype) for own_B, (_, longest), full in blocks]
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
@@ -70,47 +90,32 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places in the grid."""
+    """Rows to their places on the grids. (Plain index_select adds up gradients, which takes long.)"""
 
     @staticmethod
-    def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_M: Tensor) -> Tensor:
+    def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:
         ctx.save_for_backward(index_R)
-        return x_RK.index_select(0, rows_M)
+        return x_RK.index_select(0, rows_G)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (index_R,) = ctx.saved_tensors
-        return grads[0].index_select(0, index_R), None, None
+        return grads[0].index_select(0, *ctx.saved_tensors), None, None
 
 
-class _FromGrid(torch.autograd.Function):
-    """The rows of the grid that hold tokens; pads get no gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x_MK: Tensor, index_R: Tensor) -> Tensor:
-        ctx.save_for_backward(index_R)
-        ctx.size = len(x_MK)
-        return x_MK.index_select(0, index_R)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (index_R,) = ctx.saved_tensors
-        return grads[0].new_zeros(ctx.size, grads[0].shape[1]).index_copy_(0, index_R, grads[0]), None
+def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
+    """Return B x H x T x K for each block: packed tokens on padded grids. Pads hold some token's vector, not zeros:
+    nobody may look at them, and they pass no gradient on."""
+    _, heads, size = x_NHK.shape
+    rows_GK: Tensor = _ToGrid.apply(x_NHK.reshape(-1, size), *layout.index(heads))  # type: ignore[no-untyped-call]
+    grids = rows_GK.split([sentences * heads * longest for sentences, longest in layout.blocks])
+    return [grid.view(b, heads, t, size) for grid, (b, t) in zip(grids, layout.blocks, strict=True)]
 
 
-def to_grid(x_NC: Tensor, layout: Layout, parts: int, heads: int) -> Tensor:
-    """Return parts x B x H x T x K: packed rows on the padded grid. Pads hold some token's vector, not zeros: nobody
-    may look at them, and they pass no gradient on."""
-    index_R, rows_M = layout.index(parts, heads)
-    grid: Tensor = _ToGrid.apply(x_NC.reshape(len(index_R), -1), index_R, rows_M)  # type: ignore[no-untyped-call]
-    return grid.view(parts, len(layout.lengths_B), heads, layout.max_length, -1)
-
-
-def from_grid(x_BHTK: Tensor, layout: Layout) -> Tensor:
-    """Return N x HK: the real tokens of the padded grid, end to end, heads side by side."""
-    index_R, _ = layout.index(1, x_BHTK.shape[1])
-    gathered: Tensor = _FromGrid.apply(x_BHTK.reshape(-1, x_BHTK.shape[-1]), index_R)  # type: ignore[no-untyped-call]
-    return gathered.view(len(layout.positions_N), -1)
+def from_grids(grids: Sequence[Tensor], layout: Layout) -> Tensor:
+    """Return N x H x K: the real tokens of the padded grids, end to end; pads get no gradient."""
+    _, heads, _, size = grids[0].shape
+    rows_GK = torch.cat([grid.reshape(-1, size) for grid in grids])
+    return F.embedding(layout.index(heads)[0], rows_GK).view(-1, heads, size)
 
 
 def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -123,14 +128,6 @@ def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
-def score_biases(layout: Layout, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-    """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
-    if not causal:
-        return [None if b.full else padding_bias(b.lengths_B, b.max_length, dtype) for b in layout.blocks]
-    ones = partial(torch.ones, dtype=torch.bool, device=layout.device)
-    return [mask_bias(ones(b.max_length, b.max_length).tril_(), dtype) for b in layout.blocks]
-
-
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
     scale = q_BHTK.shape[-1] ** -0.5
@@ -139,6 +136,26 @@ def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: 
     scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
     scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
     return torch.softmax(scores_BHTS, -1) @ v_BHSK
+
+
+def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
+    """Return whether variable-length flash attention takes such heads in the arithmetic of `x` where `x` lies."""
+    return x.device.type != "cpu" and x.dtype.itemsize == 2 and d_k == d_v <= 256 and d_k % 8 == 0
+
+
+def packed_attention(
+    q_NHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, queries: Layout, keys: Layout, *, causal: bool
+) -> Tensor:
+    """Return N x H x K: what each token finds in its own sentence, or, causal, up to itself."""
+    if has_kernel(q_NHK, q_NHK.shape[2], v_MHK.shape[2]):
+        from torch.nn.attention.varlen import varlen_attn  # takes 4 s: torch's whole compiler
+
+        sizes, window = (queries.max_length, keys.max_length), (-1, 0 if causal else -1)
+        offsets = queries.offsets_B, keys.offsets_B
+        return varlen_attn(q_NHK, k_MHK, v_MHK, *offsets, *sizes, window_size=window)  # type: ignore[return-value]
+    sides = (q_NHK, queries), (k_MHK, keys), (v_MHK, keys)
+    blocks = zip(*(to_grids(*side) for side in sides), keys.biases(q_NHK.dtype, causal=causal), strict=True)
+    return from_grids([dot_product_attention(*block) for block in blocks], queries)
 
 
 def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
@@ -156,41 +173,32 @@ class Attention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:
         super().__init__()
         self.num_heads, self.d_k, self.d_v = num_heads, d_k, d_v
-        query, key_value = num_heads * d_k, num_heads * (d_k + d_v)
+        self.sizes = [num_heads * size for size in (d_k, d_k, d_v)]
         if cross:
-            self.query = nn.Linear(d_model, query, bias=bias)
-            self.key_value = nn.Linear(d_model, key_value, bias=bias)
+            self.query = nn.Linear(d_model, self.sizes[0], bias=bias)
+            self.key_value = nn.Linear(d_model, sum(self.sizes[1:]), bias=bias)
         else:
-            self.query_key_value = nn.Linear(d_model, query + key_value, bias=bias)
+            self.query_key_value = nn.Linear(d_model, sum(self.sizes), bias=bias)
         self.output = nn.Linear(num_heads * d_v, d_model, bias=bias)
 
     def projections(self) -> list[Tensor]:
         """Return views of W^Q, W^K, W^V (each for all heads) and W^O, in this order."""
-        h, d_k, d_v = self.num_heads, self.d_k, self.d_v
         if hasattr(self, "query"):
-            k, v = self.key_value.weight.split([h * d_k, h * d_v])
-            return [self.query.weight, k, v, self.output.weight]
-        return [*self.query_key_value.weight.split([h * d_k, h * d_k, h * d_v]), self.output.weight]
+            return [self.query.weight, *self.key_value.weight.split(self.sizes[1:]), self.output.weight]
+        return [*self.query_key_value.weight.split(self.sizes), self.output.weight]
+
+    def heads(self, x_ND: Tensor, memory_MD: Tensor | None = None) -> list[Tensor]:
+        """Return queries of `x_ND`, keys and values of `memory_MD`, else of `x_ND`: N or M x H x K each."""
+        if memory_MD is None:
+            parts = linear(x_ND, self.query_key_value).split(self.sizes, -1)
+        else:
+            parts = linear(x_ND, self.query), *linear(memory_MD, self.key_value).split(self.sizes[1:], -1)
+        return [part.unflatten(-1, (self.num_heads, -1)) for part in parts]
 
     def forward(
-        self, x_ND: Tensor, layout: Layout, biases: Sequence[Tensor | None], memory: tuple[Tensor, Layout] | None = None
+        self, x_ND: Tensor, layout: Layout, memory: tuple[Tensor, Layout] | None = None, *, causal: bool = False
     ) -> Tensor:
-        """Return attention's output, N x D; keys and values come from `memory`, else x_ND. `biases` are of blocks."""
-        if memory is None:
-            grids = self._grids(linear(x_ND, self.query_key_value), layout, [self.d_k, self.d_k, self.d_v])
-        else:
-            queries = self._grids(linear(x_ND, self.query), layout, [self.d_k])
-            keys_values = self._grids(linear(memory[0], self.key_value), memory[1], [self.d_k, self.d_v])
-            grids = (q + k_v for q, k_v in zip(queries, keys_values, strict=True))
-        blocks = zip(grids, biases, layout.blocks, strict=True)
-        outputs = [from_grid(dot_product_attention(q, k, v, bias), block) for (q, k, v), bias, block in blocks]
-        return linear(torch.cat(outputs) if len(outputs) > 1 else outputs[0], self.output)
-
-    def _grids(self, x_NC: Tensor, layout: Layout, sizes: list[int]) -> Iterator[list[Tensor]]:
-        """Yield the parts of a joint projection, of these sizes a head, on the padded grid of each block."""
-        heads = self.num_heads
-        for x, block in zip(x_NC.split([len(b.positions_N) for b in layout.blocks]), layout.blocks, strict=True):
-            if len(set(sizes)) == 1:
-                yield list(to_grid(x, block, len(sizes), heads).unbind())
-            else:
-                yield [to_grid(part, block, 1, heads)[0] for part in x.split([heads * size for size in sizes], -1)]
+        """Return attention's output, N x D; keys and values come from `memory`, else x_ND."""
+        memory_MD, keys = memory or (None, layout)
+        q_NHK, k_MHK, v_MHK = self.heads(x_ND, memory_MD)
+        return linear(packed_attention(q_NHK, k_MHK, v_MHK, layout, keys, causal=causal).flatten(1), self.output)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.transformer.attention import Attention, Layout, linear
 from nmt_cli.transformer.model import Transformer, layers, pack
 
 
@@ -26,8 +25,11 @@ def attention_scores(
     scores: dict[str, list[Tensor]] = {}
 
     def record(attention: Any, inputs: tuple[Any, ...], rest: dict[str, Any]) -> None:
-        own = _scores(attention, inputs[0], rest.get("memory"), roles[attention] == "decoder")
-        scores.setdefault(roles[attention], []).append(own)
+        q_THK, k_SHK, _ = (x.double() for x in attention.heads(inputs[0], (rest.get("memory") or [None])[0]))
+        scores_HTS = torch.einsum("thk,shk->hts", q_THK, k_SHK) / attention.d_k**0.5
+        if roles[attention] == "decoder":
+            scores_HTS.masked_fill_(torch.ones_like(scores_HTS[0], dtype=torch.bool).triu_(1), -torch.inf)
+        scores.setdefault(roles[attention], []).append(scores_HTS)
 
     hooks = [attention.register_forward_pre_hook(record, with_kwargs=True) for attention in roles]
     try:
@@ -37,16 +39,3 @@ def attention_scores(
         for hook in hooks:
             hook.remove()
     return {role: torch.stack(layers).cpu() for role, layers in scores.items()}
-
-
-def _scores(attention: Attention, x_TD: Tensor, memory: tuple[Tensor, Layout] | None, causal: bool) -> Tensor:
-    heads, size = attention.num_heads, attention.num_heads * attention.d_k
-    if memory:
-        q_TC, k_SC = linear(x_TD, attention.query), linear(memory[0], attention.key_value)[:, :size]
-    else:
-        q_TC, k_SC = linear(x_TD, attention.query_key_value).split(size, -1)[:2]
-    q_HTK, k_HSK = (x.double().unflatten(1, (heads, -1)).transpose(0, 1) for x in (q_TC, k_SC))
-    scores_HTS: Tensor = q_HTK @ k_HSK.transpose(1, 2) / attention.d_k**0.5
-    if causal:
-        scores_HTS.masked_fill_(torch.ones_like(scores_HTS[0], dtype=torch.bool).triu_(1), -torch.inf)
-    return scores_HTS

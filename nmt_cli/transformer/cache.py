@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias, padding_bias
 from nmt_cli.transformer.hardware import Int8Linear
-from nmt_cli.transformer.model import PAD, Dropout, Transformer, layer_norm, layers
+from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
 
 ROUND = 8  # caches hold a multiple of this many entries
 STEPS = 6  # between two clearances of the cache, at least
@@ -160,7 +160,7 @@ class DecoderCache:
         for layer, past, memory in zip(self.layers, self.past, self.memory, strict=True):
             attend = partial(self._attend, layer.self_attention, past, past_bias, places_M)
             attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
-            x_RD = layer.forward(x_RD, [attend, attend_memory], Dropout())
+            x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
         if model.settings.norm == "pre":
             x_RD = layer_norm(x_RD, model.decoder_norm)
         logits_RV = linear(x_RD, cast(nn.Linear, model.output))

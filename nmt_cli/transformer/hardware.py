@@ -1,15 +1,21 @@
 """What the hardware offers to training and translation: devices, arithmetic, 8-bit products, memory."""
 
 import ctypes
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.fx.experimental._config
 from torch import Tensor, nn
 
+from nmt_cli.console import warn
 from nmt_cli.errors import UsageError
 
 ZERO = 128  # activations are stored as unsigned bytes: oneDNN's fast kernels want those
+BACKEND = "inductor"  # of torch.compile
 
 
 def choose_device() -> torch.device:
@@ -48,6 +54,25 @@ def _cpu_has(*flags: str) -> bool:
     except OSError:
         return False
     return any(flag in words for flag in flags)
+
+
+@functools.cache
+def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled for tensors of any size; `eager` on a CPU, where that is slower, or without tools."""
+    return torch.compile(function, dynamic=True, backend=BACKEND) if _can_compile(device) else eager
+
+
+@functools.cache
+def _can_compile(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return False
+    torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal once need not be again
+    try:
+        torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
+    except Exception as error:  # for want of Triton, a C compiler, Python's headers, a cache that can be written
+        warn(f"torch.compile does not work here, so training is slower: {str(error).strip() or error!r}")
+        return False
+    return True
 
 
 def reuse_memory() -> None:

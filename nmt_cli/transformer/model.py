@@ -11,13 +11,16 @@ from functools import partial
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import Attention, Int64s, Layout, block_bounds, linear, score_biases
+from nmt_cli.transformer.attention import Attention, Device, Int64s, Layout, block_bounds, has_kernel, linear, to_device
+from nmt_cli.transformer.hardware import compiled
 
+Int32s = npt.NDArray[np.int32]
 PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
 LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
@@ -27,6 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F
 
 @dataclass(frozen=True)
 class Batch:
+    buffer: Tensor  # the memory of all tensors below
     src_N: Tensor  # source ids, each sentence closed by EOS
     src: Layout
     tgt_in_N: Tensor  # target ids shifted right by one, each sentence opened by PAD
@@ -37,15 +41,20 @@ class Batch:
 
 
 def pack(
-    src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: torch.device | str = "cpu"
+    src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s
 ) -> Batch:
-    """Return a batch from ids that lie end to end, each sentence closed by EOS."""
+    """Return a batch from ids that lie end to end, each sentence closed by EOS; seeds are of both sides or of none.
+    All its integers travel in one copy."""
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
     tgt_in_N[np.cumsum(tgt_lengths) - tgt_lengths] = PAD
-    src_T, in_T, out_T = (torch.from_numpy(x).to(device, non_blocking=True) for x in (src_N, tgt_in_N, tgt_N))
     bounds = block_bounds(src_lengths, tgt_lengths)
-    return Batch(src_T, Layout(src_lengths, device, bounds), in_T, out_T, Layout(tgt_lengths, device, bounds))
+    src, tgt = (Layout(lengths, bounds=bounds) for lengths in (src_lengths, tgt_lengths))
+    arrays = [src_N, tgt_in_N, tgt_N, *src.integers, *tgt.integers, *seeds_N]
+    buffer, (src_T, in_T, out_T, *rest) = to_device(arrays, device)
+    src.hold(rest[:4])
+    tgt.hold(rest[4:8])
+    return Batch(buffer, src_T, src, in_T, out_T, tgt, *rest[8:])
 
 
 def mix_(x: Tensor) -> Tensor:
@@ -55,36 +64,38 @@ def mix_(x: Tensor) -> Tensor:
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
 
 
-def token_seeds(key: Sequence[int], sentences: Int64s, layout: Layout) -> Tensor:
+def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32s:
     """Return 32 bits for each token, a hash of the key, the number of its sentence in the corpus and its position."""
     start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
-    numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32)))
-    seeds_N = numbers_B.numpy()[layout.rows_N] + layout.places_N * GOLDEN
-    return mix_(torch.from_numpy(seeds_N.astype(np.int32))).to(layout.device, non_blocking=True)
+    numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32))).numpy()
+    layout = Layout(lengths)
+    seeds_N = numbers_B[layout.rows_N] + layout.places_N * GOLDEN
+    return mix_(torch.from_numpy(seeds_N.astype(np.int32))).numpy()
 
 
 def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
     """Return N x width zeros, with this probability, and ones; each hash of 32 bits decides two channels."""
-    keep = min(round((1 - probability) * LEVELS), LEVELS - 1)
-    channels_C = mix_(torch.arange((width + 1) // 2, dtype=torch.int32, device=seeds_N.device) * GOLDEN)
-    bits_ND = mix_(seeds_N[:, None] + channels_C).view(torch.int16)
-    return bits_ND.lt_(keep - LEVELS // 2)[:, :width].to(dtype)
+    keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
+    channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
+    if torch.compiler.is_compiling():  # nothing is written: each channel takes its half of its own hash
+        bits_ND = mix_(seeds_N[:, None] + mix_(channels_D // 2 * GOLDEN))
+        return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
+    bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
+    return bits_ND.lt_(keep)[:, :width].to(dtype)
 
 
-class Dropout:
-    """Residual dropout of one stack: what is dropped is a hash of the token's seed, the place in the model and the
-    channel, the same on every device and beside any other sentences. Without seeds, no dropout."""
+def next_place(seeds_N: Tensor | None) -> Tensor | None:
+    """Return the seeds of the next place in the model where something drops out."""
+    return None if seeds_N is None else mix_(seeds_N + GOLDEN)
 
-    def __init__(self, seeds_N: Tensor | None = None, probability: float = 0.0) -> None:
-        self.seeds_N, self.probability = seeds_N if probability else None, probability
 
-    def add(self, x_ND: Tensor | None, y_ND: Tensor) -> Tensor:
-        """Return x + dropout(y), or dropout(y) alone, and go on to the next place."""
-        if self.seeds_N is None:
-            return y_ND if x_ND is None else x_ND + y_ND
-        self.seeds_N, scale = mix_(self.seeds_N + GOLDEN), 1 / (1 - self.probability)
-        mask_ND = dropout_mask(self.seeds_N, y_ND.shape[1], self.probability, y_ND.dtype)
-        return y_ND * mask_ND * scale if x_ND is None else torch.addcmul(x_ND, y_ND, mask_ND, value=scale)
+def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
+    """Return dropout(y), or x + dropout(y); without seeds nothing drops out. What does is a hash of the token's seed,
+    the place in the model and the channel, the same on every device and beside any other sentences."""
+    if seeds_N is None:
+        return y_ND if x_ND is None else x_ND + y_ND
+    mask_ND, scale = dropout_mask(seeds_N, y_ND.shape[1], probability, y_ND.dtype), 1 / (1 - probability)
+    return y_ND * mask_ND * scale if x_ND is None else torch.addcmul(x_ND, y_ND, mask_ND, value=scale)
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
@@ -98,7 +109,7 @@ def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Normalise each token; the statistics are float32 whatever the arithmetic of `x_ND`."""
     weight: Tensor = norm.weight
     bias: Tensor = norm.bias
-    if x_ND.is_cuda:  # the CUDA kernel takes no mixed types
+    if not x_ND.is_cpu:  # the CUDA kernel takes no mixed types
         weight, bias = weight.to(x_ND.dtype), bias.to(x_ND.dtype)
     return F.layer_norm(x_ND, norm.normalized_shape, weight, bias, norm.eps)
 
@@ -122,12 +133,12 @@ class Residual(nn.Module):
     def __init__(self, settings: recipe.Model) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
-        self.pre = settings.norm == "pre"
+        self.pre, self.probability = settings.norm == "pre", settings.dropout
 
-    def forward(self, x_ND: Tensor, sublayer: Callable[[Tensor], Tensor], dropout: Dropout) -> Tensor:
+    def forward(self, x_ND: Tensor, sublayer: Callable[[Tensor], Tensor], seeds_N: Tensor | None) -> Tensor:
         if self.pre:
-            return dropout.add(x_ND, sublayer(layer_norm(x_ND, self.norm)))
-        return layer_norm(dropout.add(x_ND, sublayer(x_ND)), self.norm)
+            return dropout(sublayer(layer_norm(x_ND, self.norm)), seeds_N, self.probability, x_ND)
+        return layer_norm(dropout(sublayer(x_ND), seeds_N, self.probability, x_ND), self.norm)
 
 
 class Layer(nn.Module):
@@ -140,10 +151,23 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(settings)
         self.residuals = nn.ModuleList(Residual(settings) for _ in range(2 + cross))
 
-    def forward(self, x_ND: Tensor, attends: list[Callable[[Tensor], Tensor]], dropout: Dropout) -> Tensor:
+    def packed(
+        self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return `forward` of packed tokens; a layer of the decoder looks at `memory`."""
+        attends = [partial(self.self_attention, layout=layout, causal=memory is not None)]
+        if memory is not None:
+            attends.append(partial(self.cross_attention, layout=layout, memory=memory))
+        return self.forward(x_ND, attends, seeds_N)
+
+    def forward(
+        self, x_ND: Tensor, attends: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the layer's output and the seeds of its last place."""
         for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
-            x_ND = residual.forward(x_ND, sublayer, dropout)
-        return x_ND
+            seeds_N = next_place(seeds_N)
+            x_ND = residual(x_ND, sublayer, seeds_N)
+        return x_ND, seeds_N
 
 
 def layers(stack: nn.ModuleList) -> list[Layer]:
@@ -196,25 +220,28 @@ class Transformer(nn.Module):
         scaled_ND = self.embedding(ids_N) * math.sqrt(self.settings.d_model)
         return scaled_ND + F.embedding(positions_N, self.positions(side))  # type: ignore[no-any-return]
 
+    def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
+        """Return what computes a layer: compiled to one graph for gradients of packed tokens."""
+        fits = torch.is_grad_enabled() and has_kernel(x_ND, self.settings.d_k, self.settings.d_v)
+        return compiled(Layer.packed, x_ND.device, Layer.packed) if fits else Layer.packed
+
     def encode(self, src_N: Tensor, src: Layout, dtype: torch.dtype, seeds_N: Tensor | None = None) -> Tensor:
         """Return memory_ND, the encoder's output, computed in `dtype`."""
-        dropout = Dropout(seeds_N, self.settings.dropout)
-        x_ND = dropout.add(None, self.embed(src_N, src.positions_N, "src")).to(dtype)
-        biases = score_biases(src, dtype, causal=False)
-        for layer in layers(self.encoder):
-            x_ND = layer(x_ND, [partial(layer.self_attention, layout=src, biases=biases)], dropout)
+        seeds_N = next_place(seeds_N) if self.settings.dropout else None
+        x_ND = dropout(self.embed(src_N, src.positions_N, "src"), seeds_N, self.settings.dropout).to(dtype)
+        forward = self._packed_layer(x_ND)
+        for layer in self.encoder:
+            x_ND, seeds_N = forward(layer, x_ND, src, seeds_N)
         return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
 
     def decode(self, batch: Batch, memory_ND: Tensor) -> Tensor:
         """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
-        dropout = Dropout(batch.tgt_seeds_N, self.settings.dropout)
-        x_ND = dropout.add(None, self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")).to(memory_ND.dtype)
-        causal = score_biases(batch.tgt, x_ND.dtype, causal=True)
-        memory = {"biases": score_biases(batch.src, x_ND.dtype, causal=False), "memory": (memory_ND, batch.src)}
-        for layer in layers(self.decoder):
-            attend = partial(layer.self_attention, layout=batch.tgt, biases=causal)
-            attend_memory = partial(layer.cross_attention, layout=batch.tgt, **memory)
-            x_ND = layer(x_ND, [attend, attend_memory], dropout)
+        seeds_N = next_place(batch.tgt_seeds_N) if self.settings.dropout else None
+        x_ND = self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")
+        x_ND = dropout(x_ND, seeds_N, self.settings.dropout).to(memory_ND.dtype)
+        forward = self._packed_layer(x_ND)
+        for layer in self.decoder:
+            x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
 
     def forward(self, batch: Batch, dtype: torch.dtype | None = None) -> Tensor:

@@ -300,7 +300,7 @@ def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[S
         gold = []
         for model in models:
             scores_NV = torch.log_softmax(average([model.logits(model(batch, dtype=dtype))]), -1)
-            gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None]).double())
+            gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None].long()).double())
         mean_N1 = torch.stack(gold).logsumexp(0) - math.log(len(models))
         for i, values_T1 in zip(chosen, mean_N1.split(tgt[1].tolist()), strict=True):
             results[i] = values_T1.flatten().tolist()
