@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import gc
 import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -271,6 +273,21 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab
     (batch,) = seen
     assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
     assert max(batch.src.max_length, batch.tgt.max_length) == run.plan.longer_lengths.max()
+
+
+def test_a_batch_is_freed_as_soon_as_its_step_is_done(lab: Lab) -> None:
+    """Memory of what only the garbage collector frees would grow for thousands of steps."""
+    run = Run(lab.recipe(), open_corpus(lab.corpus), one_of(1, 0), Path(), 0)
+    gc.collect()
+    gc.disable()
+    try:
+        batch = run.step_batch(0)
+        run.take_step(1, batch)
+        alive = [weakref.ref(x) for p in batch.passes for x in (p, p.src, p.tgt, p.buffer)]
+        del batch
+        assert [ref() for ref in alive] == [None] * len(alive)
+    finally:
+        gc.enable()
 
 
 def test_each_step_and_seed_has_its_own_dropout(lab: Lab) -> None:
