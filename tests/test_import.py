@@ -8,6 +8,7 @@ import shutil
 import pytest
 import sentencepiece
 import torch
+from safetensors.torch import save_file
 
 from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
@@ -207,3 +208,15 @@ def test_fine_tuning_starts_from_an_imported_model(tmp_path, numbers_text, tiny_
     tuned = load_tensors(tmp_path / "run/checkpoints/step-0000001/model.safetensors")
     before = load_model(model).model.state_dict()
     assert all(torch.equal(tuned[name], before[name]) for name in before)
+
+
+def test_one_tensor_alone_decides(tmp_path, saved):
+    directory, name = shutil.copytree(saved, tmp_path / "hf"), "model.encoder.layers.0.self_attn.q_proj.bias"
+    tensors = load_tensors(directory / "model.safetensors")
+    tensors[name].zero_()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    assert load_model(import_marian(directory, tmp_path / "model")).recipe.model.attention_bias  # the others are not 0
+    del tensors[name]
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match=f"no tensor {name}"):
+        import_marian(directory, tmp_path / "other")

@@ -219,3 +219,7 @@ def test_which_settings_a_begun_run_may_change_and_what_makes_a_corpus_another()
     for name in files:
         other = Corpus(Path(), {"files": {**files, name: {"sha256": "4"}}}, None, None).identity
         assert (other == identity) == (name == "cleaning.json")
+
+
+def test_one_checkpoint_more_than_are_kept_cannot_be_averaged(read: Read) -> None:
+    assert "averaging.last is larger" in complaint(read, "training: {keep_checkpoints: 4}\naveraging: {last: 5}")

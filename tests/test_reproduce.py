@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from nmt_cli.errors import OutputError
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics
 from nmt_cli.training.run import RunFiles
+from nmt_cli.translation.translator import Translator
 
 Captured = pytest.CaptureFixture[str]
 
@@ -145,3 +147,17 @@ def test_the_command_writes_the_report_after_it(played: Place, tiny_recipe_file:
     assert cli.reproduce(tiny_recipe_file, data=played.data, run=played.run, workers=1) == 0
     assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000
+
+
+def test_the_recipe_says_how_many_are_averaged_and_what_is_missing_is_translated_again(
+    played: Place, tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, made = Place(played.data, shutil.copytree(played.run, tmp_path / "run")), []
+    monkeypatch.setattr(module, "Translator", lambda *a, **k: made.append(k) or Translator(*a, **k))
+    assert place.play(settings := recipe.load(tiny_recipe_file, ["averaging.last=2"])) == 0
+    assert artefact.verify(place.run / "model", "model")["steps"] == [20, 30]
+    before = (place.run / "dev.hyp").read_bytes()
+    (place.run / "dev.hyp").unlink()
+    assert place.play(settings) == 0
+    assert (place.run / "dev.hyp").read_bytes() == before
+    assert made == [{"precision": "fp32"}] * 2  # as it was trained

@@ -1,7 +1,11 @@
 import gzip
 import json
 import re
+from email.message import Message
+from http.client import IncompleteRead
 from pathlib import Path
+from unittest.mock import Mock
+from urllib.error import HTTPError
 
 import hub_server
 import pyarrow
@@ -119,6 +123,24 @@ def test_a_download_is_tried_three_times(
             assert target.read_bytes() == (tmp_path / "file.gz").read_bytes()
             assert list(target.parent.iterdir()) == [target]
         assert len(hub.requests) == 1 + min(2, sum(fault.values()))
+
+
+@pytest.mark.parametrize(
+    ("errors", "tries"),
+    [
+        *(([HTTPError("", code, "", Message(), None)], 1) for code in (401, 403, 404, 410)),
+        ([OSError(28, "No space left on device")], 1),
+        ([HTTPError("", 503, "", Message(), None), IncompleteRead(b""), TimeoutError()], 3),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(
+    errors: list[Exception], tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    download, slept = Mock(side_effect=errors), Mock()
+    monkeypatch.setattr(sources.time, "sleep", slept)
+    with pytest.raises(type(errors[-1])):
+        sources._retried(download)
+    assert (download.call_count, [call.args for call in slept.mock_calls]) == (tries, [(1,), (4,)][: tries - 1])
 
 
 def test_what_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
