@@ -288,3 +288,10 @@ def test_a_cache_does_not_grow_with_what_has_left_its_slot() -> None:
     for position in range(50):  # each hypothesis would need entries of its own
         decoder.step(torch.full((1, width), 5), torch.tensor([position]))
     assert decoder.past[0][0].shape[2] < 50
+
+
+def test_layers_of_512_outputs_and_more_are_of_bytes_and_logits_are_float32() -> None:
+    for d_ff, expected in ((512, {"inner": torch.bfloat16, "output": torch.float32}), (511, {"output": torch.float32})):
+        model = for_inference(random_model(tiny(d_ff=d_ff), 600), torch.bfloat16, int8=True)
+        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Int8Linear)}
+        assert {name.rpartition(".")[2]: layer.dtype for name, layer in layers.items()} == expected
