@@ -517,3 +517,38 @@ def test_eight_bits_where_the_cpu_has_them(
     for wrong in ["fp16", "int8"][: 2 - vnni]:
         with pytest.raises(UsageError):
             Translator(model, precision=wrong)
+
+
+# ---- boundaries
+
+
+def test_a_prefix_begins_the_first_segment_only(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(echo, "seen_tokens", 8)
+    (translation,) = echo.translate(["der Hund geht. die Katze steht."], prefixes=["das Haus"])
+    assert (translation.text, len(translation.segments)) == ("das Haus der Hund geht. die Katze steht.", 2)
+
+
+@pytest.mark.parametrize(("clause", "place"), [(1, 4), (2, 2), (6, 6), (7, 4)])
+def test_a_clause_counts_in_the_middle_half_only(clause: int, place: int) -> None:
+    tokens = ["\u2581a" + "," * (i == clause - 1) for i in range(8)]
+    first, _ = halves(SimpleNamespace(tokens=lambda _: tokens), [*range(8), EOS])
+    assert first == [*range(place), EOS]
+
+
+def test_an_ensemble_has_seen_what_all_of_it_have_seen(model: Path, tmp_path: Path) -> None:
+    for seen in (20, 12):
+        manifest = shutil.copytree(model, tmp_path / str(seen)) / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": seen}))
+    assert Translator([tmp_path / "20", tmp_path / "12"]).seen_tokens == 12
+
+
+def test_the_perplexity_of_pairs_is_of_tokens_and_eos(
+    translator: Translator, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / name for name in ("in", "scores", "out")]
+    for file, lines in zip(files, ("der Hund\nrot\n", "", "rot\nrot\n"), strict=True):
+        file.write_text(lines)
+    assert translate(TranslateOptions(*files[:2], (model,), score_pairs=files[2], precision="fp32")) == 0
+    scored = list(translator.score([("der Hund", "rot"), ("rot", "rot")]))
+    nats = -sum(h.log_probability for h in scored) / sum(len(h.ids) + 1 for h in scored)
+    assert f"2 pairs, {nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
