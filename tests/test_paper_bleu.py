@@ -117,11 +117,9 @@ def test_folded_quotes_match_ascii_ones(written: str) -> None:
         assert scored(*texts, metric="paper-bleu-quotes").score == pytest.approx(100)
 
 
-@pytest.mark.parametrize(
-    ("language", "tokens"), [("en", "No. 5 No . X"), ("fr", "No . 5 No . X"), ("de", "No. 5 No. X")]
-)
-def test_numero_keeps_its_stop_as_the_language_has_it(language: str, tokens: str) -> None:
-    assert paper.moses_tokenize("No. 5 No. X", language) == tokens
+def test_numero_keeps_its_stop_as_the_language_has_it() -> None:
+    tokens = [paper.moses_tokenize("No. 5 No. X", language) for language in paper.LANGUAGES]
+    assert tokens == ["No. 5 No. X", "No. 5 No . X", "No . 5 No . X"]  # German, English, French
 
 
 def test_a_baseline_gets_the_same_tokens() -> None:

@@ -278,18 +278,6 @@ def test_huge_seeds_are_seeds_like_others() -> None:
     assert len(drawn) > 30, "neither seeds nor sentences are rounded"
 
 
-@torch.inference_mode()
-def test_a_cache_does_not_grow_with_what_has_left_its_slot() -> None:
-    width, batch = 4, batch_of([([3, EOS], [EOS])])
-    decoder = DecoderCache(model_of(1, max_length=64), DOUBLE, width)
-    decoder.resize([], 1)
-    decoder.fill([0], decoder.encode(batch.src_N, batch.src), [0], [2])
-    decoder.leave([0])
-    for position in range(50):  # each hypothesis would need entries of its own
-        decoder.step(torch.full((1, width), 5), torch.tensor([position]))
-    assert decoder.past[0][0].shape[2] < 50
-
-
 def test_layers_of_512_outputs_and_more_are_of_bytes_and_logits_are_float32() -> None:
     for d_ff, expected in ((512, {"inner": torch.bfloat16, "output": torch.float32}), (511, {"output": torch.float32})):
         model = for_inference(random_model(tiny(d_ff=d_ff), 600), torch.bfloat16, int8=True)

@@ -39,6 +39,7 @@ from nmt_cli.translation.translate import (
     choose_models,
     count_lines,
     read_lines,
+    score_lines,
     translate,
     translate_lines,
 )
@@ -519,9 +520,6 @@ def test_eight_bits_where_the_cpu_has_them(
             Translator(model, precision=wrong)
 
 
-# ---- boundaries
-
-
 def test_a_prefix_begins_the_first_segment_only(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(echo, "seen_tokens", 8)
     (translation,) = echo.translate(["der Hund geht. die Katze steht."], prefixes=["das Haus"])
@@ -542,13 +540,10 @@ def test_an_ensemble_has_seen_what_all_of_it_have_seen(model: Path, tmp_path: Pa
     assert Translator([tmp_path / "20", tmp_path / "12"]).seen_tokens == 12
 
 
-def test_the_perplexity_of_pairs_is_of_tokens_and_eos(
-    translator: Translator, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = [tmp_path / name for name in ("in", "scores", "out")]
-    for file, lines in zip(files, ("der Hund\nrot\n", "", "rot\nrot\n"), strict=True):
-        file.write_text(lines)
-    assert translate(TranslateOptions(*files[:2], (model,), score_pairs=files[2], precision="fp32")) == 0
-    scored = list(translator.score([("der Hund", "rot"), ("rot", "rot")]))
-    nats = -sum(h.log_probability for h in scored) / sum(len(h.ids) + 1 for h in scored)
-    assert f"2 pairs, {nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
+def test_the_perplexity_counts_eos(translator: Translator, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").write_text("rot\n")
+    options, progress = TranslateOptions(score_pairs=tmp_path / "out"), Progress("scoring", None, "lines")
+    score_lines(translator, options, memory_file(b"der Hund\n"), memory_file(), progress)
+    (scored,) = translator.score([("der Hund", "rot")])
+    nats = -scored.log_probability / (len(scored.ids) + 1)
+    assert f"1 pairs, {nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
