@@ -3,11 +3,10 @@
 import errno
 import os
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
-from nmt_cli import __main__, errors
+from nmt_cli import errors
 from nmt_cli.errors import NmtError, from_os_error, printable
 
 CODES = {
@@ -48,8 +47,3 @@ def test_printable_text_is_one_short_line_without_controls() -> None:
     for text in ("Straße 東京", "x" * 50):
         assert printable(text, 50) == text
     assert printable("x" * 51, 50) == "x" * 49 + "…"
-
-
-def test_a_reader_that_has_gone_is_no_error_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__._exit_code(Mock(side_effect=BrokenPipeError(errno.EPIPE, "Broken pipe"))) == 141
-    assert capsys.readouterr() == ("", "")

@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -124,17 +123,21 @@ def test_the_papers_bleu_stands_beside_the_score_with_quotes_as_in_its_reference
 
 
 def test_a_longer_run_and_another_search_make_translations_anew(
-    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
+    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, warning = Place(played.data, tmp_path / "run"), "training ended early: 1 checkpoints are averaged, not 3"
-    plays = [(10, 50, 2), (20, 50, 2), (20, 1, 2), (20, 1, 0)]
-    for steps, extra_length, times in plays:
-        changes = [f"training.steps={steps}", f"decoding.extra_length={extra_length}"]
+    place, warning = Place(played.data, tmp_path / "run"), "training ended early: 1 checkpoints are averaged, not 2"
+    plays, used = [(10, 50, 2), (30, 50, 2), (30, 1, 2), (30, 1, 0), (30, 1, 2)], list[dict[str, str]]()
+    monkeypatch.setattr(module, "Translator", lambda *a, **k: used.append(k) or Translator(*a, **k))
+    for i, (steps, extra_length, times) in enumerate(plays):
+        if i == 4:
+            (place.run / "dev.hyp").unlink()
+        changes = [f"training.steps={steps}", f"decoding.extra_length={extra_length}", "averaging.last=2"]
         assert place.play(recipe.load(tiny_recipe_file, changes)) == 0
         said = capsys.readouterr().err
         assert said.count("4/5 translate") == times
         assert (warning in said) == (steps == 10)
-        assert artefact.verify(place.run / "model", "model")["steps"] == [*range(10, steps + 1, 10)]
+        assert artefact.verify(place.run / "model", "model")["steps"] == [*range(10, steps + 1, 10)][-2:]
+    assert used == [{"precision": "fp32"}] * 4  # as it was trained
     assert (place.run / "test.hyp").stat().st_size < (played.run / "test.hyp").stat().st_size
 
 
@@ -147,17 +150,3 @@ def test_the_command_writes_the_report_after_it(played: Place, tiny_recipe_file:
     assert cli.reproduce(tiny_recipe_file, data=played.data, run=played.run, workers=1) == 0
     assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000
-
-
-def test_the_recipe_says_how_many_are_averaged_and_what_is_missing_is_translated_again(
-    played: Place, tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, made = Place(played.data, shutil.copytree(played.run, tmp_path / "run")), []
-    monkeypatch.setattr(module, "Translator", lambda *a, **k: made.append(k) or Translator(*a, **k))
-    assert place.play(settings := recipe.load(tiny_recipe_file, ["averaging.last=2"])) == 0
-    assert artefact.verify(place.run / "model", "model")["steps"] == [20, 30]
-    before = (place.run / "dev.hyp").read_bytes()
-    (place.run / "dev.hyp").unlink()
-    assert place.play(settings) == 0
-    assert (place.run / "dev.hyp").read_bytes() == before
-    assert made == [{"precision": "fp32"}] * 2  # as it was trained
