@@ -20,7 +20,6 @@ STEPS = recipe.load(Path("recipes/toy.yaml"), ["training.steps=3"])
 SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "n_best": 3}
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
-
 CASES: list[tuple[str, str, list[Any]]] = [
     ("prepare --src a --tgt b --valid-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
      "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
@@ -51,12 +50,13 @@ CASES: list[tuple[str, str, list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "function", "arguments"), CASES, ids=lambda value: str(value).partition(" ")[0])
+@pytest.mark.parametrize(("words", "function", "arguments"), CASES)
 def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, function: str, arguments: list[Any]) -> None:
     def work(*given: Any) -> None:
         assert list(given) == arguments
         raise LookupError
 
+    monkeypatch.setattr(cli, "SMALL_CACHES", {})  # they would stay in the environment
     monkeypatch.setattr(cli.artefact, "present", lambda data: data == d)  # train looks for its corpus
     monkeypatch.setattr(f"nmt_cli.{function}", work)
     monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
