@@ -150,14 +150,16 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 
 @torch.inference_mode()
 def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
-    """A slot's hypotheses that all come from one ancestor need one entry a position, not one for each hypothesis."""
+    """A slot's hypotheses that all come from one ancestor need one entry a position, not one for each hypothesis; a
+    slot that was left needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
     decoder = DecoderCache(model_of(1, max_length=64), DOUBLE, width)
-    decoder.resize([], 1)
-    decoder.fill([0], decoder.encode(batch.src_N, batch.src), [0], [2])
+    decoder.resize([], 2)
+    decoder.fill([0, 1], decoder.encode(batch.src_N, batch.src), [0, 0], [2, 2])
+    decoder.leave([1])
     for position in range(50):
-        decoder.step(torch.full((1, width), 5), torch.tensor([position]))
-        decoder.reorder(torch.zeros(1, width, dtype=torch.int64))
+        decoder.step(torch.full((2, width), 5), torch.tensor([position] * 2))
+        decoder.reorder(torch.stack([torch.zeros(width, dtype=torch.int64), torch.arange(width)]))
     assert decoder.past[0][0].shape[2] < 50 + 10 * width
 
 

@@ -106,10 +106,8 @@ def test_a_mirror_without_a_file_says_which_and_where_from(multi30k: Path, tmp_p
     ("name", "fault", "pauses", "message"),
     [
         ("file", {}, [], None),
-        ("file", {"busy": 2}, [1, 4], None),
-        ("file", {"cut": 2}, [1, 4], None),
-        ("file", {"busy": 3}, [1, 4], "503.* Try later"),
-        ("file", {"cut": 3}, [1, 4], "Try later"),
+        *(("file", {kind: 2}, [1, 4], None) for kind in ("busy", "cut")),
+        *(("file", {kind: 3}, [1, 4], "Try later") for kind in ("busy", "cut")),
         *(("file", {"busy": 1, "status": code}, [], str(code)) for code in (401, 403, 410)),  # another try is in vain
         ("none", {}, [], "404"),
         ("val.en", {}, [], "SHA-256"),
