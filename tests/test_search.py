@@ -99,11 +99,11 @@ def test_full_width_beam_search_is_brute_force() -> None:
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=1e-10)
 
 
-@pytest.mark.parametrize(("beam", "alpha"), [(1, 4.0), (4, 0.6), (3, 0.0), (5, 1.5)])
-def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
+@pytest.mark.parametrize(("beam", "alpha", "eos"), [(1, 4.0, 2), (4, 0.6, 2), (3, 0.0, 2), (5, 1.5, 2), (5, 4.0, 4)])
+def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float) -> None:
     how = SearchSettings(beam=beam, alpha=alpha, extra_length=5, rows=5 * beam)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
-        model, sources = model_of(seed, eos=2, **changes), sources_of(15, seed)
+        model, sources = model_of(seed, eos=eos, **changes), sources_of(15, seed)
         for source, (best,) in zip(sources, searched([model], sources, how), strict=True):
             ids, score = plain_beam(model, source, how)
             assert best.score == pytest.approx(score, abs=1e-10)
