@@ -150,8 +150,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 
 @torch.inference_mode()
 def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
-    """A slot's hypotheses that all come from one ancestor need one entry a position, not one for each hypothesis; a
-    slot that was left needs none."""
+    """Hypotheses that all come from one ancestor need one entry a position; a slot that was left needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
     decoder = DecoderCache(model_of(1, max_length=64), DOUBLE, width)
     decoder.resize([], 2)
