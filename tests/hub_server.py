@@ -21,7 +21,7 @@ class Hub(ThreadingHTTPServer):
     def __init__(self, repo: str, folder: Path, commit: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repo, self.folder, self.commit = repo, folder, commit
-        self.cut = self.busy = 0  # how many downloads of data files are cut half-way, how many are answered 503
+        self.cut, self.busy, self.status = 0, 0, 503  # how many downloads are cut half-way, how many answered `status`
         self.requests: list[str] = []  # "METHOD path"
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._missing("EntryNotFound")
         if self.command == "GET" and is_data and hub.busy > 0:
             hub.busy -= 1
-            return self._answer(503, b"", {})
+            return self._answer(hub.status, b"", {})
         data = (hub.folder / name).read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         headers = {"ETag": f'"{digest}"', "X-Linked-ETag": f'"{digest}"', "X-Repo-Commit": hub.commit}

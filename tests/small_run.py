@@ -43,7 +43,8 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
     text.mkdir(parents=True)
     for split, count in (("train", 40), ("dev", 2), ("test", 6)):
         for side in ("en", "de"):
-            lines = [f"{HOSTILE[i % len(HOSTILE)]} {split} {side} it {i}" for i in range(count)]
+            longer = " und" * (split + side == "trainde")
+            lines = [f"{HOSTILE[i % len(HOSTILE)]} {split} {side} it {i}{longer}" for i in range(count)]
             (text / f"{split}.{side}").write_text("".join(f"{line}\n" for line in [*lines, "same"]))
     files = {
         f"{split}_{side}": str(text / f"{split}.{lang}")

@@ -99,5 +99,6 @@ def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, 
 
 
 def test_what_ends_a_command_becomes_its_exit_code() -> None:
-    ends = {130: KeyboardInterrupt(), 143: SystemExit(143), 75: errors.BusyError("busy"), 74: OSError(28, "No space")}
+    ends = {130: KeyboardInterrupt(), 141: BrokenPipeError(), 143: SystemExit(143)}
+    ends |= {75: errors.BusyError("busy"), 74: OSError(28, "No space")}
     assert [__main__._exit_code(Mock(side_effect=end)) for end in ends.values()] == [*ends]

@@ -60,7 +60,7 @@ def models(tmp_path_factory):
     def small_model(steps=100, **changes):
         directory = place / f"{steps}-{'-'.join(map(str, changes.items()))}"
         sizes = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "max_length": 64}
-        decoding = {"beam": 3, "extra_length": 10}
+        decoding = {"beam": 2, "extra_length": 10}
         settings = recipe.from_plain({"name": "small", "model": {**sizes, **changes}, "decoding": decoding}, "test")
         torch.manual_seed(3)
         model = Transformer(settings.model, tokenizer.vocabulary_size)
@@ -114,7 +114,7 @@ def test_transformers_searches_as_the_recipe_does(exported):
     assert config["length_penalty"] == pytest.approx(0.6 * length / (5 + length), abs=0.005)
     card, pad = " ".join((out / "README.md").read_text().split()), tokenizer.vocabulary_size - 1
     assert f"by length ^ {config['length_penalty']}, which is the same trade at {length} tokens" in card
-    expected = {"num_beams": 3, "max_length": 64, "bad_words_ids": [[pad]], "pad_token_id": pad}
+    expected = {"num_beams": 2, "max_length": 64, "bad_words_ids": [[pad]], "pad_token_id": pad}
     assert config == {**config, **expected}
     assert [artefact.read_json(out / "config.json")[f"{name}_token_id"] for name in ("unk", "eos")] == [0, 1]
 
@@ -213,7 +213,7 @@ def test_wrong_options(models, lines, tmp_path, monkeypatch):
     (tmp_path / "empty.txt").write_text("\n \n" + "a " * 54 + "\n")
     monkeypatch.chdir(tmp_path)
     for options, error, reason in [
-        (("hf", out, "int8", lines), UsageError, "ctranslate2"),
+        *((("hf", out, kind, lines), UsageError, "ctranslate2") for kind in ("int8", "bfloat16")),
         (("hf", model, None, lines), OutputError, "exists"),
         (("hf", out, None, tmp_path / "none.txt"), MissingError, r"none\.txt"),
         (("hf", out, None, None), MissingError, "--lines"),

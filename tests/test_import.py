@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+import safetensors.torch
 import sentencepiece
 import torch
 
@@ -66,7 +67,7 @@ def random_marian(out, source=SOURCE, target=SOURCE):
         "forced_eos_token_id": 0, "max_position_embeddings": 64,
     }  # fmt: skip
     model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
-    randomise(model, model.model.shared.weight[size - 1])
+    randomise(model, model.model.shared.weight[size - 1], model.model.encoder.layers[0].self_attn.q_proj.bias)
     model.final_logits_bias.normal_()
     model.save_pretrained(out)
     config = json.loads((out / "config.json").read_text())
@@ -159,7 +160,7 @@ def test_what_cannot_be_represented_is_refused(tmp_path, saved, changes, reason)
 
 
 def test_what_computes_something_else_or_has_two_bpe_models_is_refused(tmp_path, saved, monkeypatch):
-    random_marian(tmp_path / "hf", subwords.train(TEXT, 320), subwords.train(TEXT, 310))
+    random_marian(tmp_path / "hf", bpe := subwords.train(TEXT, 320), bpe.replace(b"fox", b"fex"))
     with pytest.raises(DataError, match="different BPE models"):
         import_marian(tmp_path / "hf", tmp_path / "model")
     monkeypatch.setattr(marian, "sines_first", torch.arange)
@@ -185,6 +186,9 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
     refused("source.spm", None, MissingError, r"source\.spm")
     refused("vocab.json", numbered(tokens, 1), DataError, r"vocab\.json")
     refused("vocab.json", numbered([*tokens[:2], ">>de<<", *tokens[3:]]), DataError, ">>xx<<")
+    tensors = load_tensors(directory / "model.safetensors")
+    del tensors["model.encoder.layers.0.fc1.bias"]
+    refused("model.safetensors", safetensors.torch.save(tensors, {"format": "pt"}), DataError, "no tensor .*fc1.bias")
     refused("model.safetensors", None, MissingError, r"is without model\.safetensors\. A Marian .*pickle")
     (directory / "model.bin").touch()
     refused("vocab.json", None, MissingError, r"hf is a CTranslate2 model\. A Marian model .* has config")

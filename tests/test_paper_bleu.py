@@ -117,6 +117,17 @@ def test_folded_quotes_match_ascii_ones(written: str) -> None:
         assert scored(*texts, metric="paper-bleu-quotes").score == pytest.approx(100)
 
 
+def test_numero_keeps_its_stop_as_the_language_has_it() -> None:
+    tokens = [paper.moses_tokenize("No. 5 No. X", language) for language in paper.LANGUAGES]
+    assert tokens == ["No. 5 No. X", "No. 5 No . X", "No . 5 No . X"]  # German, English, French
+
+
+def test_a_baseline_gets_the_same_tokens() -> None:
+    lines = ["Er sagt: „Die E-Mail-Adresse ist gut.“"]
+    _, compared = score_lines("paper-bleu", lines, [lines], lines, language="de")
+    assert (compared["baseline"], compared["score"]) == pytest.approx((100, 100))
+
+
 def test_empty_and_short_hypotheses() -> None:
     lines = ["Das ist ein kleiner Satz .", "Und noch einer mit Wörtern"]
     assert scored(["", ""], lines).score == 0

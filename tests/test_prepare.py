@@ -1,6 +1,7 @@
 import dataclasses
 import gzip
 import os
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -162,13 +163,18 @@ def test_lengths_and_ratios_up_to_the_limit_are_kept_on_both_sides(tmp_path: Pat
     even = [max(pair) <= 2 * min(pair) for pair in lengths]
     assert {(7, 4), (4, 7), (8, 4), (4, 8), (6, 3), (3, 6), (7, 3), (3, 7)} <= set(lengths)
     limits = {"max_tokens": 7, "max_ratio": 2}
-    section = texts.own(tmp_path / "in", text, cleaning=limits, tokenizer={"file": str(corpus.tokenizer_file)})
+    reused = Path(shutil.copy(corpus.tokenizer_file, tmp_path))
+    section = texts.own(tmp_path / "in", text, cleaning=limits, tokenizer={"file": str(reused)})
     out = texts.run(section, tmp_path / "out")
     expected = [(s.strip(), t.strip()) for (s, t), *both in zip(text, short, even, strict=True) if all(both)]
     assert stored(out) == expected
-    assert artefact.sha256(out / "tokenizer.model") == artefact.sha256(corpus.tokenizer_file)
+    assert artefact.sha256(out / "tokenizer.model") == artefact.sha256(reused)
     counts = {reason: entry["pairs"] for reason, entry in report(out)["dropped"].items() if entry["pairs"]}
     assert counts == {cleaning.TOO_LONG: short.count(False), cleaning.RATIO: sum(short) - len(expected)}
+    texts.run(section, out)  # as it is
+    reused.write_bytes(b"another")
+    with pytest.raises(OutputError, match=r"tokenizer\.model is another file"):
+        texts.run(section, out)
 
 
 def test_a_file_listed_twice_counts_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

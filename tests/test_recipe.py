@@ -91,7 +91,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("qqq: 1\nmodel: {norm: x}\ntraining: {steps: 0}", "model.norm must be 'post' or 'pre', not 'x'; training.st"),
         ("qqq: 1", "mine.yaml: unknown key 'qqq'; there are name, corpus, model,"),
         # valid alone, wrong together
-        ("training: {keep_checkpoints: 3}\naveraging: {last: 5}", "averaging.last is larger"),
+        ("training: {keep_checkpoints: 4}\naveraging: {last: 5}", "averaging.last is larger"),
         ("model: {d_model: 63}", "model.d_model must be even"),
         ("corpus: {name: mine, train_src: [a, b], train_tgt: [a]}", "as many files"),
         ("expect: {bleu: 30}", "two numbers"),

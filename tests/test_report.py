@@ -10,6 +10,7 @@ import pytest
 from small_run import HOSTILE, SAMPLES, make_run, page_data, records
 
 from nmt_cli import recipe
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import printable
 from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
@@ -72,8 +73,9 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
     target = report(run, data=data)
     assert target == run / "report.html"
     assert target.stat().st_size < 200_000
-    page = read(target)
+    page, tokens = read(target), [side.lengths().sum() for side in (open_corpus(data).src, open_corpus(data).tgt)]
     for text in (
+        "tokens, source and target{:,} and {:,}".format(*tokens),
         "<script>window.hacked = 1</script>",  # as text
         "\\u202eright to left",  # a line of the test set, which is kept as it was
         "<b onmouseover=alert(1)>eins</b>",  # a sample
@@ -111,6 +113,7 @@ def test_two_runs_side_by_side(small, tmp_path):
     page = report(run, [other], tmp_path / "both.html", data).read_text()
     assert 'class="s0 dashed"' in page
     assert 'class="s1 dashed"' in page  # each run has its colour
+    assert 'class="averaged"' not in page  # checkpoints of one run say nothing of the other
     shown = " ".join(re.sub("<[^>]*>", " ", page).split())
     assert "small – 16,192 200 2.000 12.50 74.36 other model.num_layers: 2 -&gt; 1 10,816 204 2.000 12.50" in shown
     assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown

@@ -17,6 +17,7 @@ from nmt_cli.errors import OutputError
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training import metrics
 from nmt_cli.training.run import RunFiles
+from nmt_cli.translation.translator import Translator
 
 Captured = pytest.CaptureFixture[str]
 
@@ -122,17 +123,21 @@ def test_the_papers_bleu_stands_beside_the_score_with_quotes_as_in_its_reference
 
 
 def test_a_longer_run_and_another_search_make_translations_anew(
-    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
+    played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, warning = Place(played.data, tmp_path / "run"), "training ended early: 1 checkpoints are averaged, not 3"
-    plays = [(10, 50, 2), (20, 50, 2), (20, 1, 2), (20, 1, 0)]
-    for steps, extra_length, times in plays:
-        changes = [f"training.steps={steps}", f"decoding.extra_length={extra_length}"]
+    place, warning = Place(played.data, tmp_path / "run"), "training ended early: 1 checkpoints are averaged, not 2"
+    plays, used = [(10, 50, 2), (30, 50, 2), (30, 1, 2), (30, 1, 0), (30, 1, 2)], list[dict[str, str]]()
+    monkeypatch.setattr(module, "Translator", lambda *a, **k: used.append(k) or Translator(*a, **k))
+    for i, (steps, extra_length, times) in enumerate(plays):
+        if i == 4:
+            (place.run / "dev.hyp").unlink()
+        changes = [f"training.steps={steps}", f"decoding.extra_length={extra_length}", "averaging.last=2"]
         assert place.play(recipe.load(tiny_recipe_file, changes)) == 0
         said = capsys.readouterr().err
         assert said.count("4/5 translate") == times
         assert (warning in said) == (steps == 10)
-        assert artefact.verify(place.run / "model", "model")["steps"] == [*range(10, steps + 1, 10)]
+        assert artefact.verify(place.run / "model", "model")["steps"] == [*range(10, steps + 1, 10)][-2:]
+    assert used == [{"precision": "fp32"}] * 4  # as it was trained
     assert (place.run / "test.hyp").stat().st_size < (played.run / "test.hyp").stat().st_size
 
 

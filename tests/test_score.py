@@ -243,15 +243,16 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
 
 def test_what_a_text_holds_cannot_break_the_report(files: dict[str, Path], tmp_path: Path) -> None:
     evil = "a|b <img src=x> `c` \x1b[31m [x](http://y) @all"
-    hypotheses = [evil, *files["good"].read_text().split("\n")[1:-1]]
+    hypotheses = [evil, *files["good"].read_text().split("\n")[1:-2], "Das ist"]
     more: dict[str, Any] = {"source": files["src"], "baseline": files["good"], "segments": tmp_path / "segments.jsonl"}
     report = score.evaluate(ScoreOptions(references=(files["ref"],), details=True, language="de", **more), hypotheses)
     rows = [json.loads(line) for line in more["segments"].read_text().split("\n")[:-1]]
     names = ["line", "hypothesis", "references", "bleu", "chrf", "source", "baseline", "baseline_chrf"]
     assert (list(rows[0]), rows[0]["hypothesis"], rows[39]["line"]) == (names, evil, 40)
     assert rows[0]["chrf"] < rows[1]["chrf"] == rows[1]["baseline_chrf"]
-    texts = hypotheses[1], rows[1]["references"]
-    assert [rows[1][name] for name in ("bleu", "chrf")] == [sentence_bleu(*texts).score, sentence_chrf(*texts).score]
+    for row in (rows[1], rows[39]):
+        texts = row["hypothesis"], row["references"]
+        assert (row["bleu"], row["chrf"]) == (sentence_bleu(*texts).score, sentence_chrf(*texts).score)
     markdown = report.markdown()
     assert "\x1b" not in markdown + report.text()
     assert r"a\|b &lt;img src=x> \`c\` \\x1b\[31m \[x\](http://y) \@all" in markdown

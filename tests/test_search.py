@@ -99,11 +99,11 @@ def test_full_width_beam_search_is_brute_force() -> None:
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=1e-10)
 
 
-@pytest.mark.parametrize(("beam", "alpha"), [(1, 4.0), (4, 0.6), (3, 0.0), (5, 1.5)])
-def test_beam_search_is_the_plain_search(beam: int, alpha: float) -> None:
+@pytest.mark.parametrize(("beam", "alpha", "eos"), [(1, 4.0, 2), (4, 0.6, 2), (3, 0.0, 2), (5, 1.5, 2), (5, 4.0, 4)])
+def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float) -> None:
     how = SearchSettings(beam=beam, alpha=alpha, extra_length=5, rows=5 * beam)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
-        model, sources = model_of(seed, eos=2, **changes), sources_of(15, seed)
+        model, sources = model_of(seed, eos=eos, **changes), sources_of(15, seed)
         for source, (best,) in zip(sources, searched([model], sources, how), strict=True):
             ids, score = plain_beam(model, source, how)
             assert best.score == pytest.approx(score, abs=1e-10)
@@ -150,14 +150,15 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 
 @torch.inference_mode()
 def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
-    """A slot's hypotheses that all come from one ancestor need one entry a position, not one for each hypothesis."""
+    """Hypotheses that all come from one ancestor need one entry a position; a slot that was left needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
     decoder = DecoderCache(model_of(1, max_length=64), DOUBLE, width)
-    decoder.resize([], 1)
-    decoder.fill([0], decoder.encode(batch.src_N, batch.src), [0], [2])
+    decoder.resize([], 2)
+    decoder.fill([0, 1], decoder.encode(batch.src_N, batch.src), [0, 0], [2, 2])
+    decoder.leave([1])
     for position in range(50):
-        decoder.step(torch.full((1, width), 5), torch.tensor([position]))
-        decoder.reorder(torch.zeros(1, width, dtype=torch.int64))
+        decoder.step(torch.full((2, width), 5), torch.tensor([position] * 2))
+        decoder.reorder(torch.stack([torch.zeros(width, dtype=torch.int64), torch.arange(width)]))
     assert decoder.past[0][0].shape[2] < 50 + 10 * width
 
 
@@ -276,3 +277,10 @@ def test_huge_seeds_are_seeds_like_others() -> None:
         how = SearchSettings(beam=1, extra_length=20, sampling=Sampling(seed=seed))
         drawn |= {tuple(result[1][0].ids) for result in search([model], DOUBLE, iter(segments), how) if result}
     assert len(drawn) > 30, "neither seeds nor sentences are rounded"
+
+
+def test_layers_of_512_outputs_and_more_are_of_bytes_and_logits_are_float32() -> None:
+    for d_ff, expected in ((512, {"inner": torch.bfloat16, "output": torch.float32}), (511, {"output": torch.float32})):
+        model = for_inference(random_model(tiny(d_ff=d_ff), 600), torch.bfloat16, int8=True)
+        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Int8Linear)}
+        assert {name.rpartition(".")[2]: layer.dtype for name, layer in layers.items()} == expected

@@ -253,6 +253,9 @@ def test_a_line_is_split_where_it_is_longer_than_those_of_training(
     manifest = shutil.copytree(model, tmp_path / "seen") / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": 12}))
     assert Translator([model, manifest.parent]).seen_tokens == 12 == Translator([manifest.parent, model]).seen_tokens
+    other = shutil.copytree(manifest.parent, tmp_path / "more") / "manifest.json"
+    other.write_text(other.read_text().replace('"seen_tokens": 12', '"seen_tokens": 20'))
+    assert Translator([other.parent, manifest.parent]).seen_tokens == 12
     two, one = "der Hund geht. die Katze ist rot.", "der Hund geht und die Katze ist rot"
     sizes = [len(ids) + 1 for ids in echo.tokenizer.encode([two, one])]
     most = sizes[1]
@@ -287,9 +290,9 @@ def test_what_is_split_is_rejoined_as_it_was(echo: Translator, monkeypatch: pyte
         ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
     ):
         monkeypatch.setattr(echo, "filter_tokens", limit)
-        (translation,) = echo.translate([source])
+        (translation,) = echo.translate([source], prefixes=["rot"])  # begins the first one only
         assert len(translation.segments) == count
-        assert translation.text == source
+        assert translation.text == f"rot {source}"
 
 
 def test_loops_are_seen_and_sentences_are_not() -> None:
@@ -309,6 +312,10 @@ def test_halves_are_at_a_clause_or_between_words(translator: Translator) -> None
         assert a[-1] == EOS
     chinese = SimpleNamespace(tokens=lambda ids: list("▁我喜欢，他真的不喜欢")[: len(ids)])
     assert halves(chinese, [*range(11), EOS]) == [[*range(5), EOS], [*range(5, 11), EOS]]
+    for clause, place in ((1, 4), (2, 2), (6, 6), (7, 4)):  # a clause counts in the middle half only
+        eight = ["\u2581a" + "," * (i == clause) for i in range(1, 9)]
+        first, _ = halves(SimpleNamespace(tokens=lambda _, eight=eight: eight), [*range(8), EOS])
+        assert first == [*range(place), EOS]
     assert halves(tokenizer, [5, 5, 5, EOS]) == []
     assert halves(tokenizer, [5, 5, 5, 5, EOS]) == [[5, 5, EOS], [5, 5, EOS]]
 
@@ -369,7 +376,9 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
             run(translator, data, n_best=2, **options)
 
 
-def test_pairs_are_scored_without_search(translator: Translator, model: Path, tmp_path: Path) -> None:
+def test_pairs_are_scored_without_search(
+    translator: Translator, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sources, targets = ["der Hund geht", "", "die Katze ist rot"], ["das Haus", "rot", "ein Baum und"]
     (tmp_path / "in").write_text("\n".join(sources))
     (tmp_path / "out").write_text("\n".join(targets))
@@ -388,6 +397,8 @@ def test_pairs_are_scored_without_search(translator: Translator, model: Path, tm
         assert record["tokens"] == translator.tokenizer.tokens(pair[1])
         assert record["log_probability"] == pytest.approx(math.fsum(values), abs=1e-5)
         assert record["score"] == pytest.approx(record["log_probability"] / ((5 + len(values)) / 6) ** 0.5)
+    nats = -sum(record["log_probability"] for record in scored) / sum(len(record["tokens"]) for record in scored)
+    assert f"{nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
     (tmp_path / "out").write_text("eins\nzwei\n")
     with pytest.raises(DataError, match="ends after line 2"):
         translate(options)

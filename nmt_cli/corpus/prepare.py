@@ -69,7 +69,7 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
     differs = recipe.differences(manifest.get("recipe"), recipe.to_plain(corpus))
     hashes = {source["sha256"] for source in manifest["sources"]}
-    files = sources.local_files(corpus, options.mirror)
+    files = sources.local_files(corpus, options.mirror) + [Path(file) for file in [corpus.tokenizer.file] if file]
     differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
     if differs:
         what = f"{out} exists with other inputs ({'; '.join(differs)[:150]})"

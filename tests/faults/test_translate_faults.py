@@ -19,7 +19,7 @@ import torch
 from tiny_model import make_model
 
 from nmt_cli import Translator
-from nmt_cli.errors import DivergedError, NmtError, StorageError
+from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.transformer.cache import DecoderCache
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import workers
@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: P
 
 def flip(path: Path) -> None:
     data = path.read_bytes()
-    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    path.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])  # not in the header of safetensors
 
 
 def pickle(path: Path) -> None:
@@ -161,7 +161,12 @@ def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: 
     """Weights that pass every check and yet overflow, in this process and in workers."""
     loaded = load_model(model)
     tensors = loaded.model.state_dict()
-    tensors["decoder.0.feed_forward.outer.weight"].fill_(3e38)
+    weight = tensors["decoder.0.feed_forward.outer.weight"]
+    for value in (float("inf"), float("nan")):
+        weight[0, 0] = value
+        with pytest.raises(DataError, match=r"outer\.weight is not finite; such a model is not written"):
+            save_model(tmp_path / "bad", tensors, loaded.recipe, loaded.tokenizer_file, {})
+    weight.fill_(3e38)
     save_model(tmp_path / "bad", tensors, loaded.recipe, loaded.tokenizer_file, {})
     with pytest.raises(DivergedError), Translator(tmp_path / "bad", workers=count) as translator:
         list(translator.translate(["", "der Hund"]))

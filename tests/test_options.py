@@ -1,0 +1,64 @@
+"""Every option of every command reaches the function that does the work."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt_cli import cli, recipe
+from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.parsing.score import evaluate
+from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.translation.candidates import Sampling
+from nmt_cli.translation.translate import TranslateOptions
+
+TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + side for split, side in
+        (("dev", "src"), ("dev", "tgt"), ("test", "src"), ("test", "tgt"))}}  # fmt: skip
+CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit": 5, "tokenizer": {"file": "t"}}
+STEPS = recipe.load(Path("recipes/toy.yaml"), ["training.steps=3"])
+SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "n_best": 3}
+i, o, d, r, m, x = (Path(name) for name in "iodrmx")
+
+CASES: list[tuple[str, str, list[Any]]] = [
+    ("prepare --src a --tgt b --valid-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
+     "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
+     "corpus.prepare.prepare", [recipe.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
+                                PrepareOptions(m, 4, True, True, True)]),
+    ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
+     [STEPS, d, r, "x"]),
+    ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),
+    ("average-checkpoints r --last 2 --out o", "training.average.average", [r, 2, o]),
+    ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 --sample "
+     "--extra-length 9 --split off --prefix r --score-pairs d --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5 "
+     "--format jsonl --n-best 3 --alignments", "translation.translate.translate",
+     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": Sampling(0.7, 6, 0.8, 5)}, "bf16", "jsonl", True, r, d,
+                       True, 4)]),
+    ("reproduce recipes/toy.yaml --set training.steps=3 --mirror m --data d --run r --workers 4 --dry-run",
+     "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), None]),
+    ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
+     "--format json --source d --test-set wmt14 --language-pair en-de --corpus m --split dev --baseline x "
+     "--fail-under 7 --fail-if-worse", "scoring.score.evaluate",
+     [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
+                   "json"), None]),
+    ("report r --compare x --compare m --out o --data d", "reporting.report.report", [r, [x, m], o, d, evaluate]),
+    ("doctor r --hypothesis i --reference x --data d --json", "reporting.doctor.doctor", [r, d, i, x, True]),
+    ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",
+     [["a", "b"], m, o, "cross", 2, 3, "x"]),
+    ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
+    ("import i --out o", "interop.import_.import_marian", [i, o]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "function", "arguments"), CASES)
+def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, function: str, arguments: list[Any]) -> None:
+    def work(*given: Any) -> None:
+        assert list(given) == arguments
+        raise LookupError
+
+    monkeypatch.setattr(cli, "SMALL_CACHES", {})  # they would stay in the environment
+    monkeypatch.setattr(cli.artefact, "present", lambda data: data == d)  # train looks for its corpus
+    monkeypatch.setattr(f"nmt_cli.{function}", work)
+    monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
+    with pytest.raises(LookupError):
+        cli.run()
