@@ -113,7 +113,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @functools.cached_property
     def models(self) -> list[Transformer]:
-        return [for_inference(model, self.dtype, int8=self._int8).to(self.device) for model in self._weights]
+        return [for_inference(model.to(self.device), self.dtype, int8=self._int8) for model in self._weights]
 
     def close(self) -> None:
         if self._workers:

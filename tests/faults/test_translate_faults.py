@@ -185,10 +185,10 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 
     expected, real = results(), DecoderCache.step
 
-    def step(self: DecoderCache, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def step(self: DecoderCache, ids: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
         if ids.numel() > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, ids, positions)
+        return real(self, ids, *others)
 
     monkeypatch.setattr(DecoderCache, "step", step)
     assert results() == expected
