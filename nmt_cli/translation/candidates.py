@@ -42,14 +42,15 @@ def _normalise(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_continuations(
-    scores_RV: Tensor, alive_SW: Tensor, forced_S: Tensor, draw: tuple[Sampling, Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, S x C, best first, and each
-    hypothesis' sum with the token in `forced_S`, S x W.
+    logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, draw: tuple[Sampling, Tensor] | None
+) -> Tensor:
+    """Return, side by side, each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first,
+    and each hypothesis' sum with the token in `forced_S`: S x (3C + W).
 
     Where scores are not finite, sums are NaN. With `draw`, one token per row (W is 1) is drawn by its number from
     [0, 1), R x 1.
     """
+    scores_RV = average(logits)
     parts = scores_RV.split(len(scores_RV) if scores_RV.is_cuda else CACHED_ROWS)
     largest_RB, norm_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
     base_R1 = alive_SW.view(-1, 1) - norm_R1
@@ -57,8 +58,8 @@ def best_continuations(
     forced_SW = (scores_RV.gather(1, forced_R1) + base_R1).view_as(alive_SW)
     if draw:
         best_R1, ids_R1 = _draw(scores_RV, *draw)
-        return base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1, forced_SW
-    return *_top(scores_RV, largest_RB, base_R1, alive_SW.shape[1]), forced_SW
+        return torch.cat([base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1, forced_SW], 1)
+    return torch.cat([*_top(scores_RV, largest_RB, base_R1, alive_SW.shape[1]), forced_SW], 1)
 
 
 def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -158,10 +158,8 @@ class _Slots:
         points_S1: Tensor,
         *entries: Tensor,
     ) -> Tensor:
-        """Return what `best_continuations` does, side by side."""
-        scores_RV = average(self.cache.step(ids_R, positions_R, *entries))
         draw = (self.settings.sampling, points_S1) if self.settings.sampling else None
-        return torch.cat(best_continuations(scores_RV, alive_SW, forced_S, draw), 1)
+        return best_continuations(self.cache.step(ids_R, positions_R, *entries), alive_SW, forced_S, draw)
 
     def _forced(self) -> Int64s:
         """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
@@ -179,7 +177,7 @@ class _Slots:
         # With W = 1 the second best must not live on when the best has ended.
         alive_SC = np.where(ends_SC[:, :1] if width == 1 else ends_SC, -math.inf, sums_SC)
         chosen_SW = torch.from_numpy(alive_SC).topk(width, 1)[1].numpy()
-        parents_SW = parents_SC[every_S1, chosen_SW]
+        parents_SW: Int64s = parents_SC[every_S1, chosen_SW]
         self.alive_SW, self.last_SW = alive_SC[every_S1, chosen_SW], ids_SC[every_S1, chosen_SW]
         if self.position_S.max() >= (length := self.tokens_SWT.shape[2]):
             more = ((0, 0), (0, 0), (0, length))

@@ -235,7 +235,7 @@ def test_workers_end_with_their_translator(model: Path) -> None:
 
 
 def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
-    process = start(model, "--workers", "2", lines=b"der Hund\n")
+    process = start(model, "--workers", "2", lines=b"der Hund\nrot\n")
     assert process.stdout.readline()
     for pid in children(process.pid):
         os.kill(pid, signal.SIGKILL)
