@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
-from nmt_cli.transformer.hardware import Int8Linear, Replayed
+from nmt_cli.transformer.hardware import Int8Linear, PackedLinear, Replayed, choose_dtype
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates
 from nmt_cli.translation.candidates import Sampling
@@ -339,6 +339,13 @@ def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     assert ((whole - exact - bias).abs().amax(1) <= 0.03 * exact.abs().amax(1) + 1e-6).all()
     assert torch.equal(torch.cat([layer(row) for row in x.split(1)]), whole)
     assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12
+
+
+@pytest.mark.skipif(choose_dtype("auto", torch.device("cpu")) == torch.float32, reason="needs a CPU with bfloat16")
+def test_packed_layers_are_the_layers() -> None:
+    weight, bias, x = (torch.randn(size).bfloat16() for size in ((96, 64), (96,), (20, 64)))
+    for b in (bias, None):
+        assert torch.equal(PackedLinear(weight, b)(x), torch.nn.functional.linear(x, weight, b))
 
 
 def test_huge_seeds_are_seeds_like_others() -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli.transformer.hardware import Int8Linear
+from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
@@ -141,9 +141,9 @@ def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: 
     return torch.softmax(scores_BHTS, -1) @ v_BHSK
 
 
-def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
+def linear(x: Tensor, layer: nn.Linear | Int8Linear | PackedLinear) -> Tensor:
     """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy."""
-    if isinstance(layer, Int8Linear):
+    if isinstance(layer, Int8Linear | PackedLinear):
         return layer.forward(x)
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.transformer.attention import Attention, Int64s, Layout, linear, mask_bias, padding_bias
-from nmt_cli.transformer.hardware import Int8Linear
+from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 from nmt_cli.transformer.model import PAD, Dropout, Transformer, layer_norm, layers
 
 STEPS = 6  # between two clearances of the cache, at least
@@ -36,12 +36,13 @@ def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False)
         frozen.output.bias = nn.Parameter(nn.functional.pad(frozen.output_bias, (0, more)), requires_grad=False)
     for parent in list(frozen.modules()):
         for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda:
-                layer.to(dtype)  # there `layer_norm` would do so at each call
-            if isinstance(layer, nn.Linear):
+            if isinstance(layer, nn.Linear) and int8 and layer.out_features >= MIN_INT8_OUTPUTS:
                 to = torch.float32 if layer is frozen.output else dtype
-                fits = int8 and layer.out_features >= MIN_INT8_OUTPUTS
-                setattr(parent, name, Int8Linear(layer.weight, layer.bias, to) if fits else layer.to(dtype))
+                setattr(parent, name, Int8Linear(layer.weight, layer.bias, to))
+            elif isinstance(layer, nn.Linear) and dtype == torch.bfloat16 and not layer.weight.is_cuda:
+                setattr(parent, name, PackedLinear(layer.weight, layer.bias))
+            elif isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
+                layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
     return frozen
 
 

@@ -87,6 +87,20 @@ class Replayed:
         return self.output
 
 
+class PackedLinear(nn.Module):
+    """x W^T + b in bfloat16 on a CPU, the weights ordered as oneDNN's kernels read them: else each call would put them
+    in order first, which for few rows takes as long as the product. The numbers are the same."""
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+        super().__init__()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.bfloat16().clone())
+        self.bias_O = None if bias_O is None else bias_O.bfloat16()
+
+    def forward(self, x_NI: Tensor) -> Tensor:
+        y_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self.packed, self.bias_O, "none", [], "")
+        return y_NO
+
+
 class Int8Linear(nn.Module):
     """x W^T + b with 8-bit weights, one scale per output, and activations, one scale per row: with one per tensor a
     sentence's translation would depend on the sentences beside it."""
