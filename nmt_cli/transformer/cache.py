@@ -110,8 +110,9 @@ class DecoderCache:
             return y
 
         self.past = [[cleared(x) for x in pair] for pair in self.past]
-        used_SWE = np.take_along_axis(self.used_SWE, order_SE[:, None], 2)
-        self.used_SWE = np.pad(used_SWE, ((0, 0), (0, 0), (0, entries - most)))
+        used_SWE = np.zeros((self.slots, self.width, entries), bool)
+        used_SWE[:, :, :most] = np.take_along_axis(self.used_SWE, order_SE[:, None], 2)
+        self.used_SWE = used_SWE
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
         """Return cross-attention's keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
@@ -145,8 +146,9 @@ class DecoderCache:
         """Take an entry for the next token of each hypothesis; return what `step` has to know about entries."""
         if self.filled_S.max() + self.width > self.used_SWE.shape[2]:
             self._clear()
-        new_SW = self.filled_S[:, None] + np.arange(self.width)
-        np.put_along_axis(self.used_SWE, new_SW[:, :, None], True, 2)
+        hypotheses_W = np.arange(self.width)
+        new_SW = self.filled_S[:, None] + hypotheses_W
+        self.used_SWE[np.arange(self.slots)[:, None], hypotheses_W, new_SW] = True
         self.filled_S += self.width
         return [self.used_SWE, new_SW, self.src_lengths_S]
 

@@ -23,21 +23,16 @@ class Sampling:
     seed: int = 1  # the same seed and sentence give the same translation
 
 
-def average(logits: list[Tensor]) -> Tensor:
-    """Return R x V: log-probabilities but for a constant per row; several models' probabilities are averaged."""
-    if len(logits) == 1:
-        return logits[0]
-    wide = torch.promote_types(logits[0].dtype, torch.float32)
-    return torch.stack([torch.log_softmax(x.to(wide), -1) for x in logits]).logsumexp(0)
+def widened(scores: Tensor) -> Tensor:
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _normalise(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
     """Return each block's largest score, R x B, and each row's log Z, R x 1, in float32 at least."""
-    wide = torch.promote_types(scores_RV.dtype, torch.float32)
-    scores_RBK = scores_RV.unflatten(1, (-1, BLOCK)).to(wide)
-    largest_RB = scores_RBK.amax(-1)
+    scores_RV = widened(scores_RV)
+    largest_RB = scores_RV.unflatten(1, (-1, BLOCK)).amax(-1)
     # log Z = x - log softmax(x) for the largest x: torch's softmax is twice as fast as its logsumexp, and as exact.
-    highest_R1 = torch.softmax(scores_RBK.flatten(1), -1).amax(-1, keepdim=True)
+    highest_R1 = torch.softmax(scores_RV, -1).amax(-1, keepdim=True)
     return largest_RB, largest_RB.amax(-1, keepdim=True) - highest_R1.log()
 
 
@@ -50,7 +45,9 @@ def best_continuations(
     Where scores are not finite, sums are NaN. With `draw`, one token per row (W is 1) is drawn by its number from
     [0, 1), R x 1.
     """
-    scores_RV = average(logits)
+    scores_RV = logits[0]
+    if len(logits) > 1:  # the models' probabilities are averaged
+        scores_RV = torch.stack([torch.log_softmax(widened(x), -1) for x in logits]).logsumexp(0)
     parts = scores_RV.split(len(scores_RV) if scores_RV.is_cuda else CACHED_ROWS)
     largest_RB, norm_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
     base_R1 = alive_SW.view(-1, 1) - norm_R1

@@ -27,7 +27,7 @@ from nmt_cli.transformer.attention import Int64s, Layout
 from nmt_cli.transformer.cache import DecoderCache, resized_array
 from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer, pack
-from nmt_cli.translation.candidates import Sampling, average, best_continuations
+from nmt_cli.translation.candidates import Sampling, best_continuations, widened
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, ahead of the slots they will fill
@@ -72,8 +72,8 @@ class _Slots:
         self.alive_SW, self.last_SW = np.zeros((0, width)), np.zeros((0, width), np.int64)
         # What decides the draw at each position.
         self.random_ST = np.zeros((0, self.longest if settings.sampling else 1))
-        self.tokens_SWT = np.zeros((0, width, 1), np.int32)  # of each hypothesis, with the running sums
-        self.sums_SWT = np.zeros((0, width, 1))
+        self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis, with the running sums
+        self.sums_SWT = np.zeros((0, width, 64))
 
     def used(self) -> list[int]:
         return [slot for slot, segment in enumerate(self.segments) if segment]
@@ -141,13 +141,13 @@ class _Slots:
         best_SX = self.best(*rows, *self.cache.take_entries()).cpu().numpy()
         if np.isnan(best_SX).any():
             raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
-        count = (best_SX.shape[1] - width) // 3
-        sums_SC, parents_SC, ids_SC, forced_SW = np.split(best_SX, [count, 2 * count, 3 * count], 1)
+        sums_SC, forced_SW = best_SX[:, : (count := (best_SX.shape[1] - width) // 3)], best_SX[:, 3 * count :]
+        parents_SC, ids_SC = best_SX[:, count : 3 * count].astype(np.int64).reshape(-1, 2, count).swapaxes(0, 1)
         for slot in forced_S.nonzero()[0]:
             order = np.argsort(-forced_SW[slot], kind="stable")
             sums_SC[slot], parents_SC[slot, :width], ids_SC[slot] = -math.inf, order, forced_S[slot]
             sums_SC[slot, :width] = forced_SW[slot, order]
-        self.cache.reorder(self._advance(sums_SC, parents_SC.astype(np.int64), ids_SC.astype(np.int64)))
+        self.cache.reorder(self._advance(sums_SC, parents_SC, ids_SC))
 
     def _best(
         self,
@@ -298,7 +298,7 @@ def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[S
         batch = pack(*src, *tgt, models[0].embedding.weight.device)
         gold = []
         for model in models:
-            scores_NV = torch.log_softmax(average([model.logits(model(batch, dtype=dtype))]), -1)
+            scores_NV = torch.log_softmax(widened(model.logits(model(batch, dtype=dtype))), -1)
             gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None]).double())
         mean_N1 = torch.stack(gold).logsumexp(0) - math.log(len(models))
         for i, values_T1 in zip(chosen, mean_N1.split(tgt[1].tolist()), strict=True):
