@@ -54,9 +54,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 print(translation.text)
 
     It searches in one process per core (at most 16, or `workers`), or per GPU (in this process alone if CUDA has been
-    used in it before, which a fork cannot share, or in a launched job). They start when there is more to search than one
-    segment and end when the Translator is closed or garbage. Several models need one and the same tokenizer. `counts` says what
-    happened to lines. While `idle`, every line that was read is translated: `lines` may wait for the next one.
+    used in it before, which a fork cannot share, or in a launched job). They start when there is more to search than
+    one segment and end when the Translator is closed or garbage. Several models need one and the same tokenizer.
+    `counts` says what happened to lines. While `idle`, every line that was read is translated: `lines` may wait for the
+    next one.
     """
 
     def __init__(
