@@ -7,32 +7,45 @@ import itertools
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from reference import batch_of, random_model, random_pairs, tiny
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
-from nmt_cli.transformer.hardware import Int8Linear
+from nmt_cli.transformer.hardware import Int8Linear, PackedLinear, Replayed, choose_dtype
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.search import SearchSettings, _coarse, _fillers, score_targets, search
+from nmt_cli.translation.search import SearchSettings, _coarse, _fillers, _Slots, score_targets, search
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 DOUBLE = torch.float64
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+READS = {"cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__", "nonzero", "masked_select"}
+READS |= {"_local_scalar_dense", "equal", "is_nonzero", "unique", "_unique2"}
 V = 30
 
 
 def model_of(
-    seed: int = 0, vocabulary: int = V, dtype: torch.dtype = DOUBLE, eos: float = 1, **changes: object
+    seed: int = 0,
+    vocabulary: int = V,
+    dtype: torch.dtype = DOUBLE,
+    eos: float = 1,
+    device: str = "cpu",
+    **changes: object,
 ) -> Transformer:
     model = random_model(tiny(**changes), vocabulary, seed)
     with torch.no_grad():  # sharper choices; with a larger `eos` many sentences end by themselves
         model.embedding.weight *= 2
         model.embedding.weight[EOS] *= eos
-    return for_inference(model.to(dtype), dtype)
+    return for_inference(model.to(device, dtype), dtype)
 
 
 def sources_of(count: int, seed: int = 0, vocabulary: int = V, longest: int = 9) -> list[list[int]]:
@@ -128,7 +141,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
     """40 steps in which hypotheses continue each other at random, so that the cache is cleared many times."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
-    decoder = DecoderCache(model, dtype, width)
+    decoder = DecoderCache([model], dtype, width)
     with torch.inference_mode():
         batch = batch_of([(source, [EOS]) for source in sources])
         decoder.resize([], 2)
@@ -136,7 +149,8 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
         texts: list[list[list[int]]] = [[[]] * width for _ in sources]
         last = torch.full((2, width), PAD)
         for position in range(40):
-            logits = decoder.step(last, torch.full((2,), position))
+            positions = torch.full((2 * width,), position)
+            (logits,) = decoder.step(last.flatten(), positions, *map(torch.from_numpy, decoder.take_entries()))
             assert torch.isinf(logits[:, V:]).all()
             ours = torch.log_softmax(logits, -1)[:, :V].view(2, width, V)
             for slot, source in ((1, sources[0]), (0, sources[1])):
@@ -144,7 +158,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
                 assert torch.allclose(ours[slot][:, 1:], expected[:, 1:], rtol=0, atol=tolerance)
             parents = torch.randint(0, width, (2, width), generator=generator)
             last = torch.randint(3, V, (2, width), generator=generator)
-            decoder.reorder(parents)
+            decoder.reorder(parents.numpy())
             texts = [[[*texts[s][int(parents[s, w])], int(last[s, w])] for w in range(width)] for s in range(2)]
 
 
@@ -152,14 +166,72 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
     """Hypotheses that all come from one ancestor need one entry a position; a slot that was left needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
-    decoder = DecoderCache(model_of(1, max_length=64), DOUBLE, width)
+    decoder = DecoderCache([model_of(1, max_length=64)], DOUBLE, width)
     decoder.resize([], 2)
     decoder.fill([0, 1], decoder.encode(batch.src_N, batch.src), [0, 0], [2, 2])
     decoder.leave([1])
     for position in range(50):
-        decoder.step(torch.full((2, width), 5), torch.tensor([position] * 2))
-        decoder.reorder(torch.stack([torch.zeros(width, dtype=torch.int64), torch.arange(width)]))
+        ids, positions = torch.full((2 * width,), 5), torch.full((2 * width,), position)
+        decoder.step(ids, positions, *map(torch.from_numpy, decoder.take_entries()))
+        decoder.reorder(np.array([[0] * width, range(width)]))
     assert decoder.past[0][0].shape[2] < 50 + 10 * width
+
+
+class Calls(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        flat = tree_flatten((args, kwargs))[0]
+        self.calls.append((str(function), [x.shape if isinstance(x, torch.Tensor) else x for x in flat]))
+        return function(*args, **(kwargs or {}))
+
+
+class HostReads(TorchFunctionMode):
+    count = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += getattr(function, "__name__", "") in READS
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize(("beam", "members"), [(1, 1), (4, 1), (4, 2)])
+@torch.inference_mode()
+def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int, members: int) -> None:
+    """Steps in caches of one size do the same with the same memory, and nothing in them waits for the device."""
+    models = [model_of(seed, device=device) for seed in range(members)]
+    segments = [Segment(i, ids, [5] * (i % 2)) for i, ids in enumerate(sources_of(6, longest=14))]
+    slots = _Slots(models, DOUBLE, iter(segments), SearchSettings(beam, extra_length=40))
+    slots.cache.round, steps, compute = 64, [], slots.best.function
+
+    def recorded(*inputs: torch.Tensor) -> torch.Tensor:
+        with Calls() as calls:
+            output = compute(*inputs)
+        steps.append((calls.calls, slots.cache.storage()))
+        return output
+
+    slots.best.function = recorded
+    slots.fill()
+    for _ in range(1 + 8 // beam):  # then the caches are of the new size
+        slots.step()
+    steps.clear()
+    for _ in range(8):
+        with HostReads() as reads:
+            slots.step()
+        assert reads.count == 1
+    assert not {name.split(".")[1] for name, _ in steps[0][0]} & READS
+    assert len(steps[0][0]) > 100
+    assert all(step == steps[0] for step in steps[1:])
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
+def test_replayed_steps_are_the_steps(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sources = model_of(3, device=device, dtype=torch.float32, eos=2), sources_of(300, 3, longest=14)
+    replayed = searched([model], sources, SearchSettings(extra_length=8), torch.float32)
+    monkeypatch.setattr(Replayed, "__call__", lambda self, *x: self.function(*(torch.from_numpy(y).cuda() for y in x)))
+    assert searched([model], sources, SearchSettings(extra_length=8), torch.float32) == replayed
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -268,6 +340,13 @@ def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     assert ((whole - exact - bias).abs().amax(1) <= 0.03 * exact.abs().amax(1) + 1e-6).all()
     assert torch.equal(torch.cat([layer(row) for row in x.split(1)]), whole)
     assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12
+
+
+@pytest.mark.skipif(choose_dtype("auto", torch.device("cpu")) == torch.float32, reason="needs a CPU with bfloat16")
+def test_packed_layers_are_the_layers() -> None:
+    weight, bias, x = (torch.randn(size).bfloat16() for size in ((96, 64), (96,), (20, 64)))
+    for b in (bias, None):
+        assert torch.equal(PackedLinear(weight, b)(x), torch.nn.functional.linear(x, weight, b))
 
 
 def test_huge_seeds_are_seeds_like_others() -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli.transformer.hardware import Int8Linear
+from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 
 Device = torch.device | str
 Int64s = npt.NDArray[np.int64]
@@ -158,9 +158,9 @@ def packed_attention(
     return from_grids([dot_product_attention(*block) for block in blocks], queries)
 
 
-def linear(x: Tensor, layer: nn.Linear | Int8Linear) -> Tensor:
+def linear(x: Tensor, layer: nn.Linear | Int8Linear | PackedLinear) -> Tensor:
     """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy."""
-    if isinstance(layer, Int8Linear):
+    if isinstance(layer, Int8Linear | PackedLinear):
         return layer.forward(x)
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)

@@ -2,7 +2,8 @@
 
 Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads, K size per
 head, E cache entries, L source positions. Keys and values are not moved when a hypothesis continues another one:
-`used_SWE` says whose past an entry is. Entries that no hypothesis needs are dropped when the cache is full.
+`used_SWE` says whose past an entry is. Entries that no hypothesis needs are dropped when the cache is full. What is not
+keys or values is known on the host and kept there: a step never waits for the device.
 """
 
 import copy
@@ -14,19 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.transformer.attention import Attention, Layout, linear, mask_bias, padding_bias
-from nmt_cli.transformer.hardware import Int8Linear
+from nmt_cli.transformer.attention import Attention, Int64s, Layout, linear, mask_bias, padding_bias
+from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
 
-ROUND = 8  # caches hold a multiple of this many entries
 STEPS = 6  # between two clearances of the cache, at least
 MIN_INT8_OUTPUTS = 512  # smaller layers cost more to quantise inputs for than bytes gain
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
 def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False) -> Transformer:
-    """Return a copy whose matrix products run in `dtype` or in bytes, with one more layer, `output`, for the logits:
-    the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
+    """Return a copy on the model's device whose matrix products run in `dtype` or in bytes, with one more layer,
+    `output`, for the logits: the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding.weight
     more = -len(weight_VD) % BLOCK
@@ -36,89 +36,125 @@ def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False)
         frozen.output.bias = nn.Parameter(nn.functional.pad(frozen.output_bias, (0, more)), requires_grad=False)
     for parent in list(frozen.modules()):
         for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.Linear):
+            if isinstance(layer, nn.Linear) and int8 and layer.out_features >= MIN_INT8_OUTPUTS:
                 to = torch.float32 if layer is frozen.output else dtype
-                fits = int8 and layer.out_features >= MIN_INT8_OUTPUTS
-                setattr(parent, name, Int8Linear(layer.weight, layer.bias, to) if fits else layer.to(dtype))
+                setattr(parent, name, Int8Linear(layer.weight, layer.bias, to))
+            elif isinstance(layer, nn.Linear) and dtype == torch.bfloat16 and not layer.weight.is_cuda:
+                setattr(parent, name, PackedLinear(layer.weight, layer.bias))
+            elif isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
+                layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
     return frozen
 
 
-class DecoderCache:
-    """Key/value caches of a model from `for_inference`, for slots of `width` hypotheses; none at first."""
+def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
+    """Return these rows of `x`, and zeros up to `size` rows."""
+    return np.concatenate([x[list(keep)], np.zeros((size - len(keep), *x.shape[1:]), x.dtype)])
 
-    def __init__(self, model: Transformer, dtype: torch.dtype, width: int) -> None:
-        self.model, self.dtype, self.width, self.slots = model, dtype, width, 0
-        self.device = model.embedding.weight.device
-        self.layers = layers(model.decoder)
-        self.heads = model.settings.num_heads
-        sizes, zeros = (model.settings.d_k, model.settings.d_v), partial(torch.zeros, device=self.device)
-        self.past = [[zeros(0, self.heads, ROUND, size, dtype=dtype) for size in sizes] for _ in self.layers]
-        self.memory = [[x.clone() for x in pair] for pair in self.past]
-        self.src_lengths_S, self.filled_S = zeros(0, dtype=torch.int64), zeros(0, dtype=torch.int64)
-        self.used_SWE = zeros(0, width, ROUND, dtype=torch.bool)
+
+def _logits(x_RD: Tensor, output: nn.Linear) -> Tensor:
+    if x_RD.dtype != torch.bfloat16 or not x_RD.is_cuda:
+        return linear(x_RD, output)
+    logits_RV = torch.mm(x_RD, output.weight.t(), out_dtype=torch.float32)
+    return logits_RV if output.bias is None else logits_RV.add_(output.bias)
+
+
+class DecoderCache:
+    """Key/value caches of models from `for_inference`, for slots of `width` hypotheses; none at first."""
+
+    def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, width: int) -> None:
+        self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
+        self.device = models[0].embedding.weight.device
+        # Caches hold a multiple of `round` entries, at most `spare` times as many as needed: on CUDA, where a step is
+        # captured anew when their size changes, they change seldom.
+        self.round, self.spare = (64, 2) if self.device.type == "cuda" else (8, 1)
+        self.past = [self._empty(model) for model in models for _ in model.decoder]
+        self.memory = [self._empty(model) for model in models for _ in model.decoder]
+        self.src_lengths_S, self.filled_S = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.used_SWE = np.zeros((0, width, self.round), bool)
+
+    def _empty(self, model: Transformer) -> list[Tensor]:
+        heads, sizes = model.settings.num_heads, (model.settings.d_k, model.settings.d_v)
+        return [torch.zeros(0, heads, self.round, size, dtype=self.dtype, device=self.device) for size in sizes]
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
-        index = torch.tensor(keep, dtype=torch.int64, device=self.device)
+        index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
 
         def resized(x: Tensor) -> Tensor:
-            return torch.cat([x[index], x.new_zeros(slots - len(keep), *x.shape[1:])])
+            return torch.cat([x[index], x.new_zeros(more, *x.shape[1:])])
 
         self.past = [[resized(x) for x in pair] for pair in self.past]
         self.memory = [[resized(x) for x in pair] for pair in self.memory]
-        for name in ("src_lengths_S", "used_SWE", "filled_S"):
-            setattr(self, name, resized(getattr(self, name)))
+        self.src_lengths_S, self.filled_S, self.used_SWE = (
+            resized_array(x, keep, slots) for x in (self.src_lengths_S, self.filled_S, self.used_SWE)
+        )
         self.slots = slots
 
-    def reorder(self, parents_SW: Tensor) -> None:
-        self.used_SWE = self.used_SWE.gather(1, parents_SW[:, :, None].expand(-1, -1, self.used_SWE.shape[2]))
+    def reorder(self, parents_SW: Int64s) -> None:
+        self.used_SWE = self.used_SWE[np.arange(self.slots)[:, None], parents_SW]
 
     def _clear(self) -> None:
         """Drop entries that no hypothesis needs. Caches stay contiguous: products of slices would be copied first."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
-        counts_S = needed_SE.sum(1)
-        most = int(counts_S.max())
-        entries = -(-(most + STEPS * self.width) // ROUND) * ROUND
-        order_SE = needed_SE.sort(dim=1, descending=True, stable=True)[1][:, :most]
-        rows_SH = torch.arange(self.slots * self.heads, device=self.device).view(self.slots, self.heads, 1)
-        from_M = (rows_SH * needed_SE.shape[1] + order_SE[:, None]).flatten()
-        to_M = (rows_SH * entries + torch.arange(most, device=self.device)).flatten()
+        self.filled_S = needed_SE.sum(1)
+        most, old = int(self.filled_S.max()), needed_SE.shape[1]
+        entries = -(-(most + STEPS * self.width) // self.round) * self.round
+        entries = old if entries <= old <= self.spare * entries else entries
+        order_SE = np.argsort(~needed_SE, axis=1, kind="stable")[:, :most]
 
         def cleared(x: Tensor) -> Tensor:
-            y = x.new_zeros(self.slots, self.heads, entries, x.shape[3])
+            rows_SH1 = np.arange(self.slots * x.shape[1]).reshape(self.slots, -1, 1)
+            from_to = rows_SH1 * old + order_SE[:, None], rows_SH1 * entries + np.arange(most)
+            from_M, to_M = (torch.from_numpy(places.reshape(-1)).to(self.device) for places in from_to)
+            y = x if entries == old else x.new_zeros(*x.shape[:2], entries, x.shape[3])
             y.flatten(0, 2).index_copy_(0, to_M, x.flatten(0, 2).index_select(0, from_M))
             return y
 
         self.past = [[cleared(x) for x in pair] for pair in self.past]
-        used_SWE = self.used_SWE.gather(2, order_SE[:, None].expand(-1, self.width, -1))
-        self.used_SWE = torch.nn.functional.pad(used_SWE, (0, entries - most))
-        self.filled_S = counts_S
+        used_SWE = np.zeros((self.slots, self.width, entries), bool)
+        used_SWE[:, :, :most] = np.take_along_axis(self.used_SWE, order_SE[:, None], 2)
+        self.used_SWE = used_SWE
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
         """Return cross-attention's keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
-        memory_ND = self.model.encode(src_N, src, self.dtype)
-        return [linear(memory_ND, layer.cross_attention.key_value) for layer in self.layers]
+        encoded = []
+        for model in self.models:
+            memory_ND = model.encode(src_N, src, self.dtype)
+            encoded += [linear(memory_ND, layer.cross_attention.key_value) for layer in layers(model.decoder)]
+        return encoded
 
-    def fill(self, slots: Sequence[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
+    def fill(self, slots: list[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
         """Put sentences into slots: rows start to start + length of what `encode` returned."""
-        self.src_lengths_S[list(slots)] = torch.tensor(lengths, device=self.device)
-        self.used_SWE[list(slots)] = False
-        self.filled_S[list(slots)] = 0
-        length, room = -(-int(self.src_lengths_S.max()) // ROUND) * ROUND, self.memory[0][0].shape[2]
+        self.src_lengths_S[slots], self.filled_S[slots], self.used_SWE[slots] = lengths, 0, False
+        length, room = -(-int(self.src_lengths_S.max()) // self.round) * self.round, self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
-            pads = (0, 0, 0, length - room)  # a negative one cuts
+            room, pads = length, (0, 0, 0, length - room)  # a negative one cuts
             self.memory = [[nn.functional.pad(x, pads) for x in pair] for pair in self.memory]
         new = Layout(lengths)
         from_N = torch.from_numpy(np.asarray(starts)[new.rows_N] + new.places_N).to(self.device)
-        rows_NH = np.asarray(slots)[new.rows_N, None] * self.heads + np.arange(self.heads)
-        places_NH = rows_NH * self.memory[0][0].shape[2] + new.places_N[:, None]
-        to_M = torch.from_numpy(places_NH.reshape(-1)).to(self.device)
         for pair, kv_NC in zip(self.memory, encoded, strict=True):
-            parts = kv_NC[from_N].split([self.heads * x.shape[3] for x in pair], 1)
+            heads = pair[0].shape[1]
+            rows_NH = np.asarray(slots)[new.rows_N, None] * heads + np.arange(heads)
+            to_M = torch.from_numpy((rows_NH * room + new.places_N[:, None]).reshape(-1)).to(self.device)
+            parts = kv_NC[from_N].split([heads * x.shape[3] for x in pair], 1)
             for x_SHLK, part_NC in zip(pair, parts, strict=True):
                 x_SHLK.flatten(0, 2).index_copy_(0, to_M, part_NC.reshape(len(to_M), -1))
 
-    def leave(self, slots: Sequence[int]) -> None:
-        self.src_lengths_S[list(slots)] = 0
+    def leave(self, slots: list[int]) -> None:
+        self.src_lengths_S[slots] = 0
+
+    def take_entries(self) -> list[Int64s]:
+        """Take an entry for the next token of each hypothesis; return what `step` has to know about entries."""
+        if self.filled_S.max() + self.width > self.used_SWE.shape[2]:
+            self._clear()
+        hypotheses_W = np.arange(self.width)
+        new_SW = self.filled_S[:, None] + hypotheses_W
+        self.used_SWE[np.arange(self.slots)[:, None], hypotheses_W, new_SW] = True
+        self.filled_S += self.width
+        return [self.used_SWE, new_SW, self.src_lengths_S]
+
+    def storage(self) -> list[tuple[int, torch.Size]]:
+        """Return where on the device all keys and values lie, and in what shapes."""
+        return [(x.data_ptr(), x.shape) for pair in (*self.past, *self.memory) for x in pair]
 
     def _attend(
         self, attention: Attention, k_v: list[Tensor], bias: Tensor, places_M: Tensor | None, x_RD: Tensor
@@ -127,43 +163,43 @@ class DecoderCache:
 
         In self-attention the keys and values of x_RD are put at `places_M` first.
         """
+        heads = attention.num_heads
         if places_M is None:
             q_RC = linear(x_RD, attention.query)
         else:
-            sizes = [self.heads * x.shape[3] for x in k_v]
+            sizes = [heads * x.shape[3] for x in k_v]
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
-                part_SHWK = part_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
+                part_SHWK = part_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
                 cache_SHEK.flatten(0, 2).index_copy_(0, places_M, part_SHWK.flatten(0, 2))
         k, v = (x.flatten(0, 1) for x in k_v)
-        q_SHWK = q_RC.view(self.slots, self.width, self.heads, -1).transpose(1, 2)
-        scores = q_SHWK.reshape(self.slots * self.heads, self.width, -1) @ k.transpose(1, 2)
-        scores = torch.add(bias, scores.view(self.slots, self.heads, self.width, -1), alpha=attention.d_k**-0.5)
+        q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
+        scores = q_SHWK.reshape(self.slots * heads, self.width, -1) @ k.transpose(1, 2)
+        scores = torch.add(bias, scores.view(self.slots, heads, self.width, -1), alpha=attention.d_k**-0.5)
         mixed_SHWK = torch.softmax(scores, -1).flatten(0, 1) @ v
-        mixed_SWHK = mixed_SHWK.view(self.slots, self.heads, self.width, -1).transpose(1, 2)
+        mixed_SWHK = mixed_SHWK.view(self.slots, heads, self.width, -1).transpose(1, 2)
         return linear(mixed_SWHK.reshape(self.slots * self.width, -1), attention.output)
 
-    def step(self, ids_SW: Tensor, positions_S: Tensor) -> Tensor:
-        """Return logits after each hypothesis' last token (PAD at the first position), R x V rounded up to BLOCK."""
-        model, width = self.model, self.width
-        if int(self.filled_S.max()) + width > self.used_SWE.shape[2]:
-            self._clear()
-        entries = self.used_SWE.shape[2]
-        new_SW = self.filled_S[:, None] + torch.arange(width, device=self.device)
-        self.used_SWE.scatter_(2, new_SW[:, :, None], True)
-        self.filled_S += width
-        past_bias = mask_bias(self.used_SWE[:, None], self.dtype)
-        memory_bias = padding_bias(self.src_lengths_S, self.memory[0][0].shape[2], self.dtype)
-        rows_SH = torch.arange(self.slots * self.heads, device=self.device).view(self.slots, self.heads)
-        places_M = (rows_SH[:, :, None] * entries + new_SW[:, None]).flatten()
-        x_RD = model.embed(ids_SW.flatten(), positions_S.repeat_interleave(self.width), "tgt").to(self.dtype)
-        for layer, past, memory in zip(self.layers, self.past, self.memory, strict=True):
-            attend = partial(self._attend, layer.self_attention, past, past_bias, places_M)
-            attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
-            x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
-        if model.settings.norm == "pre":
-            x_RD = layer_norm(x_RD, model.decoder_norm)
-        logits_RV = linear(x_RD, cast(nn.Linear, model.output))
-        logits_RV[:, PAD] = -torch.inf
-        logits_RV[:, model.vocabulary_size :] = -torch.inf
-        return logits_RV
+    def step(
+        self, ids_R: Tensor, positions_R: Tensor, used_SWE: Tensor, new_SW: Tensor, lengths_S: Tensor
+    ) -> list[Tensor]:
+        """Return each model's logits after every hypothesis' last token (PAD at the first position), R x V rounded up
+        to BLOCK; the last three are from `take_entries`. It can be repeated, and captured as a CUDA graph."""
+        past_bias = mask_bias(used_SWE[:, None], self.dtype)
+        memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)
+        caches, logits = zip(self.past, self.memory, strict=True), []
+        for model in self.models:
+            rows_SH = torch.arange(self.slots * model.settings.num_heads, device=self.device).view(self.slots, -1)
+            places_M = (rows_SH[:, :, None] * used_SWE.shape[2] + new_SW[:, None]).flatten()
+            x_RD = model.embed(ids_R, positions_R, "tgt").to(self.dtype)
+            for layer, (past, memory) in zip(layers(model.decoder), caches, strict=False):
+                attend = partial(self._attend, layer.self_attention, past, past_bias, places_M)
+                attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
+                x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
+            if model.settings.norm == "pre":
+                x_RD = layer_norm(x_RD, model.decoder_norm)
+            logits_RV = _logits(x_RD, cast(nn.Linear, model.output))
+            logits_RV[:, PAD].fill_(-torch.inf)
+            logits_RV[:, model.vocabulary_size :].fill_(-torch.inf)
+            logits.append(logits_RV)
+        return logits

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmt_cli.errors import DivergedError
 from nmt_cli.transformer.cache import BLOCK
+
+CACHED_ROWS = 32  # normalised at once on a CPU: what is computed from them stays in its cache
 
 
 @dataclass(frozen=True)
@@ -22,41 +23,40 @@ class Sampling:
     seed: int = 1  # the same seed and sentence give the same translation
 
 
-def average(logits: list[Tensor]) -> Tensor:
-    """Return R x V: log-probabilities but for a constant per row; several models' probabilities are averaged."""
-    wide = torch.promote_types(logits[0].dtype, torch.float32)
-    if len(logits) == 1:
-        return logits[0].to(wide)
-    return torch.stack([torch.log_softmax(x.to(wide), -1) for x in logits]).logsumexp(0)
+def widened(scores: Tensor) -> Tensor:
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def _normalise(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each block's largest score, R x B, and each row's log Z, R x 1, in float32 at least."""
+    scores_RV = widened(scores_RV)
+    largest_RB = scores_RV.unflatten(1, (-1, BLOCK)).amax(-1)
+    # log Z = x - log softmax(x) for the largest x: torch's softmax is twice as fast as its logsumexp, and as exact.
+    highest_R1 = torch.softmax(scores_RV, -1).amax(-1, keepdim=True)
+    return largest_RB, largest_RB.amax(-1, keepdim=True) - highest_R1.log()
 
 
 def best_continuations(
-    scores_RV: Tensor, alive_SW: Tensor, forced: tuple[list[int], list[int]], draw: tuple[Sampling, Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, S x C, best first.
+    logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, draw: tuple[Sampling, Tensor] | None
+) -> Tensor:
+    """Return, side by side, each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first,
+    and each hypothesis' sum with the token in `forced_S`: S x (3C + W).
 
-    `scores_RV` are changed; `forced` are rows and the tokens they must go on with. With `draw`, one token per row (W is
-    1) is drawn by its number from [0, 1), R x 1.
+    Where scores are not finite, sums are NaN. With `draw`, one token per row (W is 1) is drawn by its number from
+    [0, 1), R x 1.
     """
-    rows, blocks = len(scores_RV), scores_RV.shape[1] // BLOCK
-    largest_RB = scores_RV.view(rows, blocks, BLOCK).amax(-1)
-    top_R1, block_R1 = largest_RB.max(-1, keepdim=True)
-    # log Z = x - log softmax(x) for the largest x: torch's softmax is twice as fast as its logsumexp, and as exact.
-    first_R1 = torch.arange(rows, device=scores_RV.device)[:, None] * blocks
-    probability_R1 = torch.softmax(scores_RV, -1).view(-1, BLOCK)[(first_R1 + block_R1)[:, 0]].amax(-1, keepdim=True)
-    norm_R1 = top_R1 - probability_R1.log()
-    if not norm_R1.isfinite().all():
-        raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
+    scores_RV = logits[0]
+    if len(logits) > 1:  # the models' probabilities are averaged
+        scores_RV = torch.stack([torch.log_softmax(widened(x), -1) for x in logits]).logsumexp(0)
+    parts = scores_RV.split(len(scores_RV) if scores_RV.is_cuda else CACHED_ROWS)
+    largest_RB, norm_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
     base_R1 = alive_SW.view(-1, 1) - norm_R1
-    if forced[0]:
-        index_F, ids_F = (torch.tensor(x, device=scores_RV.device) for x in forced)
-        only_F = scores_RV[index_F, ids_F]
-        scores_RV[index_F] = largest_RB[index_F] = -torch.inf
-        scores_RV[index_F, ids_F] = largest_RB[index_F, ids_F // BLOCK] = only_F
+    forced_R1 = forced_S[:, None].expand_as(alive_SW).reshape(-1, 1)
+    forced_SW = (scores_RV.gather(1, forced_R1) + base_R1).view_as(alive_SW)
     if draw:
         best_R1, ids_R1 = _draw(scores_RV, *draw)
-        return base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1
-    return _top(scores_RV, largest_RB, base_R1, alive_SW.shape[1])
+        return torch.cat([base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1, forced_SW], 1)
+    return torch.cat([*_top(scores_RV, largest_RB, base_R1, alive_SW.shape[1]), forced_SW], 1)
 
 
 def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:

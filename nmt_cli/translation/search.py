@@ -1,7 +1,7 @@
 """Greedy and beam search, sampling, and the scores of given translations (section 6.1 of the paper).
 
-Shapes: S slots (segments being searched), W hypotheses per slot, R = S x W rows, C candidates per slot or row,
-T target positions, E hypotheses that have just ended, V vocabulary. A segment that is finished leaves its slot and the
+Shapes: S slots (segments being searched), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
+positions, V vocabulary. A segment that is finished leaves its slot and the
 next one enters, at its own first position: its translation depends on its own source alone, up to rounding.
 
 Of a slot's 2W best continuations those among the best W that end with EOS are finished; the best W that do not end live
@@ -16,22 +16,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nmt_cli.console import warn
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import StorageError
-from nmt_cli.transformer.attention import Layout
-from nmt_cli.transformer.cache import DecoderCache
+from nmt_cli.errors import DivergedError, StorageError
+from nmt_cli.transformer.attention import Int64s, Layout
+from nmt_cli.transformer.cache import DecoderCache, resized_array
+from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer, pack
-from nmt_cli.translation.candidates import Sampling, average, best_continuations
+from nmt_cli.translation.candidates import Sampling, best_continuations, widened
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-ENCODE_TOKENS = 2048  # source tokens encoded at once, ahead of the slots they will fill
+ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, ahead of the slots they will fill
 SCORE_TOKENS = 4096  # scored at once, on the longer side
 MAX_SOURCE_TOKENS = 1 << 16  # over all slots: bounds the memory of very long inputs
 
+Float64s = npt.NDArray[np.float64]
 Models = Sequence[Transformer]  # as `for_inference` returns them
 Segments = Iterator[Segment | None]  # None: there is none just now
 Results = Iterator[tuple[int, list[Hypothesis]] | None]  # None: all are finished, and the next has not come yet
@@ -52,49 +55,46 @@ def rows_at_once(settings: SearchSettings, device: torch.device) -> int:
 
 
 class _Slots:
-    """The state of all segments being searched, as tensors with one row per slot, and the models' caches."""
+    """The state of all segments being searched: on the host, with one row per slot, but for the models' caches. Each
+    step reads one tensor from the device: the best continuations."""
 
     def __init__(self, models: Models, dtype: torch.dtype, feed: Segments, settings: SearchSettings) -> None:
-        width, device = settings.beam, models[0].embedding.weight.device
-        self.decoders = [DecoderCache(model, dtype, width) for model in models]
-        self.settings, self.device = settings, device
+        width, self.device = settings.beam, models[0].embedding.weight.device
+        self.cache, self.settings = DecoderCache(models, dtype, width), settings
+        self.best = Replayed(self._best, self.device, self.cache.storage)
         self.longest = min(model.settings.max_length for model in models)
-        self.most = max(1, rows_at_once(settings, device) // width)
+        self.most = max(1, rows_at_once(settings, self.device) // width)
         self.feed, self.ended = feed, False
         self.ready: list[tuple[Segment, int]] = []  # encoded, with the first row of each
-        self.key_values: list[list[Tensor]] = []
+        self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
-        self.position_S, self.limit_S = (torch.zeros(0, dtype=torch.int64, device=device) for _ in range(2))
-        self.alive_SW = torch.zeros(0, width, dtype=torch.float64, device=device)
-        self.last_SW = torch.zeros(0, width, dtype=torch.int64, device=device)
+        self.position_S, self.limit_S = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self.alive_SW, self.last_SW = np.zeros((0, width)), np.zeros((0, width), np.int64)
         # What decides the draw at each position.
-        self.random_ST = torch.zeros(0, self.longest if settings.sampling else 0, dtype=torch.float64, device=device)
-        # Token t of hypothesis w was computed in row ancestors[w, t]; its id and running sum are stored there.
-        self.ancestors_SWT = torch.zeros(0, width, 1, dtype=torch.int64, device=device)
-        self.tokens_STW = torch.zeros(0, 1, width, dtype=torch.int64, device=device)
-        self.sums_STW = torch.zeros(0, 1, width, dtype=torch.float64, device=device)
+        self.random_ST = np.zeros((0, self.longest if settings.sampling else 1))
+        self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis, with the running sums
+        self.sums_SWT = np.zeros((0, width, 64))
 
     def used(self) -> list[int]:
         return [slot for slot, segment in enumerate(self.segments) if segment]
 
     def _encode(self) -> None:
-        tokens = 0
+        tokens, most = 0, ENCODE_TOKENS[self.device.type]
         for segment in self.feed:
             if segment is None:
                 break
             self.ready.append((segment, tokens))
             tokens += len(segment.ids)
-            if tokens >= ENCODE_TOKENS:
+            if tokens >= most:
                 break
         else:
             self.ended = True
         if self.ready:
             lengths = [len(segment.ids) for segment, _ in self.ready]
-            more = _fillers(lengths, self.longest)
+            more = _fillers(lengths, self.longest) if self.device.type == "cpu" else []
             ids = [i for segment, _ in self.ready for i in segment.ids]
             src_N = torch.tensor(ids + [EOS] * sum(more), device=self.device)
-            layout = Layout(lengths + more, self.device)
-            self.key_values = [decoder.encode(src_N, layout) for decoder in self.decoders]
+            self.key_values = self.cache.encode(src_N, Layout(lengths + more, self.device))
 
     def fill(self) -> None:
         while len(used := self.used()) < self.most:
@@ -110,102 +110,100 @@ class _Slots:
             if len(used) + len(segments) > len(self.segments):
                 self._resize(range(len(self.segments)), len(used) + len(segments))
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
-            for decoder, key_values in zip(self.decoders, self.key_values, strict=True):
-                decoder.fill(slots, key_values, starts, [len(segment.ids) for segment in segments])
-            limits = [len(segment.ids) + len(segment.prefix) + self.settings.extra_length for segment in segments]
-            for slot, segment, limit in zip(slots, segments, limits, strict=True):
-                self.segments[slot], segment.hypotheses = segment, []
+            self.cache.fill(slots, self.key_values, starts, [len(segment.ids) for segment in segments])
+            for slot, segment in zip(slots, segments, strict=True):
+                limit = min(len(segment.ids) + len(segment.prefix) + self.settings.extra_length, self.longest)
+                self.segments[slot], self.limit_S[slot], segment.hypotheses = segment, limit, []
                 if self.settings.sampling:
                     key = np.array([self.settings.sampling.seed, segment.key], np.uint64)  # a list may become floats
-                    numbers = np.random.Generator(np.random.Philox(key=key)).random(min(limit, self.longest))
-                    self.random_ST[slot, : len(numbers)] = torch.from_numpy(numbers)
+                    self.random_ST[slot, :limit] = np.random.Generator(np.random.Philox(key=key)).random(limit)
             self.position_S[slots], self.last_SW[slots] = 0, PAD
-            self.limit_S[slots] = torch.tensor(limits, device=self.device).clamp_max(self.longest)
-            self.alive_SW[slots] = -torch.inf
-            self.alive_SW[slots, 0] = 0
-            self.ancestors_SWT[slots] = -1
-            self.ancestors_SWT[slots, :, 0] = torch.arange(self.settings.beam, device=self.device)
+            self.alive_SW[slots] = [0.0] + [-math.inf] * (self.settings.beam - 1)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
         """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each."""
         size = min(self.most, 1 << (count - 1).bit_length())
         if size == len(self.segments):
             return
-        index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), size - len(keep)
-        self.segments = [self.segments[s] for s in keep] + [None] * more
+        self.segments = [self.segments[s] for s in keep] + [None] * (size - len(keep))
         for name, old in list(vars(self).items()):
-            if isinstance(old, Tensor):
-                setattr(self, name, torch.cat([old[index], old.new_zeros(more, *old.shape[1:])]))
-        for decoder in self.decoders:
-            decoder.resize(keep, size)
+            if isinstance(old, np.ndarray):
+                setattr(self, name, resized_array(old, keep, size))
+        self.cache.resize(keep, size)
 
     def step(self) -> None:
         used = self.used()
         self._resize(used, len(used))
-        if len(used) < len(self.segments):  # empty slots step along, and must not run out of positions
-            self.position_S[[slot for slot, segment in enumerate(self.segments) if not segment]] = 0
-        scores_RV = average([decoder.step(self.last_SW, self.position_S) for decoder in self.decoders])
-        sampling = self.settings.sampling
-        draw = (sampling, self.random_ST.gather(1, self.position_S[:, None])) if sampling else None
-        parents_SW = self._advance(*best_continuations(scores_RV, self.alive_SW, self._forced(), draw))
-        for decoder in self.decoders:
-            decoder.reorder(parents_SW)
+        every, width = np.arange(len(self.segments)), self.settings.beam
+        forced_S = self._forced()
+        points_S1 = self.random_ST[every, self.position_S if self.settings.sampling else 0, None]
+        rows = self.last_SW.reshape(-1), self.position_S.repeat(width), self.alive_SW, forced_S, points_S1
+        best_SX = self.best(*rows, *self.cache.take_entries()).cpu().numpy()
+        if np.isnan(best_SX).any():
+            raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
+        sums_SC, forced_SW = best_SX[:, : (count := (best_SX.shape[1] - width) // 3)], best_SX[:, 3 * count :]
+        parents_SC, ids_SC = best_SX[:, count : 3 * count].astype(np.int64).reshape(-1, 2, count).swapaxes(0, 1)
+        for slot in forced_S.nonzero()[0]:
+            order = np.argsort(-forced_SW[slot], kind="stable")
+            sums_SC[slot], parents_SC[slot, :width], ids_SC[slot] = -math.inf, order, forced_S[slot]
+            sums_SC[slot, :width] = forced_SW[slot, order]
+        self.cache.reorder(self._advance(sums_SC, parents_SC, ids_SC))
 
-    def _forced(self) -> tuple[list[int], list[int]]:
-        """Return the rows whose next token is forced, and these tokens: prefixes, and EOS at the longest length."""
-        tokens: dict[int, int] = {}
-        if any(segment and segment.prefix for segment in self.segments):
-            for slot, (segment, position) in enumerate(zip(self.segments, self.position_S.tolist(), strict=True)):
-                if segment and position < len(segment.prefix):
-                    tokens[slot] = segment.prefix[position]
-        for slot in (self.position_S + 1 >= self.limit_S).nonzero().flatten().tolist():
-            tokens[slot] = EOS
-        width = self.settings.beam
-        rows = [row for slot in tokens for row in range(slot * width, (slot + 1) * width)]
-        return rows, [token for token in tokens.values() for _ in range(width)]
+    def _best(
+        self,
+        ids_R: Tensor,
+        positions_R: Tensor,
+        alive_SW: Tensor,
+        forced_S: Tensor,
+        points_S1: Tensor,
+        *entries: Tensor,
+    ) -> Tensor:
+        draw = (self.settings.sampling, points_S1) if self.settings.sampling else None
+        return best_continuations(self.cache.step(ids_R, positions_R, *entries), alive_SW, forced_S, draw)
 
-    def _advance(self, sums_SC: Tensor, parents_SC: Tensor, ids_SC: Tensor) -> Tensor:
-        """Take what `best_continuations` returns; return the parents of those hypotheses that live on."""
-        width = self.settings.beam
+    def _forced(self) -> Int64s:
+        """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
+        forced_S = np.where(self.position_S + 1 >= self.limit_S, EOS, PAD)
+        for slot, segment in enumerate(self.segments):
+            if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
+                forced_S[slot] = segment.prefix[self.position_S[slot]]
+        return forced_S
+
+    def _advance(self, sums_SC: Float64s, parents_SC: Int64s, ids_SC: Int64s) -> Int64s:
+        """Take the best continuations; return the parents of those hypotheses that live on."""
+        width, every_S1 = self.settings.beam, np.arange(len(self.segments))[:, None]
         ends_SC = ids_SC == EOS
-        self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -torch.inf), parents_SC, sums_SC)
+        self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -math.inf), parents_SC, sums_SC)
         # With W = 1 the second best must not live on when the best has ended.
-        alive_SC = sums_SC.masked_fill(ends_SC[:, :1] if width == 1 else ends_SC, -torch.inf)
-        self.alive_SW, chosen_SW = alive_SC.topk(width, 1)
-        parents_SW, self.last_SW = parents_SC.gather(1, chosen_SW), ids_SC.gather(1, chosen_SW)
-        if int(self.position_S.max()) + 2 > (length := self.ancestors_SWT.shape[2]):
-            self.ancestors_SWT = torch.nn.functional.pad(self.ancestors_SWT, (0, length), value=-1)
-            self.tokens_STW = torch.nn.functional.pad(self.tokens_STW, (0, 0, 0, length))
-            self.sums_STW = torch.nn.functional.pad(self.sums_STW, (0, 0, 0, length))
-        every = torch.arange(len(self.segments), device=self.device)
-        self.tokens_STW[every, self.position_S] = self.last_SW
-        self.sums_STW[every, self.position_S] = self.alive_SW
-        index = parents_SW[:, :, None].expand(-1, -1, self.ancestors_SWT.shape[2])
-        self.ancestors_SWT = self.ancestors_SWT.gather(1, index)
-        self.position_S += 1
-        self.ancestors_SWT[every, :, self.position_S] = torch.arange(width, device=self.device)
+        alive_SC = np.where(ends_SC[:, :1] if width == 1 else ends_SC, -math.inf, sums_SC)
+        chosen_SW = torch.from_numpy(alive_SC).topk(width, 1)[1].numpy()
+        parents_SW: Int64s = parents_SC[every_S1, chosen_SW]
+        self.alive_SW, self.last_SW = alive_SC[every_S1, chosen_SW], ids_SC[every_S1, chosen_SW]
+        if self.position_S.max() >= (length := self.tokens_SWT.shape[2]):
+            more = ((0, 0), (0, 0), (0, length))
+            self.tokens_SWT, self.sums_SWT = np.pad(self.tokens_SWT, more), np.pad(self.sums_SWT, more)
+        self.tokens_SWT, self.sums_SWT = self.tokens_SWT[every_S1, parents_SW], self.sums_SWT[every_S1, parents_SW]
+        self.tokens_SWT[every_S1[:, 0], :, self.position_S] = self.last_SW
+        self.sums_SWT[every_S1[:, 0], :, self.position_S] = self.alive_SW
+        self.position_S += [segment is not None for segment in self.segments]
         return parents_SW
 
-    def _finish(self, ends_SW: Tensor, parents_SC: Tensor, sums_SC: Tensor) -> None:
-        slots_E, candidates_E = ends_SW.nonzero(as_tuple=True)
-        if not len(slots_E):
-            return
-        # Token t was chosen as row ancestors[t + 1] of the next position.
-        rows_ET = self.ancestors_SWT[slots_E, parents_SC[slots_E, candidates_E], 1:].clamp_min(0)
-        places_T = torch.arange(rows_ET.shape[1], device=self.device)
-        ids_ET, sums_ET = (x[slots_E[:, None], places_T, rows_ET] for x in (self.tokens_STW, self.sums_STW))
-        columns = (slots_E, self.position_S[slots_E], sums_SC[slots_E, candidates_E], ids_ET, sums_ET)
-        for slot, position, total, ids_T, sums_T in zip(*(column.tolist() for column in columns), strict=True):
+    def _finish(self, ends_SW: npt.NDArray[np.bool_], parents_SC: Int64s, sums_SC: Float64s) -> None:
+        for slot, candidate in zip(*ends_SW.nonzero(), strict=True):
             if segment := self.segments[slot]:
+                row, position = (slot, parents_SC[slot, candidate]), int(self.position_S[slot])
+                total = float(sums_SC[slot, candidate])
+                sums = [0.0, *self.sums_SWT[row][:position].tolist(), total]
                 score = total / length_penalty(position + 1, self.settings.alpha)
-                steps = [b - a for a, b in itertools.pairwise([0.0, *sums_T[:position], total])]
-                segment.hypotheses.append(Hypothesis(ids_T[:position], total, score, steps))
+                steps = [b - a for a, b in itertools.pairwise(sums)]
+                ids = self.tokens_SWT[row][:position].tolist()
+                segment.hypotheses.append(Hypothesis(ids, total, score, steps))
                 segment.hypotheses.sort(key=lambda h: -h.score)
                 del segment.hypotheses[self.settings.best :]
 
     def pop_done(self) -> list[tuple[int, list[Hypothesis]]]:
         """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
-        bounds_S = self.alive_SW[:, 0] / length_penalty(self.limit_S.double(), self.settings.alpha)
+        bounds_S = self.alive_SW[:, 0] / length_penalty(self.limit_S, self.settings.alpha)
         bounds_S[self.position_S >= self.limit_S] = -math.inf
         results, slots = [], []
         for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):
@@ -214,8 +212,9 @@ class _Slots:
                 results.append((segment.id, best))
                 slots.append(slot)
                 self.segments[slot] = None
-        for decoder in self.decoders if slots else ():
-            decoder.leave(slots)
+        if slots:
+            self.position_S[slots] = 0
+            self.cache.leave(slots)
         return results
 
 
@@ -299,7 +298,7 @@ def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[S
         batch = pack(*src, *tgt, models[0].embedding.weight.device)
         gold = []
         for model in models:
-            scores_NV = torch.log_softmax(average([model.logits(model(batch, dtype=dtype))]), -1)
+            scores_NV = torch.log_softmax(widened(model.logits(model(batch, dtype=dtype))), -1)
             gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None].long()).double())
         mean_N1 = torch.stack(gold).logsumexp(0) - math.log(len(models))
         for i, values_T1 in zip(chosen, mean_N1.split(tgt[1].tolist()), strict=True):

@@ -54,9 +54,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 print(translation.text)
 
     It searches in one process per core (at most 16, or `workers`), or per GPU (in this process alone if CUDA has been
-    used in it before, which a fork cannot share, or in a launched job). They start with the first translation and end
-    when the Translator is closed or garbage. Several models need one and the same tokenizer. `counts` says what
-    happened to lines. While `idle`, every line that was read is translated: `lines` may wait for the next one.
+    used in it before, which a fork cannot share, or in a launched job). They start when there is more to search than
+    one segment and end when the Translator is closed or garbage. Several models need one and the same tokenizer.
+    `counts` says what happened to lines. While `idle`, every line that was read is translated: `lines` may wait for the
+    next one.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @functools.cached_property
     def models(self) -> list[Transformer]:
-        return [for_inference(model, self.dtype, int8=self._int8).to(self.device) for model in self._weights]
+        return [for_inference(model.to(self.device), self.dtype, int8=self._int8) for model in self._weights]
 
     def close(self) -> None:
         if self._workers:

@@ -24,7 +24,7 @@ from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.search import Results, SearchSettings, rows_at_once, search_with_oom_retry
 from nmt_cli.translation.segments import Hypothesis, Segment
 
-SHARE = 16  # segments handed to a worker at once
+SHARE = 16  # segments handed to a worker at once, about
 POLL_SECONDS = 0.002
 _END = Segment(-1, [])
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
@@ -108,43 +108,51 @@ def _close(channels: list[_Channel], owner: int) -> None:
 
 
 class Workers:
-    """Processes that search, one for each device, with the models that `prepare` returns in each."""
+    """Processes that search, one for each device, with the models that `prepare` returns in each. They start when there
+    is more than one segment to search: on a CPU one that comes alone is searched here, sooner than it could be sent."""
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
-        self._device = devices[0]
+        self._devices, self._prepare = devices, prepare
         self._channels: list[_Channel] = []
         self.close = weakref.finalize(self, _close, self._channels, os.getpid())
-        for device in devices:
+
+    def _start(self, settings: SearchSettings) -> None:
+        for device in self._devices[len(self._channels) :]:
             ours, theirs = socket.socketpair()
             pid = os.fork()
             if not pid:
                 ours.close()
                 for channel in self._channels:  # else siblings would not notice that their parent has gone
                     channel.connection.close()
-                _serve(_Channel(theirs), prepare, device)
+                _serve(_Channel(theirs), self._prepare, device)
             theirs.close()
             self._channels.append(_Channel(ours, pid))
+        for channel in self._channels:
+            channel.send(asdict(settings))
 
     def search(self, segments: Iterator[Segment | None], settings: SearchSettings) -> Results:
         """Do what `search` does. After one that is not taken to its end there can be no other."""
-        most = rows_at_once(settings, self._device) // settings.beam
-        full = most * 2 if self._device.type == "cuda" else most + SHARE
-        more = True
+        most = rows_at_once(settings, self._devices[0]) // settings.beam
+        cpu = self._devices[0].type == "cpu"
+        full = (most + SHARE if cpu else most * 2) * len(self._devices)
+        more, started = True, False
         try:
-            for channel in self._channels:
-                channel.send(asdict(settings))
             while more or any(channel.open for channel in self._channels):
-                idlest = min(self._channels, key=lambda channel: channel.open)
-                batch: list[Any] = []
-                while more and idlest.open < full and len(batch) < SHARE:
+                batch: list[Segment] = []
+                open_ = sum(channel.open for channel in self._channels)
+                while more and open_ < full and len(batch) < SHARE * len(self._devices):
                     segment = next(segments, _END)
                     if segment is None or segment is _END:
                         more = segment is None
                         break
-                    batch.append([segment.id, segment.ids, segment.prefix, segment.key])
-                if batch:
-                    idlest.open += len(batch)
-                    idlest.send(batch)
+                    batch.append(segment)
+                if cpu and len(batch) == 1 and not open_:
+                    yield from self._search_here(batch, settings)
+                    continue
+                if batch and not started:
+                    self._start(settings)
+                    started = True
+                self._share(batch)
                 busy = {channel.connection: channel for channel in self._channels if channel.open}
                 if not busy:
                     yield None
@@ -159,3 +167,21 @@ class Workers:
                         yield number, [Hypothesis(*values) for values in content]
         except ConnectionError:
             raise StorageError("a worker ended, probably for want of memory. Use fewer: --workers 1") from None
+
+    def _search_here(self, batch: list[Segment], settings: SearchSettings) -> list[Any]:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # products this small gain nothing from two, and wait long where a core is busy
+        try:
+            return list(search_with_oom_retry(*self._prepare(self._devices[0]), iter(batch), settings))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _share(self, batch: list[Segment]) -> None:
+        """Send each worker some of these, so that all have as many as the others."""
+        shares: dict[_Channel, list[Any]] = {}
+        for segment in batch:
+            idlest = min(self._channels, key=lambda channel: channel.open)
+            idlest.open += 1
+            shares.setdefault(idlest, []).append([segment.id, segment.ids, segment.prefix, segment.key])
+        for channel, share in shares.items():
+            channel.send(share)

@@ -190,10 +190,10 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 
     expected, real = results(), DecoderCache.step
 
-    def step(self: DecoderCache, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def step(self: DecoderCache, ids: torch.Tensor, *others: torch.Tensor) -> list[torch.Tensor]:
         if ids.numel() > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, ids, positions)
+        return real(self, ids, *others)
 
     monkeypatch.setattr(DecoderCache, "step", step)
     assert results() == expected
@@ -240,7 +240,7 @@ def test_workers_end_with_their_translator(model: Path) -> None:
 
 
 def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
-    process = start(model, "--workers", "2", lines=b"der Hund\n")
+    process = start(model, "--workers", "2", lines=b"der Hund\nrot\n")
     assert process.stdout.readline()
     for pid in children(process.pid):
         os.kill(pid, signal.SIGKILL)
