@@ -1,6 +1,9 @@
 """Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
 
 import difflib
+import json
+import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -178,12 +181,39 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+PLACES = (
+    Path(__file__).parent,
+    Path(__file__).parent.parent,
+)  # of recipes/: in the package, or beside it in a source tree
+
+
 def _find(path: Path, beside: Path = Path()) -> Path:
-    package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
-    for candidate in (beside / path, path, package / path, package.parent / path):
+    for candidate in (beside / path, path, *(place / path for place in PLACES)):
         if candidate.is_file():
             return candidate
     raise MissingError(f"no recipe {path}. Give the path of a recipe file, such as recipes/toy.yaml")
+
+
+def named(name: str) -> Path:
+    """Return the file of a recipe of the package: "toy", "table3/base" or "recipes/toy.yaml"."""
+    try:
+        return _find(Path(f"recipes/{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"))
+    except MissingError:
+        raise MissingError(f"no recipe {name!r} comes with nmt. See: nmt recipes") from None
+
+
+def listed() -> Iterator[tuple[str, str]]:
+    """Yield the name of each recipe of the package and the beginning of the comment on its top."""
+    folder = next(place / "recipes" for place in PLACES if (place / "recipes").is_dir())
+    for path in sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
+        about = path.read_text("utf-8").partition("\n#  ")[0].split("\nbase:")[0].split("\ncorpus:")[0]
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        yield name, textwrap.shorten(about.replace("\n#", "").removeprefix("#"), 100, placeholder=" ...")
+
+
+def to_copy(path: Path) -> bytes:
+    """Return a recipe of the package as it can stand anywhere: its base is found by the package's path."""
+    return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", path.read_bytes())
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
@@ -300,3 +330,20 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def to_yaml(recipe: Recipe) -> bytes:
     """Return the resolved recipe as YAML, every setting with its value, in the order of this file."""
     return yaml.safe_dump(to_plain(recipe), sort_keys=False, allow_unicode=True).encode()
+
+
+def explain(section: Section, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a recipe in YAML with every setting's value, and its meaning as a comment."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield f"{indent}{name}:"
+            yield from explain(value, indent + "  ")
+        else:
+            line = json.dumps(value, ensure_ascii=False)  # JSON is YAML
+            yield f"{f'{indent}{name}: {line}':42}  # {field.description}"
+
+
+def schema(recipe: Recipe) -> str:
+    """Return the JSON schema of recipes, with `recipe` as its example."""
+    return json.dumps({**Recipe.model_json_schema(), "examples": [to_plain(recipe)]}, indent=1, ensure_ascii=False)
