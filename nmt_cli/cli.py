@@ -55,6 +55,7 @@ _output, _references, _gate = (partial(_option, panel=panel) for panel in ("Outp
 _model = partial(_directory, default="$NMT_MODEL, else the newest under runs/")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file, such as recipes/toy.yaml")]
+MARIAN = "A Marian model of transformers (OPUS-MT): a directory, or OWNER/NAME[@REVISION] of the hub"
 RecipeName = Annotated[str, typer.Argument(help="A name that nmt recipes lists")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run, such as runs/base")]
 Set = Annotated[list[str] | None, _option("Change a setting: training.steps=200", "--set", kind="KEY=VALUE")]
@@ -330,7 +331,7 @@ def export(
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="HF_DIR", help="A Marian model of transformers (OPUS-MT)")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
     out: Annotated[Path, _directory("The new model directory")],
 ) -> None:
     """Bring a Marian model of transformers here."""

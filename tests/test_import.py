@@ -1,10 +1,13 @@
 """Importing Marian models: random ones built with transformers, our own exports, and what must be refused."""
 
+import functools
 import io
 import itertools
 import json
 import shutil
 
+import hub_server
+import huggingface_hub
 import pytest
 import sentencepiece
 import torch
@@ -13,13 +16,14 @@ from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import marian
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.segments import halves, split_line
 
 transformers = pytest.importorskip("transformers")
 
@@ -46,24 +50,24 @@ def randomise(model, *zeros):
         tensor.zero_()
 
 
-def vocabulary(*models):
+def vocabulary(*models, codes=()):
     """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>."""
-    tokens = set()
+    tokens = set(codes)
     for model in models:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         tokens |= set(processor.id_to_piece(list(range(len(processor)))))
     return ["</s>", "<unk>", *sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"}), "<pad>"]
 
 
-def random_marian(out, source=SOURCE, target=SOURCE):
+def random_marian(out, source=SOURCE, target=SOURCE, codes=(), **changes):
     """Save a random Marian model as transformers writes it."""
-    tokens = vocabulary(source, target)
+    tokens = vocabulary(source, target, codes=codes)
     size = len(tokens)
     values = {
         "vocab_size": size, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48,
         "decoder_ffn_dim": 48, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "scale_embedding": True,
         "activation_function": "swish", "pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0,
-        "forced_eos_token_id": 0, "max_position_embeddings": 64,
+        "forced_eos_token_id": 0, "max_position_embeddings": 64, **changes,
     }  # fmt: skip
     model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
     randomise(model, model.model.shared.weight[size - 1])
@@ -132,7 +136,47 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path):
     german = sentencepiece.SentencePieceProcessor(model_proto=target).encode("der alte fox schläft", out_type=str)
     assert ours.vocabulary_size == len(vocabulary(source, target))
     names = ours.tokens(list(range(ours.vocabulary_size)))
-    assert ours.decode([[names.index(token) for token in german]]) == ["der alte fox schläft"]
+    ids = [names.index(token) for token in german]
+    assert ours.decode([ids]) == ["der alte fox schläft"]
+    assert ours.encode_pair(text[0], "der alte fox schläft") == [ours.encode(text)[0], ids]
+    assert ours.encode(["der alte fox schläft"]) != [ids]
+
+
+def test_a_target_language_is_one_token_at_the_beginning(tmp_path):
+    random_marian(tmp_path / "hf", codes=[">>deu<<", ">>swe<<"])
+    place = import_marian(tmp_path / "hf", tmp_path / "model")
+    ours, line = Tokenizer(place / "tokenizer.model"), "the old fox sees a shy dog"
+    (ids,) = ours.encode([f">>swe<< {line}"])
+    assert ours.tokens(ids[:1]) == ["▁>>swe<<"]
+    assert ids[1:] == ours.encode([line])[0]
+    assert (ours.language(ids), ours.language(ids[1:])) == (ids[:1], [])
+    parts = split_line(ours, f">>swe<< {line}. {line}.", 8, 9)
+    assert len(parts) > 2
+    assert all(part[0] == ids[0] and part.count(ids[0]) == 1 and len(part) <= 9 for part in parts)
+    assert all(half[0] == ids[0] and half.count(ids[0]) == 1 for half in halves(ours, [*ids, EOS]))
+
+
+def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):
+    directory = shutil.copytree(saved, tmp_path / "hf")
+    (directory / "tf_model.h5").write_bytes(b"not needed")
+    client = huggingface_hub.snapshot_download
+    with hub_server.serving("owner/opus", directory) as hub:
+        here = functools.partial(client, endpoint=hub.url, cache_dir=tmp_path / "cache")
+        monkeypatch.setattr("huggingface_hub.snapshot_download", here)
+        for name, revision in (("owner/opus", hub.commit), (f"owner/opus@{hub.commit}", hub.commit)):
+            assert import_marian(name, tmp_path / str(len(name))) == tmp_path / str(len(name))
+            assert f"owner/opus at commit {revision}" in capsys.readouterr().err
+        loaded = load_model(tmp_path / "10")
+        assert loaded.manifest["imported"] == loaded.recipe.name == f"owner/opus@{hub.commit}"
+        assert "translations that end within the limit are the same" in loaded.manifest["proof"]
+        assert not [path for path in hub.requests if "tf_model" in path]
+        for name in ("owner/other", "owner/opus@branch"):
+            with pytest.raises(DownloadError, match=f"no directory {name} here, and it cannot be downloaded"):
+                import_marian(name, tmp_path / "new")
+        (directory / "model.safetensors").unlink()
+        hub.commit = "f" * 40
+        with pytest.raises(MissingError, match=r"OWNER/NAME@refs/pr/N"):
+            import_marian("owner/opus", tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +228,6 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
     refused("source.spm", SOURCE[: len(SOURCE) // 2], DataError, r"source\.spm")
     refused("source.spm", None, MissingError, r"source\.spm")
     refused("vocab.json", numbered(tokens, 1), DataError, r"vocab\.json")
-    refused("vocab.json", numbered([*tokens[:2], ">>de<<", *tokens[3:]]), DataError, ">>xx<<")
     refused("model.safetensors", None, MissingError, r"is without model\.safetensors\. A Marian .*pickle")
     (directory / "model.bin").touch()
     refused("vocab.json", None, MissingError, r"hf is a CTranslate2 model\. A Marian model .* has config")

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus import cleaning, sources, stages, store
+from nmt_cli.corpus import cleaning, sources, stages, store, tokenizer
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
@@ -93,7 +92,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
     reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
     if reused:
-        Tokenizer(reused)
+        tokenizer.Tokenizer(reused)
         text.files.append(reused)
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
@@ -110,8 +109,11 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         for warning in warnings:
             console.warn(warning)
         if len(repeated):
-            data = reused.read_bytes() if reused else stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
-            artefact.write_file(model, data)
+            if reused:
+                tokenizer.copy(reused, model)
+            else:
+                data = stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
+                artefact.write_file(model, data)
             tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
     pairs = stats.read - stats.dropped.total()
@@ -137,7 +139,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             for file in dict.fromkeys(text.files)
         ],
         "pairs": pairs,
-        "vocabulary_size": Tokenizer(model).vocabulary_size,
+        "vocabulary_size": tokenizer.Tokenizer(model).vocabulary_size,
         "tokens": tokens,
     }
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:

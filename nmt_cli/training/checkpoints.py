@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
+from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.transformer.model import parameter_count
@@ -138,7 +139,7 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     elif steps_in(run):
         raise DataError(f"{stored} is missing, but there are checkpoints. Put it back, or use another --run")
     else:
-        artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
+        tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
     artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run
     parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))

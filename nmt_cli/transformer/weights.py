@@ -16,6 +16,7 @@ from nmt_cli.transformer.model import Transformer
 
 KIND = "model"
 WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.model"
+TARGET = "target.model"  # of target text, beside the tokenizer where there are two
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -88,7 +89,12 @@ def save_model(
     with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
         artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
-        artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
+        for file, name in (
+            (tokenizer_file, TOKENIZER),
+            (tokenizer_file.with_suffix(f".{TARGET}"), f"tokenizer.{TARGET}"),
+        ):
+            if file.is_file():
+                artefact.write_file(stage / name, file.read_bytes())
 
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
