@@ -357,7 +357,7 @@ def show(
     """Print a recipe with every setting and its meaning."""
     from nmt_cli.recipe import explain, load, named, schema
 
-    settings = load(named(name), set_ or [])
+    settings = load(named(name), set_ or [], start=False)
     typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
 
 

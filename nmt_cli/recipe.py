@@ -58,6 +58,12 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
     dev_tgt: str | None = Field(None, description="development file, target side")
     test_src: str | None = Field(None, description="test file, source side")
     test_tgt: str | None = Field(None, description="test file, target side")
+    hold_out: int = Field(0, ge=0, description="pairs of your text to be dev, and as many test, where you name neither")
+    mix_src: list[str] = Field([], description="files of general text to mix into your own, source side")
+    mix_tgt: list[str] = Field([], description="files of general text to mix into your own, target side")
+    mix_share: float = Field(0.5, gt=0, lt=1, description="share of the training pairs that is general text")
+    general_src: str | None = Field(None, description="general text to see what is forgotten, source side")
+    general_tgt: str | None = Field(None, description="general text to see what is forgotten, target side")
     rows: int | None = Field(None, ge=1, description="training pairs the source must hold, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
     seed: int = Field(1, ge=0, lt=2**63, description="of the tokenizer's sample")
@@ -107,11 +113,13 @@ class Training(Section):  # how the model is trained (section 5)
     checkpoint_every: int = Field(1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)")
     keep_checkpoints: int = Field(5, ge=2, description="checkpoints kept; averaging needs this many")
     patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
-    init_from: str | None = Field(None, description="model directory to start from (fine-tuning)")
+    init_from: str | None = Field(None, description="model directory to start from: its sizes, tokenizer, languages")
 
 
 class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
     last: int = Field(5, ge=1, description="checkpoints averaged")
+    best: bool = Field(False, description="take the one checkpoint of the lowest dev loss instead of the last ones")
+    with_start: list[float] = Field([], description="shares of init_from's weights to try; the best on dev is mixed in")
 
 
 class Decoding(Section):  # search (section 6.1)
@@ -249,8 +257,14 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "averaging.last is larger than training.keep_checkpoints"
     if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
-    if len(corpus.train_src) != len(corpus.train_tgt):
-        yield "corpus.train_src and corpus.train_tgt must name as many files"
+    if len(corpus.train_src) != len(corpus.train_tgt) or len(corpus.mix_src) != len(corpus.mix_tgt):
+        yield "corpus.train_src and corpus.train_tgt must name as many files, and so mix_src and mix_tgt"
+    if corpus.limit and corpus.mix_src:
+        yield "corpus.limit would cut corpus.mix_src off: leave one out"
+    if not all(0 <= share <= 1 for share in recipe.averaging.with_start):
+        yield "averaging.with_start must be shares from 0 to 1"
+    if recipe.averaging.with_start and not (recipe.training.init_from and recipe.training.validate_bleu):
+        yield "averaging.with_start requires training.init_from and training.validate_bleu"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
         yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
     curves = expect.dev_perplexity, expect.dev_bleu
@@ -287,8 +301,12 @@ def override(text: str) -> dict[str, Any]:
     return {**change}
 
 
-def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read a recipe file and apply `key.key=value` overrides."""
+def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
+    """Read a recipe file and apply `key.key=value` overrides.
+
+    What training.init_from says of its sizes, tokenizer and languages is taken from there (unless `start` is False),
+    but for what the recipe says itself.
+    """
     path = _find(path)
     values = _read_yaml(path)
     if base := values.pop("base", None):
@@ -298,7 +316,20 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         values = merge(lower, values)
     values = reduce(merge, map(override, overrides), values)
     values["name"] = values.get("name") or path.stem
+    if start and (directory := from_plain(values, str(path)).training.init_from):
+        values = merge(_settings_of(Path(directory)), values)
     return from_plain(values, str(path))
+
+
+def _settings_of(model: Path) -> dict[str, Any]:
+    """Return what a recipe takes from the model it starts from."""
+    if not (model / "recipe.yaml").is_file():
+        raise MissingError(
+            f"no model in {model} to start from. Name one: --set training.init_from=DIR, or nmt import it"
+        )
+    stored = to_plain(load_stored(model / "recipe.yaml"))
+    languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
+    return {"model": stored["model"], "corpus": {**languages, "tokenizer": {"file": str(model / "tokenizer.model")}}}
 
 
 def load_stored(path: Path) -> Recipe:

@@ -49,10 +49,13 @@ def reproduce(
     if len(saved) < settings.averaging.last:
         warn(f"training ended early: {len(saved)} checkpoints are averaged, not {settings.averaging.last}")
     if last := min(settings.averaging.last, len(saved)):
-        model, steps = average(run, last, None)
+        model, steps = average(run, None if settings.averaging.best else last, None, data)
         say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
     files = read_run(run, data)
-    _score(files, _translate(files), rows)
+    hypotheses = _translate(files)
+    _score(files, hypotheses, rows)
+    if settings.training.init_from:
+        _compare(files, hypotheses)
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
 
@@ -65,8 +68,7 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
     if len(hypotheses) == 2:
         return hypotheses
     decoding = run.settings.decoding
-    precision = "fp32" if run.settings.training.precision == "fp32" else "auto"
-    with Translator(run.directory / "model", precision=precision) as translator:
+    with Translator(run.directory / "model", precision=_precision(run.settings)) as translator:
         for split in ("dev", "test"):
             sources = run.corpus.lines(split)[0]
             say(f"4/5 translate {split}: {len(sources):,} lines, beam {decoding.beam}, alpha {decoding.alpha}")
@@ -76,6 +78,34 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
     stamp = artefact.json_bytes({"made_by": translations_id(run.model, decoding)})
     artefact.replace_file(run.directory / TRANSLATIONS, stamp)
     return hypotheses
+
+
+def _precision(settings: recipe.Recipe) -> str:
+    return "fp32" if settings.training.precision == "fp32" else "auto"
+
+
+def _compare(run: RunFiles, hypotheses: dict[str, list[str]]) -> None:
+    """Show the BLEU of all held-out text before and after fine-tuning; both are kept on disk."""
+    settings, corpus, file = run.settings, run.corpus, run.directory / "before-after.json"
+    assert corpus
+    assert run.model
+    start, splits = Path(str(settings.training.init_from)), ("dev", "test", "general")
+    before = artefact.verify(start if artefact.present(start) else start / "model", "model", content=False)
+    made_by = [translations_id(model, settings.decoding) for model in (before, run.model)]
+    known = artefact.read_json(file) if file.is_file() else {}
+    if known.get("made_by") != made_by:
+        known = {"made_by": made_by, "bleu": {split: [] for split in splits if corpus.lines(split)[1]}}
+        for model, done in ((start, {}), (run.directory / "model", hypotheses)):
+            with Translator(model, precision=_precision(settings)) as translator:
+                for split, scores in known["bleu"].items():
+                    lines, (sources, references) = done.get(split), corpus.lines(split)
+                    if lines is None:
+                        say(f"translate {split} with {model}: {len(sources):,} lines")
+                        lines = [t.text for t in translator.translate(sources, **recipe.to_plain(settings.decoding))]
+                    scores.append(corpus_bleu(lines, references)[0])
+        artefact.replace_file(file, artefact.json_bytes(known))
+    rows = [[split, f"{old:.2f}", f"{new:.2f}", f"{new - old:+.2f}"] for split, (old, new) in known["bleu"].items()]
+    table(f"sacreBLEU, fine-tuning {start}", ["", "before", "after", "change"], rows)
 
 
 def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows | None) -> None:

@@ -66,7 +66,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         manifest = store.open_corpus(out, content=True).manifest
     except DataError as error:
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
-    differs = recipe.differences(manifest.get("recipe"), recipe.to_plain(corpus))
+    before = recipe.merge(recipe.to_plain(recipe.Corpus()), manifest.get("recipe", {}))  # new settings had no effect
+    differs = recipe.differences(before, recipe.to_plain(corpus))
     hashes = {source["sha256"] for source in manifest["sources"]}
     files = sources.local_files(corpus, options.mirror)
     differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
