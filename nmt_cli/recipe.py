@@ -295,7 +295,8 @@ def override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {text[:60]}: write it as section.key=value")
-    change: Any = [part.strip() for part in value[1:-1].split(",")] if value.startswith("[") else value
+    parts = map(str.strip, value[1:-1].split(","))
+    change: Any = list(filter(None, parts)) if value.startswith("[") else value
     for part in reversed(key.strip().split(".")):
         change = {part: change}
     return {**change}

@@ -8,6 +8,7 @@ import shutil
 
 import hub_server
 import huggingface_hub
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -15,13 +16,15 @@ import torch
 from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import marian
+from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import load_model, load_tensors, save_model
+from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.segments import halves, split_line
 
@@ -59,7 +62,7 @@ def vocabulary(*models, codes=()):
     return ["</s>", "<unk>", *sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"}), "<pad>"]
 
 
-def random_marian(out, source=SOURCE, target=SOURCE, codes=(), **changes):
+def random_marian(out, source=SOURCE, target=SOURCE, codes=(), biased=True, **changes):
     """Save a random Marian model as transformers writes it."""
     tokens = vocabulary(source, target, codes=codes)
     size = len(tokens)
@@ -70,8 +73,9 @@ def random_marian(out, source=SOURCE, target=SOURCE, codes=(), **changes):
         "forced_eos_token_id": 0, "max_position_embeddings": 64, **changes,
     }  # fmt: skip
     model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
-    randomise(model, model.model.shared.weight[size - 1])
-    model.final_logits_bias.normal_()
+    biases = [] if biased else [tensor for name, tensor in model.named_parameters() if name.endswith("_proj.bias")]
+    randomise(model, model.model.shared.weight[size - 1], *biases)
+    model.final_logits_bias.normal_().mul_(biased)
     model.save_pretrained(out)
     config = json.loads((out / "config.json").read_text())
     legacy = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[size - 1]], "extra_pos_embeddings": size}
@@ -235,18 +239,40 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
     refused("vocab.json", b"", OutputError, "exists")
 
 
-def test_fine_tuning_starts_from_an_imported_model(tmp_path, numbers_text, tiny_recipe):
-    source = unigram([line for side in ("en", "de") for line in (numbers_text / f"train.{side}").open()], 60)
-    random_marian(tmp_path / "hf", source, source)
+@pytest.mark.parametrize("layout", ["one tokenizer", "two tokenizers", "target languages", "no biases, relu", "gelu"])
+def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_text, layout):
+    text = {side: (numbers_text / f"train.{side}").read_text().split("\n")[:100] for side in ("en", "de")}
+    both = unigram(text["en"] + text["de"], 60)
+    spm = [unigram(text[side], 40) for side in ("en", "de")] if layout == "two tokenizers" else [both, both]
+    codes, activation = [">>deu<<", ">>swe<<"] if layout == "target languages" else [], layout.split(", ")[-1]
+    changes = {"activation_function": activation} if activation in ("relu", "gelu") else {}
+    random_marian(tmp_path / "hf", *spm, codes, biased=not layout.startswith("no"), **changes)
     model = import_marian(tmp_path / "hf", tmp_path / "model")
-    settings = tiny_recipe(
-        *(f"model.{name}={value}" for name, value in recipe.to_plain(load_model(model).recipe.model).items()),
-        f"corpus.tokenizer.file={model / 'tokenizer.model'}",
-        f"training.init_from={model}",
-        *("training.rate_factor=0", "training.steps=1", "averaging.last=1"),
+    for side, code in (("en", " ".join([*codes[:1], ""])), ("de", "")):
+        (tmp_path / f"mine.{side}").write_text("".join(f"{code}{line}\n" for line in text[side]))
+    steps = ["steps=3", "tokens_per_step=300", "validate_bleu=0", "precision=fp32", f"init_from={model}"]
+    files = [f"corpus.train_{side}=[{tmp_path}/mine.{code}]" for side, code in (("src", "en"), ("tgt", "de"))]
+    others = ["averaging.with_start=[]", "decoding.extra_length=10", "corpus.hold_out=20"]
+    settings = recipe.load(recipe.named("finetune"), [*(f"training.{step}" for step in steps), *files, *others])
+    biases = load_model(model).recipe.model
+    assert (biases.attention_bias, biases.output_bias, biases.activation) == (
+        *([layout[:2] != "no"] * 2),
+        activation if changes else "swish",
     )
-    corpus = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
-    assert train(settings, corpus, tmp_path / "run") == 0
-    tuned = load_tensors(tmp_path / "run/checkpoints/step-0000001/model.safetensors")
-    before = load_model(model).model.state_dict()
-    assert all(torch.equal(tuned[name], before[name]) for name in before)
+    corpus = open_corpus(prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1)))
+    tokens = Tokenizer(corpus.tokenizer_file).tokens
+    ids = [side.gather(np.array([0]))[0].tolist() for side in (corpus.src, corpus.tgt)]
+    expected = [sentencepiece.SentencePieceProcessor(model_proto=each) for each in spm]
+    firsts = [(tmp_path / f"mine.{side}").read_text().split("\n")[0].split("<< ")[-1] for side in ("en", "de")]
+    pieces = [each.encode(line, out_type=str) for each, line in zip(expected, firsts, strict=True)]
+    assert [tokens(each) for each in ids] == [
+        [*(f"▁{code}" for code in codes[:1]), *pieces[0], "</s>"],
+        [*pieces[1], "</s>"],
+    ]
+    assert train(settings, corpus.directory, tmp_path / "run") == 0
+    assert not torch.equal(*(load_model(tmp_path / name).model.embedding.weight for name in ("model", "run")))
+    assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "mine.en") == 0  # or it raises
+    for name in ("source.spm", "target.spm"):
+        theirs, ours = (sentencepiece.SentencePieceProcessor(str(tmp_path / d / name)) for d in ("hf", "again"))
+        assert theirs.encode(firsts, out_type=str) == ours.encode(firsts, out_type=str)
+    assert import_marian(tmp_path / "again", tmp_path / "back").is_dir()

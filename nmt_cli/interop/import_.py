@@ -25,7 +25,7 @@ WEIGHTS = "model.safetensors"
 FILES = "config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"
 OPTIONAL = "generation_config.json", "tokenizer_config.json"
 HUB_NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"
-LINES = 8  # of random text, on which both models are compared
+LINES, TOKENS = 8, 8  # of random text, on which both models are compared
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED, UNIGRAM = 2, 3, 4, 5, 1  # types of SentencePiece's tokens, and of its models
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
@@ -93,7 +93,7 @@ def _random_lines(tokenizer: Tokenizer, side: Tokenizer) -> list[str]:
     """Return text of tokens drawn at random, of those that have no character unknown to one side's model."""
     alone = tokenizer.decode([[i] for i in range(tokenizer.vocabulary_size)])
     known = [i for i, ids in enumerate(side.encode(alone)) if ids and UNK not in ids and not side.language(ids)]
-    draw = torch.randint(len(known), (LINES, 10), generator=torch.Generator().manual_seed(1)).tolist()
+    draw = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
     return [normalise(line) for line in tokenizer.decode([[known[k] for k in row] for row in draw])]
 
 
@@ -104,7 +104,9 @@ def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, pe
     lines += [f"{code[1]} {line}" for code, line in zip(codes, lines, strict=False)]
     # A token that a .spm file has and vocab.json has not is unknown to theirs, and several shorter ones to ours.
     peer.check_ids(tokenizer, lines, targets, allowed=LINES // 2)
-    translator = Translator.of(model, tokenizer, settings, torch.float32)
+    room = {"extra_length": min(settings.decoding.extra_length, settings.model.max_length // 2)}
+    decoding = settings.decoding.model_copy(update=room)
+    translator = Translator.of(model, tokenizer, settings.model_copy(update={"decoding": decoding}), torch.float32)
     try:
         return compare(translator, peer, dict(enumerate(lines)), exact=True)[0]
     except DataError as error:
