@@ -199,15 +199,12 @@ def _find(path: Path, beside: Path = Path()) -> Path:
     for candidate in (beside / path, path, *(place / path for place in PLACES)):
         if candidate.is_file():
             return candidate
-    raise MissingError(f"no recipe {path}. Give the path of a recipe file, such as recipes/toy.yaml")
+    raise MissingError(f"no recipe {path}. Give the path of a recipe file, or one that `nmt recipes` lists")
 
 
 def named(name: str) -> Path:
     """Return the file of a recipe of the package: "toy", "table3/base" or "recipes/toy.yaml"."""
-    try:
-        return _find(Path(f"recipes/{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"))
-    except MissingError:
-        raise MissingError(f"no recipe {name!r} comes with nmt. See: nmt recipes") from None
+    return _find(Path(f"recipes/{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"))
 
 
 def listed() -> Iterator[tuple[str, str]]:

@@ -52,24 +52,27 @@ def reproduce(
         model, steps = average(run, None if settings.averaging.best else last, None, data)
         say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
     files = read_run(run, data)
-    hypotheses = _translate(files)
+    hypotheses = _translate(files, run / "model")
     _score(files, hypotheses, rows)
     if settings.training.init_from:
-        _compare(files, hypotheses)
+        _compare(files, hypotheses, Path(settings.training.init_from))
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
 
 
-def _translate(run: RunFiles) -> dict[str, list[str]]:
-    """Return the translations of dev and test, from disk where this very model made them."""
+def _translate(run: RunFiles, model: Path) -> dict[str, list[str]]:
+    """Return a model's translations of the held-out text, from disk where this very model made them."""
     if run.model is None or run.corpus is None:
         raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")
-    hypotheses = {split: lines for split in ("dev", "test") if (lines := run.translations(split)) is not None}
-    if len(hypotheses) == 2:
+    splits = ["dev", "test", *(["general"] if run.corpus.lines("general")[0] else [])]
+    hypotheses = {split: lines for split in splits if (lines := run.translations(split)) is not None}
+    if len(hypotheses) == len(splits):
         return hypotheses
     decoding = run.settings.decoding
-    with Translator(run.directory / "model", precision=_precision(run.settings)) as translator:
-        for split in ("dev", "test"):
+    precision = "fp32" if run.settings.training.precision == "fp32" else "auto"
+    artefact.make_directory(run.directory)
+    with Translator(model, precision=precision) as translator:
+        for split in splits:
             sources = run.corpus.lines(split)[0]
             say(f"4/5 translate {split}: {len(sources):,} lines, beam {decoding.beam}, alpha {decoding.alpha}")
             translations = translator.translate(sources, **recipe.to_plain(decoding))
@@ -80,31 +83,14 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
     return hypotheses
 
 
-def _precision(settings: recipe.Recipe) -> str:
-    return "fp32" if settings.training.precision == "fp32" else "auto"
-
-
-def _compare(run: RunFiles, hypotheses: dict[str, list[str]]) -> None:
-    """Show the BLEU of all held-out text before and after fine-tuning; both are kept on disk."""
-    settings, corpus, file = run.settings, run.corpus, run.directory / "before-after.json"
-    assert corpus
-    assert run.model
-    start, splits = Path(str(settings.training.init_from)), ("dev", "test", "general")
-    before = artefact.verify(start if artefact.present(start) else start / "model", "model", content=False)
-    made_by = [translations_id(model, settings.decoding) for model in (before, run.model)]
-    known = artefact.read_json(file) if file.is_file() else {}
-    if known.get("made_by") != made_by:
-        known = {"made_by": made_by, "bleu": {split: [] for split in splits if corpus.lines(split)[1]}}
-        for model, done in ((start, {}), (run.directory / "model", hypotheses)):
-            with Translator(model, precision=_precision(settings)) as translator:
-                for split, scores in known["bleu"].items():
-                    lines, (sources, references) = done.get(split), corpus.lines(split)
-                    if lines is None:
-                        say(f"translate {split} with {model}: {len(sources):,} lines")
-                        lines = [t.text for t in translator.translate(sources, **recipe.to_plain(settings.decoding))]
-                    scores.append(corpus_bleu(lines, references)[0])
-        artefact.replace_file(file, artefact.json_bytes(known))
-    rows = [[split, f"{old:.2f}", f"{new:.2f}", f"{new - old:+.2f}"] for split, (old, new) in known["bleu"].items()]
+def _compare(run: RunFiles, after: dict[str, list[str]], start: Path) -> None:
+    """Translate with the model that training started from too, into run/start, and show BLEU before and after."""
+    model = artefact.verify(start if artefact.present(start) else start / "model", "model", content=False)
+    before, rows = _translate(replace(run, directory=run.directory / "start", model=model), start), list[list[str]]()
+    for split, lines in after.items():
+        if run.corpus and (references := run.corpus.lines(split)[1]):
+            old, new = (corpus_bleu(side, references)[0] for side in (before[split], lines))
+            rows.append([split, f"{old:.2f}", f"{new:.2f}", f"{new - old:+.2f}"])
     table(f"sacreBLEU, fine-tuning {start}", ["", "before", "after", "change"], rows)
 
 

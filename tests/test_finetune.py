@@ -1,6 +1,5 @@
 """Fine-tuning: a model's own settings, text mixed and held out, the best checkpoint mixed with the start."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus import sources
 from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import MissingError, UsageError
 from nmt_cli.reproduce import reproduce
@@ -71,15 +71,15 @@ def test_from_a_model_and_two_files_to_before_and_after(
     tuned = load_tensors(checkpoints.directory_of(run, best) / checkpoints.MODEL)
     mixed = mixture(tuned, start.model.state_dict(), model["with_start"])
     assert all(torch.equal(mixed[name], tensor) for name, tensor in load_model(run).model.state_dict().items())
-    bleu = json.loads((run / "before-after.json").read_text())["bleu"]
-    for i, place in enumerate((reference_run, run)):
+    for place, hypotheses in ((reference_run, run / "start"), (run, run)):
         with Translator(place, workers=1, precision="fp32") as translator:
-            for split, scores in bleu.items():
-                lines = [each.text for each in translator.translate(corpus.lines(split)[0], beam=1)]
-                assert corpus_bleu(lines, corpus.lines(split)[1])[0] == scores[i]
-                assert f"{scores[i]:.2f}" in said
-    watched = {path: path.stat().st_mtime_ns for path in [run / "model", run / "before-after.json", data]}
-    assert "translate" not in play().replace("nmt translate", "")
+            for split in ("dev", "test", "general"):
+                sources, references = corpus.lines(split)
+                lines = [each.text for each in translator.translate(sources, beam=1)]
+                assert read_lines(hypotheses / f"{split}.hyp") == lines
+                assert f"{corpus_bleu(lines, references)[0]:.2f}" in said.partition("before")[2]
+    watched = {path: path.stat().st_mtime_ns for path in [run / "model", *run.rglob("*.hyp"), data]}
+    assert "4/5 translate" not in play()
     assert {path: path.stat().st_mtime_ns for path in watched} == watched
 
 

@@ -193,22 +193,19 @@ def _mixed(own: Files, mix: Files, share: float, hashes: dict[Path, str]) -> Ite
 
 
 def _hold_out(text: Text, splits: list[str], names: Files, most: int) -> None:
-    """Cut the splits that are wanting from training files. (Cleaning drops from training what is in one of them.)"""
-    if splits[0] in text.splits or not names:
+    """Cut the splits that are not there from training files. (Cleaning drops what is in them from training.)"""
+    if splits[0] in text.splits:
         return
     total = sum(len(chunk.src) for chunk in _read(names, {}))
-    count = min(most, total // 20)
-    chunks = _thinned(_read(names, {}), len(splits) * count / max(1, total))
-    pairs = [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True) if all(map(_is_text, pair))]
+    share = min(most, total // 20) * len(splits) / max(1, total)
+    chunks = list(_thinned(_read(names, {}), share))
+    src = [line for chunk in chunks for line in chunk.src]
+    tgt = [line for chunk in chunks for line in chunk.tgt]
     for i, split in enumerate(splits):
-        if pairs and split not in text.splits:
-            sides = list(zip(*pairs[i :: len(splits)], strict=True))
-            text.splits[split] = Split(f"{split} held out", [Chunk(list(sides[0]), list(sides[1]))])
-            say(f"no {split} set is named: {len(sides[0]):,} pairs of {', '.join(chain(*names))} are held out for it")
-
-
-def _is_text(line: bytes | None) -> bool:
-    return line is not None and line.decode(errors="replace").encode() == line and not line.isspace() and line != b""
+        if split not in text.splits and src:
+            part = slice(i, None, len(splits))
+            text.splits[split] = Split(f"{split}, held out", [Chunk(src[part], tgt[part])])
+            say(f"no {split} set is named: {len(src[part]):,} pairs of {', '.join(chain(*names))} are held out for it")
 
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:

@@ -1,9 +1,6 @@
 """The import command: a Marian model of transformers as a model directory, to translate with and to fine-tune."""
 
-import errno
-import logging
 import re
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ WEIGHTS = "model.safetensors"
 FILES = "config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"
 OPTIONAL = "generation_config.json", "tokenizer_config.json"
 HUB_NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"
-LINES, TOKENS = 8, 8  # of random text, on which both models are compared
+LINES, TOKENS = 12, 4  # of random text, on which both models are compared
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED, UNIGRAM = 2, 3, 4, 5, 1  # types of SentencePiece's tokens, and of its models
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
@@ -39,10 +36,10 @@ def import_marian(source: Path | str, out: Path) -> Path:
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
     marian.library("transformers")
-    asked, directory = str(source).removeprefix("hub:"), Path(source)
-    if from_hub := not directory.exists() and re.fullmatch(HUB_NAME, asked) is not None:
-        directory = _download(asked)
-    imported = f"{asked.partition('@')[0]}@{directory.name}" if from_hub else directory.resolve().name
+    directory, imported = Path(source), Path(source).resolve().name
+    if not directory.exists() and re.fullmatch(HUB_NAME, str(source)):
+        directory = _download(str(source))
+        imported = f"{str(source).partition('@')[0]}@{directory.name}"
     config = _config(directory)
     ids, tokenizers = _vocabulary(directory, config)
     try:
@@ -72,42 +69,30 @@ def import_marian(source: Path | str, out: Path) -> Path:
 def _download(asked: str) -> Path:
     """Return where the hub's client stores OWNER/NAME or OWNER/NAME@REVISION: a folder named by its commit."""
     import huggingface_hub
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
-        disable_progress_bars()
     name, _, revision = asked.partition("@")
     try:
         place = huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=[*FILES, *OPTIONAL])
     except Exception as error:  # of any of the packages that take part
-        if getattr(error, "errno", None) == errno.ENOSPC:
-            raise
         what = " ".join(str(error).split())[:150]
         raise DownloadError(f"no directory {asked} here, and it cannot be downloaded from the hub: {what}") from None
     say(f"{name} at commit {Path(place).name}")
     return Path(place)
 
 
-def _random_lines(tokenizer: Tokenizer, side: Tokenizer) -> list[str]:
-    """Return text of tokens drawn at random, of those that have no character unknown to one side's model."""
-    alone = tokenizer.decode([[i] for i in range(tokenizer.vocabulary_size)])
-    known = [i for i, ids in enumerate(side.encode(alone)) if ids and UNK not in ids and not side.language(ids)]
-    draw = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
-    return [normalise(line) for line in tokenizer.decode([[known[k] for k in row] for row in draw])]
-
-
 def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, peer: Transformers) -> str:
     """Compare tokens, log-probabilities and translations on random text, and return what came of it."""
-    lines, targets = _random_lines(tokenizer, tokenizer), _random_lines(tokenizer, tokenizer.target)
-    codes = filter(None, map(LANGUAGE.fullmatch, tokenizer.tokens(list(range(tokenizer.vocabulary_size)))))
-    lines += [f"{code[1]} {line}" for code, line in zip(codes, lines, strict=False)]
+    alone, sides = tokenizer.decode([[i] for i in range(tokenizer.vocabulary_size)]), list[list[str]]()
+    for side in (tokenizer, tokenizer.target):  # each of tokens without a character that its model does not know
+        known = [i for i, ids in enumerate(side.encode(alone)) if ids and UNK not in ids and not side.language(ids)]
+        draw = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
+        sides.append([normalise(line) for line in tokenizer.decode([[known[k] for k in row] for row in draw])])
+    codes = [text for i, text in enumerate(alone) if tokenizer.language([i])]
+    lines = [*sides[0], *(f"{code} {line}" for code, line in zip(codes, sides[0], strict=False))]
     # A token that a .spm file has and vocab.json has not is unknown to theirs, and several shorter ones to ours.
-    peer.check_ids(tokenizer, lines, targets, allowed=LINES // 2)
-    room = {"extra_length": min(settings.decoding.extra_length, settings.model.max_length // 2)}
-    decoding = settings.decoding.model_copy(update=room)
-    translator = Translator.of(model, tokenizer, settings.model_copy(update={"decoding": decoding}), torch.float32)
+    peer.check_ids(tokenizer, lines, sides[1], allowed=LINES // 2)
     try:
+        translator = Translator.of(model, tokenizer, settings, torch.float32)
         return compare(translator, peer, dict(enumerate(lines)), exact=True)[0]
     except DataError as error:
         raise DataError(f"{settings.name} computes something else than our model with its weights: {error}") from None

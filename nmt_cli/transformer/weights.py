@@ -16,7 +16,6 @@ from nmt_cli.transformer.model import Transformer
 
 KIND = "model"
 WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.model"
-TARGET = "target.model"  # of target text, beside the tokenizer where there are two
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -89,12 +88,8 @@ def save_model(
     with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
         artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
-        for file, name in (
-            (tokenizer_file, TOKENIZER),
-            (tokenizer_file.with_suffix(f".{TARGET}"), f"tokenizer.{TARGET}"),
-        ):
-            if file.is_file():
-                artefact.write_file(stage / name, file.read_bytes())
+        for file in tokenizer_file.parent.glob("tokenizer*.model"):  # target text may have one of its own
+            artefact.write_file(stage / file.name, file.read_bytes())
 
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
