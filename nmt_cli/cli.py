@@ -11,7 +11,7 @@ from typer.exceptions import TyperException
 
 import nmt_cli
 from nmt_cli import artefact, console
-from nmt_cli.errors import MissingError, OutputError, UsageError
+from nmt_cli.errors import MissingError, UsageError
 
 app = typer.Typer(
     help="Train, evaluate and run the Transformer of “Attention Is All You Need”: raw text in, raw text out.",
@@ -370,12 +370,7 @@ def copy(
     from nmt_cli.recipe import named, to_copy
 
     source = named(name)
-    path = path or Path(source.name)
-    if path.exists():
-        raise OutputError(f"{path} exists already. Name another file")
-    artefact.make_directory(path.parent)
-    artefact.replace_file(path, to_copy(source))
-    console.say(f"{path}: edit it, then run nmt reproduce {path}")
+    artefact.write_file(path or Path(source.name), to_copy(source))
 
 
 @app.command()

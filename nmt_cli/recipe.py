@@ -189,14 +189,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-PLACES = (
-    Path(__file__).parent,
-    Path(__file__).parent.parent,
-)  # of recipes/: in the package, or beside it in a source tree
+PACKAGE = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
 
 
 def _find(path: Path, beside: Path = Path()) -> Path:
-    for candidate in (beside / path, path, *(place / path for place in PLACES)):
+    for candidate in (beside / path, path, PACKAGE / path, PACKAGE.parent / path):
         if candidate.is_file():
             return candidate
     raise MissingError(f"no recipe {path}. Give the path of a recipe file, or one that `nmt recipes` lists")
@@ -209,7 +206,7 @@ def named(name: str) -> Path:
 
 def listed() -> Iterator[tuple[str, str]]:
     """Yield the name of each recipe of the package and the beginning of the comment on its top."""
-    folder = next(place / "recipes" for place in PLACES if (place / "recipes").is_dir())
+    folder = next(place / "recipes" for place in (PACKAGE, PACKAGE.parent) if (place / "recipes").is_dir())
     for path in sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
         about = path.read_text("utf-8").partition("\n#  ")[0].split("\nbase:")[0].split("\ncorpus:")[0]
         name = path.relative_to(folder).with_suffix("").as_posix()
@@ -300,11 +297,7 @@ def override(text: str) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
-    """Read a recipe file and apply `key.key=value` overrides.
-
-    What training.init_from says of its sizes, tokenizer and languages is taken from there (unless `start` is False),
-    but for what the recipe says itself.
-    """
+    """Read a recipe file, apply `key.key=value` overrides, and take the rest from training.init_from if `start`."""
     path = _find(path)
     values = _read_yaml(path)
     if base := values.pop("base", None):
@@ -322,9 +315,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 def _settings_of(model: Path) -> dict[str, Any]:
     """Return what a recipe takes from the model it starts from."""
     if not (model / "recipe.yaml").is_file():
-        raise MissingError(
-            f"no model in {model} to start from. Name one: --set training.init_from=DIR, or nmt import it"
-        )
+        raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
     stored = to_plain(load_stored(model / "recipe.yaml"))
     languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
     return {"model": stored["model"], "corpus": {**languages, "tokenizer": {"file": str(model / "tokenizer.model")}}}

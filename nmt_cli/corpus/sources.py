@@ -198,14 +198,13 @@ def _hold_out(text: Text, splits: list[str], names: Files, most: int) -> None:
         return
     total = sum(len(chunk.src) for chunk in _read(names, {}))
     share = min(most, total // 20) * len(splits) / max(1, total)
-    chunks = list(_thinned(_read(names, {}), share))
-    src = [line for chunk in chunks for line in chunk.src]
-    tgt = [line for chunk in chunks for line in chunk.tgt]
+    pairs = [pair for chunk in _thinned(_read(names, {}), share) for pair in zip(chunk.src, chunk.tgt, strict=True)]
     for i, split in enumerate(splits):
-        if split not in text.splits and src:
-            part = slice(i, None, len(splits))
-            text.splits[split] = Split(f"{split}, held out", [Chunk(src[part], tgt[part])])
-            say(f"no {split} set is named: {len(src[part]):,} pairs of {', '.join(chain(*names))} are held out for it")
+        if split not in text.splits and (part := pairs[i :: len(splits)]):
+            text.splits[split] = Split(
+                f"{split}, held out", [Chunk([src for src, _ in part], [tgt for _, tgt in part])]
+            )
+            say(f"no {split} set is named: {len(part):,} pairs of {', '.join(chain(*names))} are held out for it")
 
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:

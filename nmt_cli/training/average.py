@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from nmt_cli import recipe
-from nmt_cli.console import say, table, warn
+from nmt_cli.console import table, warn
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
@@ -19,10 +19,11 @@ from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import TOKENIZER, load_into, load_model, read_tensors, save_model
 
+Weights = dict[str, Tensor]
 MOST_LOST = 0.5  # BLEU on general text that a share of the start may cost; in domain, where no general text is given
 
 
-def mean_of(paths: list[Path]) -> dict[str, Tensor]:
+def mean_of(paths: list[Path]) -> Weights:
     """Return the mean of weight files, of each of which one tensor is in memory at a time."""
     sums: dict[str, Tensor] = {}
     for path in sorted(paths):  # so that the order they are named in does not matter
@@ -76,15 +77,12 @@ def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
     return steps[-count:]
 
 
-def mixture(end: dict[str, Tensor], start: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+def mixture(end: Weights, start: Weights, share: float) -> Weights:
     """Return `share` of the start's weights and the rest of the end's."""
     return {name: tensor.lerp(start[name], share) for name, tensor in end.items()}
 
 
-def _best_share(
-    end: dict[str, Tensor], start: dict[str, Tensor], settings: recipe.Recipe, corpus: Corpus | None
-) -> float:
-    """Return the share of the start that is best on dev and, of those that forget little, on general text."""
+def _best_share(end: Weights, start: Weights, settings: recipe.Recipe, corpus: Corpus | None) -> float:
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:
         warn("there is no dev set to choose averaging.with_start on: nothing of the start is mixed in")
@@ -96,17 +94,17 @@ def _best_share(
         load_into(model, mixture(end, start, share), corpus.directory)
         model.to(device).eval()
         scores[share] = [validate(model, dtype, each, settings)["dev_bleu"] for each in sets]
-    table("share of the start's weights", ["", *splits], [[f"{s:g}", *(f"{b:.2f}" for b in scores[s])] for s in scores])
-    share = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
-    say(f"{share:g} of the start's weights is mixed in")
-    return share
+    chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
+    rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
+    table(f"BLEU by the share of the start's weights; {chosen:g} is taken", ["share", *splits], rows)
+    return chosen
 
 
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
-    """Choose by BLEU on dev, and on general text where there is any, for each share and for the start alone.
+    """Choose by BLEU on dev and general text, of each share and of the start alone.
 
-    The best on dev of those that lose at most MOST_LOST on general text; if there are none, the one that loses least.
-    Without general text, the largest share that costs at most MOST_LOST on dev.
+    It is the best on dev that loses at most MOST_LOST on general text, or the one that loses least; without general
+    text the largest share that costs at most MOST_LOST on dev.
     """
     if len(start) == 1:
         best = max(bleu for (bleu,) in scores.values())
