@@ -88,8 +88,9 @@ def save_model(
     with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
         artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
-        for file in tokenizer_file.parent.glob("tokenizer*.model"):  # target text may have one of its own
-            artefact.write_file(stage / file.name, file.read_bytes())
+        artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
+        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # target text has one of its own
+            artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
 
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:

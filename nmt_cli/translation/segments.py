@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, normalise
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
@@ -123,4 +123,5 @@ def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
     starts = [i for i in range(1, len(tokens)) if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
     clauses = [i for i in starts if tokens[i - 1][-1] in _MARKS and abs(i - middle) <= middle / 2]
     place = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
-    return [[*ids[:place], EOS], tokenizer.language(ids) + ids[place:]]
+    head = ids[:1] if LANGUAGE.fullmatch(tokens[0]) else []
+    return [[*ids[:place], EOS], head + ids[place:]]
