@@ -190,6 +190,7 @@ def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypat
         ({"scale_embedding": False}, "scaled by sqrt"),
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "one embedding for source"),
+        ({"share_encoder_decoder_embeddings": False}, "one embedding for source"),
         ({"decoder_start_token_id": 0}, "zero embedding"),
         ({"decoder_vocab_size": 5}, "one embedding for source"),
         ({"encoder_layers": 3, "decoder_layers": 3}, "no tensor"),
