@@ -19,34 +19,18 @@ from nmt_cli.transformer.weights import load_model, load_tensors
 from nmt_cli.translation.translator import Translator
 
 
-@pytest.fixture(scope="module")
-def own_text(numbers_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with mine.en and mine.de, 200 pairs in which two is "zwo" and an end is marked."""
-    directory = tmp_path_factory.mktemp("mine")
-    for language in ("en", "de"):
-        lines = (numbers_text / f"train.{language}").read_text().split("\n")[:200]
-        text = "".join(f"{line} eins\n" if language == "de" else f"{line} one\n" for line in lines)
-        (directory / f"mine.{language}").write_text(text.replace("zwei", "zwo"))
-    return directory
-
-
-def text_settings(own: Path, general: Path | None = None) -> list[str]:
-    changes = [
-        f"corpus.train_src=[{own}/mine.en]",
-        f"corpus.train_tgt=[{own}/mine.de]",
-        "corpus.cleaning.check_script=no",
-    ]
-    sides = (("src", "en"), ("tgt", "de")) if general else ()
-    return changes + [f"corpus.mix_{side}=[{general}/train.{language}]" for side, language in sides]
-
-
 def test_from_a_model_and_two_files_to_before_and_after(
-    own_text: Path, numbers_text: Path, reference_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    numbers_text: Path, reference_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for side, code, end in (("src", "en", "one"), ("tgt", "de", "eins")):  # and two is "zwo"
+        lines = (numbers_text / f"train.{code}").read_text().replace("zwei", "zwo").split("\n")
+        (tmp_path / side).write_text("".join(f"{line} {end}\n" for line in lines[:200]))
     steps = ["steps=40", "tokens_per_step=400", "warmup_steps=20", "rate_factor=0.5", "precision=fp32"]
     steps += ["validate_every=10", "checkpoint_every=10", f"init_from={reference_run}"]
     changes = [f"training.{step}" for step in steps]
-    changes += ["decoding.beam=1", *text_settings(own_text, numbers_text)]
+    changes += [f"corpus.train_{side}=[{tmp_path / side}]" for side in ("src", "tgt")]
+    changes += [f"corpus.mix_{side}=[{numbers_text}/train.{code}]" for side, code in (("src", "en"), ("tgt", "de"))]
+    changes += ["decoding.beam=1", "corpus.cleaning.check_script=no"]
     settings = recipe.load(recipe.named("finetune"), changes)
     start = load_model(reference_run)
     assert settings.model == start.recipe.model
@@ -83,7 +67,7 @@ def test_from_a_model_and_two_files_to_before_and_after(
     assert {path: path.stat().st_mtime_ns for path in watched} == watched
 
 
-def test_a_start_that_is_not_there_and_text_that_nothing_is_mixed_into(own_text: Path, tmp_path: Path) -> None:
+def test_a_start_that_is_not_there_and_text_that_nothing_is_mixed_into() -> None:
     with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Name one: --set training"):
         recipe.load(recipe.named("finetune"))
     corpus = recipe.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus

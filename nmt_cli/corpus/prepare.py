@@ -113,8 +113,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             if reused:
                 tokenizer.copy(reused, model)
             else:
-                data = stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
-                artefact.write_file(model, data)
+                artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
             tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
     pairs = stats.read - stats.dropped.total()
