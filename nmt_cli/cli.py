@@ -20,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+recipes = typer.Typer(help="List, show or copy the recipes that come with nmt.")
+app.add_typer(recipes, name="recipes", invoke_without_command=True)
 
 
 def run() -> int:
@@ -53,6 +55,8 @@ _output, _references, _gate = (partial(_option, panel=panel) for panel in ("Outp
 _model = partial(_directory, default="$NMT_MODEL, else the newest under runs/")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file, such as recipes/toy.yaml")]
+MARIAN = "A Marian model of transformers (OPUS-MT): a directory, or OWNER/NAME[@REVISION] of the hub"
+RecipeName = Annotated[str, typer.Argument(help="A name that nmt recipes lists")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run, such as runs/base")]
 Set = Annotated[list[str] | None, _option("Change a setting: training.steps=200", "--set", kind="KEY=VALUE")]
 Data = Annotated[Path | None, _directory("The prepared corpus", default="data/CORPUS")]
@@ -327,13 +331,54 @@ def export(
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="HF_DIR", help="A Marian model of transformers (OPUS-MT)")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
     out: Annotated[Path, _directory("The new model directory")],
 ) -> None:
     """Bring a Marian model of transformers here."""
     from nmt_cli.interop.import_ import import_marian
 
     import_marian(source, out)
+
+
+@recipes.callback()
+def list_recipes(context: typer.Context) -> None:
+    from nmt_cli.recipe import listed
+
+    for name, about in () if context.invoked_subcommand else listed():
+        typer.echo(f"{name:16} {about}")
+
+
+@recipes.command()
+def show(
+    name: RecipeName,
+    set_: Set = None,
+    format: Annotated[Literal["yaml", "json"], _option("json: the schema, with the recipe as example")] = "yaml",
+) -> None:
+    """Print a recipe with every setting and its meaning."""
+    from nmt_cli.recipe import explain, load, named, schema
+
+    settings = load(named(name), set_ or [], start=False)
+    typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
+
+
+@recipes.command()
+def copy(
+    name: RecipeName,
+    path: Annotated[Path | None, typer.Argument(help="The new file", show_default="./NAME.yaml")] = None,
+) -> None:
+    """Copy a recipe, to edit it."""
+    from nmt_cli.recipe import named, to_copy
+
+    source = named(name)
+    artefact.write_file(path or Path(source.name), to_copy(source))
+
+
+@app.command()
+def env(as_json: Annotated[bool, _option("Print JSON", "--json")] = False) -> None:
+    """Show versions, hardware and what would be chosen here."""
+    from nmt_cli.reporting.env import env as go
+
+    typer.echo(go(as_json))
 
 
 def _as_text(corpus: Any, data: Path) -> Any:

@@ -1,6 +1,9 @@
 """Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
 
 import difflib
+import json
+import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -55,6 +58,12 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
     dev_tgt: str | None = Field(None, description="development file, target side")
     test_src: str | None = Field(None, description="test file, source side")
     test_tgt: str | None = Field(None, description="test file, target side")
+    hold_out: int = Field(0, ge=0, description="pairs of your text to be dev, and as many test, where you name neither")
+    mix_src: list[str] = Field([], description="files of general text to mix into your own, source side")
+    mix_tgt: list[str] = Field([], description="files of general text to mix into your own, target side")
+    mix_share: float = Field(0.5, gt=0, lt=1, description="share of the training pairs that is general text")
+    general_src: str | None = Field(None, description="general text to see what is forgotten, source side")
+    general_tgt: str | None = Field(None, description="general text to see what is forgotten, target side")
     rows: int | None = Field(None, ge=1, description="training pairs the source must hold, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
     seed: int = Field(1, ge=0, lt=2**63, description="of the tokenizer's sample")
@@ -104,11 +113,13 @@ class Training(Section):  # how the model is trained (section 5)
     checkpoint_every: int = Field(1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)")
     keep_checkpoints: int = Field(5, ge=2, description="checkpoints kept; averaging needs this many")
     patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
-    init_from: str | None = Field(None, description="model directory to start from (fine-tuning)")
+    init_from: str | None = Field(None, description="model directory to start from: its sizes, tokenizer, languages")
 
 
 class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
     last: int = Field(5, ge=1, description="checkpoints averaged")
+    best: bool = Field(False, description="take the one checkpoint of the lowest dev loss instead of the last ones")
+    with_start: list[float] = Field([], description="shares of init_from's weights to try; the best on dev is mixed in")
 
 
 class Decoding(Section):  # search (section 6.1)
@@ -178,12 +189,33 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+PACKAGE = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
+
+
 def _find(path: Path, beside: Path = Path()) -> Path:
-    package = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
-    for candidate in (beside / path, path, package / path, package.parent / path):
+    for candidate in (beside / path, path, PACKAGE / path, PACKAGE.parent / path):
         if candidate.is_file():
             return candidate
-    raise MissingError(f"no recipe {path}. Give the path of a recipe file, such as recipes/toy.yaml")
+    raise MissingError(f"no recipe {path}. Give the path of a recipe file, or one that `nmt recipes` lists")
+
+
+def named(name: str) -> Path:
+    """Return the file of a recipe of the package: "toy", "table3/base" or "recipes/toy.yaml"."""
+    return _find(Path(f"recipes/{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"))
+
+
+def listed() -> Iterator[tuple[str, str]]:
+    """Yield the name of each recipe of the package and the beginning of the comment on its top."""
+    folder = next(place / "recipes" for place in (PACKAGE, PACKAGE.parent) if (place / "recipes").is_dir())
+    for path in sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
+        about = path.read_text("utf-8").partition("\n#  ")[0].split("\nbase:")[0].split("\ncorpus:")[0]
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        yield name, textwrap.shorten(about.replace("\n#", "").removeprefix("#"), 100, placeholder=" ...")
+
+
+def to_copy(path: Path) -> bytes:
+    """Return a recipe of the package as it can stand anywhere: its base is found by the package's path."""
+    return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", path.read_bytes())
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
@@ -219,8 +251,14 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "averaging.last is larger than training.keep_checkpoints"
     if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
-    if len(corpus.train_src) != len(corpus.train_tgt):
-        yield "corpus.train_src and corpus.train_tgt must name as many files"
+    if len(corpus.train_src) != len(corpus.train_tgt) or len(corpus.mix_src) != len(corpus.mix_tgt):
+        yield "corpus.train_src and corpus.train_tgt must name as many files, and so mix_src and mix_tgt"
+    if corpus.limit and corpus.mix_src:
+        yield "corpus.limit would cut corpus.mix_src off: leave one out"
+    if not all(0 <= share <= 1 for share in recipe.averaging.with_start):
+        yield "averaging.with_start must be shares from 0 to 1"
+    if recipe.averaging.with_start and not (recipe.training.init_from and recipe.training.validate_bleu):
+        yield "averaging.with_start requires training.init_from and training.validate_bleu"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
         yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
     curves = expect.dev_perplexity, expect.dev_bleu
@@ -251,14 +289,15 @@ def override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {text[:60]}: write it as section.key=value")
-    change: Any = [part.strip() for part in value[1:-1].split(",")] if value.startswith("[") else value
+    parts = map(str.strip, value[1:-1].split(","))
+    change: Any = list(filter(None, parts)) if value.startswith("[") else value
     for part in reversed(key.strip().split(".")):
         change = {part: change}
     return {**change}
 
 
-def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read a recipe file and apply `key.key=value` overrides."""
+def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
+    """Read a recipe file, apply `key.key=value` overrides, and take the rest from training.init_from if `start`."""
     path = _find(path)
     values = _read_yaml(path)
     if base := values.pop("base", None):
@@ -268,7 +307,18 @@ def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         values = merge(lower, values)
     values = reduce(merge, map(override, overrides), values)
     values["name"] = values.get("name") or path.stem
+    if start and (directory := from_plain(values, str(path)).training.init_from):
+        values = merge(_settings_of(Path(directory)), values)
     return from_plain(values, str(path))
+
+
+def _settings_of(model: Path) -> dict[str, Any]:
+    """Return what a recipe takes from the model it starts from."""
+    if not (model / "recipe.yaml").is_file():
+        raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
+    stored = to_plain(load_stored(model / "recipe.yaml"))
+    languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
+    return {"model": stored["model"], "corpus": {**languages, "tokenizer": {"file": str(model / "tokenizer.model")}}}
 
 
 def load_stored(path: Path) -> Recipe:
@@ -300,3 +350,20 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def to_yaml(recipe: Recipe) -> bytes:
     """Return the resolved recipe as YAML, every setting with its value, in the order of this file."""
     return yaml.safe_dump(to_plain(recipe), sort_keys=False, allow_unicode=True).encode()
+
+
+def explain(section: Section, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a recipe in YAML with every setting's value, and its meaning as a comment."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield f"{indent}{name}:"
+            yield from explain(value, indent + "  ")
+        else:
+            line = json.dumps(value, ensure_ascii=False)  # JSON is YAML
+            yield f"{f'{indent}{name}: {line}':42}  # {field.description}"
+
+
+def schema(recipe: Recipe) -> str:
+    """Return the JSON schema of recipes, with `recipe` as its example."""
+    return json.dumps({**Recipe.model_json_schema(), "examples": [to_plain(recipe)]}, indent=1, ensure_ascii=False)

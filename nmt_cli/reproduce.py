@@ -49,25 +49,30 @@ def reproduce(
     if len(saved) < settings.averaging.last:
         warn(f"training ended early: {len(saved)} checkpoints are averaged, not {settings.averaging.last}")
     if last := min(settings.averaging.last, len(saved)):
-        model, steps = average(run, last, None)
+        model, steps = average(run, None if settings.averaging.best else last, None, data)
         say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
     files = read_run(run, data)
-    _score(files, _translate(files), rows)
+    hypotheses = _translate(files, run / "model")
+    _score(files, hypotheses, rows)
+    if settings.training.init_from:
+        _compare(files, hypotheses, Path(settings.training.init_from))
     say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
 
 
-def _translate(run: RunFiles) -> dict[str, list[str]]:
-    """Return the translations of dev and test, from disk where this very model made them."""
+def _translate(run: RunFiles, model: Path) -> dict[str, list[str]]:
+    """Return a model's translations of the held-out text, from disk where this very model made them."""
     if run.model is None or run.corpus is None:
         raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")
-    hypotheses = {split: lines for split in ("dev", "test") if (lines := run.translations(split)) is not None}
-    if len(hypotheses) == 2:
+    splits = ["dev", "test", *(["general"] if run.corpus.lines("general")[0] else [])]
+    hypotheses = {split: lines for split in splits if (lines := run.translations(split)) is not None}
+    if len(hypotheses) == len(splits):
         return hypotheses
     decoding = run.settings.decoding
     precision = "fp32" if run.settings.training.precision == "fp32" else "auto"
-    with Translator(run.directory / "model", precision=precision) as translator:
-        for split in ("dev", "test"):
+    artefact.make_directory(run.directory)
+    with Translator(model, precision=precision) as translator:
+        for split in splits:
             sources = run.corpus.lines(split)[0]
             say(f"4/5 translate {split}: {len(sources):,} lines, beam {decoding.beam}, alpha {decoding.alpha}")
             translations = translator.translate(sources, **recipe.to_plain(decoding))
@@ -76,6 +81,17 @@ def _translate(run: RunFiles) -> dict[str, list[str]]:
     stamp = artefact.json_bytes({"made_by": translations_id(run.model, decoding)})
     artefact.replace_file(run.directory / TRANSLATIONS, stamp)
     return hypotheses
+
+
+def _compare(run: RunFiles, after: dict[str, list[str]], start: Path) -> None:
+    """Translate with the model that training started from too, into run/start, and show BLEU before and after."""
+    model = artefact.verify(start if artefact.present(start) else start / "model", "model", content=False)
+    before, rows = _translate(replace(run, directory=run.directory / "start", model=model), start), list[list[str]]()
+    for split, lines in after.items():
+        if run.corpus and (references := run.corpus.lines(split)[1]):
+            old, new = (corpus_bleu(side, references)[0] for side in (before[split], lines))
+            rows.append([split, f"{old:.2f}", f"{new:.2f}", f"{new - old:+.2f}"])
+    table(f"sacreBLEU, fine-tuning {start}", ["", "before", "after", "change"], rows)
 
 
 def _score(run: RunFiles, hypotheses: dict[str, list[str]], rows: Rows | None) -> None:

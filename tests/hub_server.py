@@ -14,7 +14,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves `folder` as the data set `repo`, which has one commit; another path is a file of that name in `folder`."""
+    """Serves `folder` as the data set or model `repo` of one commit; another path is a file of that name there."""
 
     daemon_threads = True
 
@@ -38,12 +38,12 @@ class _Handler(BaseHTTPRequestHandler):
         hub.requests.append(f"{self.command} {path}")
         if not path.startswith(("/api", "/datasets")):
             self._resolve(Path(path).name)
-        elif not (asked := re.match(f"(/api)?/datasets/{hub.repo}/(resolve|tree|revision)/([^/]+)/?", path)):
+        elif not (asked := re.match(f"(/api)?/(datasets|models)/{hub.repo}/(resolve|tree|revision)/([^/]+)/?", path)):
             self._missing("RepoNotFound")
-        elif asked[3] not in ("main", hub.commit):
+        elif asked[4] not in ("main", hub.commit):
             self._missing("RevisionNotFound")
         else:
-            {"resolve": self._resolve, "tree": self._tree, "revision": self._revision}[asked[2]](path[asked.end() :])
+            {"resolve": self._resolve, "tree": self._tree, "revision": self._revision}[asked[3]](path[asked.end() :])
 
     do_HEAD = do_POST = do_GET
 

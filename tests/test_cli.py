@@ -12,7 +12,7 @@ import pytest
 from nmt_cli import __main__, __version__, errors
 
 COMMANDS = ["prepare", "train", "average-checkpoints", "translate", "reproduce", "score"]
-COMMANDS += ["export", "import", "report", "doctor", "attend"]
+COMMANDS += ["export", "import", "report", "doctor", "attend", "recipes", "env"]
 
 Nmt = Callable[..., tuple[int, str, str]]
 

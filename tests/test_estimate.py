@@ -75,7 +75,8 @@ def shown(text: str, name: str) -> float:
 def test_without_a_corpus_it_measures_random_sentences(
     tiny_recipe: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = tiny_recipe("training.init_from=elsewhere")
+    settings = tiny_recipe()
+    settings.training.init_from = "elsewhere"
     assert estimate.dry_run(settings, Path("numbers")) == 0
     out, err = capsys.readouterr()
     assert out == ""

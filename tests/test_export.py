@@ -137,7 +137,7 @@ def test_a_small_difference_of_weights_or_other_ids_are_seen(models, exported):
     translator = translator_of(models())
     peer = Transformers(exported("hf"), marian.exported_ids(translator.tokenizer.vocabulary_size))
     texts = [" ".join(line.split()) for line in LINES]
-    peer.check_ids(translator.tokenizer, texts)
+    peer.check_ids(translator.tokenizer, texts, texts)
     compare(translator, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
     with torch.no_grad():
         translator.models[0].decoder[1].feed_forward.inner.weight[0] += 0.01
@@ -145,7 +145,7 @@ def test_a_small_difference_of_weights_or_other_ids_are_seen(models, exported):
         compare(translator, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
     peer.ours = peer.ours.roll(1)
     with pytest.raises(DataError, match="splits"):
-        peer.check_ids(translator.tokenizer, texts)
+        peer.check_ids(translator.tokenizer, texts, texts)
 
 
 class Same:

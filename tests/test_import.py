@@ -1,10 +1,14 @@
 """Importing Marian models: random ones built with transformers, our own exports, and what must be refused."""
 
+import functools
 import io
 import itertools
 import json
 import shutil
 
+import hub_server
+import huggingface_hub
+import numpy as np
 import pytest
 import safetensors.torch
 import sentencepiece
@@ -13,14 +17,17 @@ import torch
 from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import marian
+from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.segments import halves, split_line
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,28 +54,29 @@ def randomise(model, *zeros):
         tensor.zero_()
 
 
-def vocabulary(*models):
+def vocabulary(*models, codes=()):
     """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>."""
-    tokens = set()
+    tokens = set(codes)
     for model in models:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         tokens |= set(processor.id_to_piece(list(range(len(processor)))))
     return ["</s>", "<unk>", *sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"}), "<pad>"]
 
 
-def random_marian(out, source=SOURCE, target=SOURCE):
+def random_marian(out, source=SOURCE, target=SOURCE, codes=(), biased=True, **changes):
     """Save a random Marian model as transformers writes it."""
-    tokens = vocabulary(source, target)
+    tokens = vocabulary(source, target, codes=codes)
     size = len(tokens)
     values = {
         "vocab_size": size, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48,
         "decoder_ffn_dim": 48, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "scale_embedding": True,
         "activation_function": "swish", "pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0,
-        "forced_eos_token_id": 0, "max_position_embeddings": 64,
+        "forced_eos_token_id": 0, "max_position_embeddings": 64, **changes,
     }  # fmt: skip
     model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
-    randomise(model, model.model.shared.weight[size - 1], model.model.encoder.layers[0].self_attn.q_proj.bias)
-    model.final_logits_bias.normal_()
+    biases = [] if biased else [tensor for name, tensor in model.named_parameters() if name.endswith("_proj.bias")]
+    randomise(model, model.model.shared.weight[size - 1], model.model.encoder.layers[0].self_attn.q_proj.bias, *biases)
+    model.final_logits_bias.normal_().mul_(biased)
     model.save_pretrained(out)
     config = json.loads((out / "config.json").read_text())
     legacy = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[size - 1]], "extra_pos_embeddings": size}
@@ -133,7 +141,47 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path):
     german = sentencepiece.SentencePieceProcessor(model_proto=target).encode("der alte fox schläft", out_type=str)
     assert ours.vocabulary_size == len(vocabulary(source, target))
     names = ours.tokens(list(range(ours.vocabulary_size)))
-    assert ours.decode([[names.index(token) for token in german]]) == ["der alte fox schläft"]
+    ids = [names.index(token) for token in german]
+    assert ours.decode([ids]) == ["der alte fox schläft"]
+    assert ours.encode_pair(text[0], "der alte fox schläft") == [ours.encode(text)[0], ids]
+    assert ours.encode(["der alte fox schläft"]) != [ids]
+
+
+def test_a_target_language_is_one_token_at_the_beginning(tmp_path):
+    random_marian(tmp_path / "hf", codes=[">>deu<<", ">>swe<<"])
+    place = import_marian(tmp_path / "hf", tmp_path / "model")
+    ours, line = Tokenizer(place / "tokenizer.model"), "the old fox sees a shy dog"
+    (ids,) = ours.encode([f">>swe<< {line}"])
+    assert ours.tokens(ids[:1]) == ["▁>>swe<<"]
+    assert ids[1:] == ours.encode([line])[0]
+    assert (ours.language(ids), ours.language(ids[1:])) == (ids[:1], [])
+    parts = split_line(ours, f">>swe<< {line}. {line}.", 8, 9)
+    assert len(parts) > 2
+    assert all(part[0] == ids[0] and part.count(ids[0]) == 1 and len(part) <= 9 for part in parts)
+    assert all(half[0] == ids[0] and half.count(ids[0]) == 1 for half in halves(ours, [*ids, EOS]))
+
+
+def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):
+    directory = shutil.copytree(saved, tmp_path / "hf")
+    (directory / "tf_model.h5").write_bytes(b"not needed")
+    client = huggingface_hub.snapshot_download
+    with hub_server.serving("owner/opus", directory) as hub:
+        here = functools.partial(client, endpoint=hub.url, cache_dir=tmp_path / "cache")
+        monkeypatch.setattr("huggingface_hub.snapshot_download", here)
+        for name, revision in (("owner/opus", hub.commit), (f"owner/opus@{hub.commit}", hub.commit)):
+            assert import_marian(name, tmp_path / str(len(name))) == tmp_path / str(len(name))
+            assert f"owner/opus at commit {revision}" in capsys.readouterr().err
+        loaded = load_model(tmp_path / "10")
+        assert loaded.manifest["imported"] == loaded.recipe.name == f"owner/opus@{hub.commit}"
+        assert "translations that end within the limit are the same" in loaded.manifest["proof"]
+        assert not [path for path in hub.requests if "tf_model" in path]
+        for name in ("owner/other", "owner/opus@branch"):
+            with pytest.raises(DownloadError, match=f"no directory {name} here, and it cannot be downloaded"):
+                import_marian(name, tmp_path / "new")
+        (directory / "model.safetensors").unlink()
+        hub.commit = "f" * 40
+        with pytest.raises(MissingError, match=r"OWNER/NAME@refs/pr/N"):
+            import_marian("owner/opus", tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +191,7 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path):
         ({"scale_embedding": False}, "scaled by sqrt"),
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "one embedding for source"),
+        ({"share_encoder_decoder_embeddings": False}, "one embedding for source"),
         ({"decoder_start_token_id": 0}, "zero embedding"),
         ({"decoder_vocab_size": 5}, "one embedding for source"),
         ({"encoder_layers": 3, "decoder_layers": 3}, "no tensor"),
@@ -185,7 +234,6 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
     refused("source.spm", SOURCE[: len(SOURCE) // 2], DataError, r"source\.spm")
     refused("source.spm", None, MissingError, r"source\.spm")
     refused("vocab.json", numbered(tokens, 1), DataError, r"vocab\.json")
-    refused("vocab.json", numbered([*tokens[:2], ">>de<<", *tokens[3:]]), DataError, ">>xx<<")
     tensors = load_tensors(directory / "model.safetensors")
     del tensors["model.encoder.layers.0.fc1.bias"]
     refused("model.safetensors", safetensors.torch.save(tensors, {"format": "pt"}), DataError, "no tensor .*fc1.bias")
@@ -196,18 +244,36 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
     refused("vocab.json", b"", OutputError, "exists")
 
 
-def test_fine_tuning_starts_from_an_imported_model(tmp_path, numbers_text, tiny_recipe):
-    source = unigram([line for side in ("en", "de") for line in (numbers_text / f"train.{side}").open()], 60)
-    random_marian(tmp_path / "hf", source, source)
-    model = import_marian(tmp_path / "hf", tmp_path / "model")
-    settings = tiny_recipe(
-        *(f"model.{name}={value}" for name, value in recipe.to_plain(load_model(model).recipe.model).items()),
-        f"corpus.tokenizer.file={model / 'tokenizer.model'}",
-        f"training.init_from={model}",
-        *("training.rate_factor=0", "training.steps=1", "averaging.last=1"),
-    )
-    corpus = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
-    assert train(settings, corpus, tmp_path / "run") == 0
-    tuned = load_tensors(tmp_path / "run/checkpoints/step-0000001/model.safetensors")
-    before = load_model(model).model.state_dict()
-    assert all(torch.equal(tuned[name], before[name]) for name in before)
+@pytest.mark.parametrize(
+    ("two_tokenizers", "codes", "changes"),
+    [
+        (False, [], {}),
+        (True, [], {}),
+        (False, [">>deu<<", ">>swe<<"], {"activation_function": "gelu"}),
+        (False, [], {"activation_function": "relu", "biased": False}),
+    ],
+)
+def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_text, two_tokenizers, codes, changes):
+    text = [(numbers_text / f"train.{side}").read_text().split("\n")[:100] for side in ("en", "de")]
+    spm = [unigram(side, 40) for side in text] if two_tokenizers else [unigram(text[0] + text[1], 60)] * 2
+    random_marian(tmp_path / "hf", *spm, codes, **changes)
+    model = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
+    shape = model.recipe.model.attention_bias, model.recipe.model.output_bias, model.recipe.model.activation
+    assert shape == (*[changes.get("biased", True)] * 2, changes.get("activation_function", "swish"))
+    for side, code, lines in (("src", "".join(f"{code} " for code in codes[:1]), text[0]), ("tgt", "", text[1])):
+        (tmp_path / side).write_text("".join(f"{code}{line}\n" for line in lines))
+    steps = ["steps=3", "tokens_per_step=300", "validate_bleu=0", "precision=fp32", f"init_from={tmp_path}/model"]
+    others = ["averaging.with_start=[]", "decoding.extra_length=10", "corpus.cleaning.check_script=no"]
+    files = [f"corpus.train_{side}=[{tmp_path}/{side}]" for side in ("src", "tgt")]
+    settings = recipe.load(recipe.named("finetune"), [*(f"training.{step}" for step in steps), *files, *others])
+    corpus = open_corpus(prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1)))
+    ids = [side.gather(np.array([0]))[0].tolist() for side in (corpus.src, corpus.tgt)]
+    theirs = [sentencepiece.SentencePieceProcessor(model_proto=each) for each in spm]
+    pieces = [each.encode(lines[0], out_type=str) for each, lines in zip(theirs, text, strict=True)]
+    expected = [[*(f"▁{code}" for code in codes[:1]), *pieces[0], "</s>"], [*pieces[1], "</s>"]]
+    assert [Tokenizer(corpus.tokenizer_file).tokens(side) for side in ids] == expected
+    assert train(settings, corpus.directory, tmp_path / "run") == 0
+    assert not torch.equal(load_model(tmp_path / "run").model.embedding.weight, model.model.embedding.weight)
+    assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0  # or it raises
+    back = Tokenizer(load_model(import_marian(tmp_path / "again", tmp_path / "back")).tokenizer_file)
+    assert [[*side, EOS] for side in back.encode_pair(text[0][0], text[1][0])] == [ids[0][len(codes[:1]) :], ids[1]]

@@ -48,7 +48,7 @@ OWNERS = {
     "regex": {"scoring.paper_bleu"},
     "accelerate": {"training.distributed"},
     "datasets": {"corpus.sources"},
-    "huggingface_hub": {"corpus.sources"},
+    "huggingface_hub": {"corpus.sources", "interop"},
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
     "numpy": {"corpus", "transformer", "translation", "scoring", "training", "interop", "reporting"},

@@ -1,19 +1,24 @@
 """The package's own recipes: each loads, builds, does one step, and expects what the paper says of it."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from nmt_cli import recipe
+import nmt_cli
+from nmt_cli import cli, recipe
 from nmt_cli.corpus.store import open_corpus
+from nmt_cli.errors import MissingError
 from nmt_cli.reporting import paper
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.train import Run
+from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
 
 ROOT = Path(__file__).parent.parent
 PATHS = [path.relative_to(ROOT) for path in sorted((ROOT / "recipes").rglob("*.yaml"))]
+PATHS.remove(FINETUNE := Path("recipes/finetune.yaml"))  # it takes its sizes from a model
 TABLE_3 = [path for path in PATHS if path.parent.name == "table3"]
 
 
@@ -78,3 +83,39 @@ def test_one_step_of_every_recipe(
     assert not torch.equal(before, run.transformer.embedding.weight)
     if run.metrics is not None:
         run.metrics.file.close()
+
+
+def test_recipes_are_listed_shown_and_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = dict(recipe.listed())
+    assert {f"recipes/{name}.yaml" for name in listed} == {str(path) for path in [*PATHS, FINETUNE]}
+    assert all(len(about) > 20 for about in listed.values())
+    for name in ("toy", "recipes/table3/a-h1.yaml"):  # the second has a base, which the copy finds too
+        settings = recipe.load(recipe.named(name))
+        cli.show(name)
+        shown = capsys.readouterr().out
+        (tmp_path / "shown.yaml").write_text(shown)
+        assert recipe.load(tmp_path / "shown.yaml") == settings
+        assert "# steps of linear warm-up" in shown
+        cli.copy(name)
+        assert recipe.load(Path(f"{settings.name}.yaml")) == settings
+        cli.show(name, ["training.steps=7"], "json")
+        schema = json.loads(capsys.readouterr().out)
+        assert schema["examples"][0]["training"]["steps"] == 7
+        assert schema["$defs"]["Training"]["properties"]["steps"]["minimum"] == 1
+    with pytest.raises(FileExistsError):
+        cli.copy(name, path=tmp_path / "a-h1.yaml")
+    with pytest.raises(MissingError, match=r"no recipe recipes/nowhere\.yaml.* `nmt recipes` lists"):
+        cli.copy("nowhere")
+
+
+def test_env_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.env(as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["nmt"], shown["torch"]) == (nmt_cli.__version__, torch.__version__)
+    assert shown["training precision"] == str(choose_dtype("auto", choose_device())).removeprefix("torch.")
+    assert int(shown["translation workers"]) >= 1
+    cli.env()
+    assert f"torch                  {torch.__version__}\n" in capsys.readouterr().out

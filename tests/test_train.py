@@ -432,7 +432,8 @@ def test_fine_tuning_starts_from_the_model(lab: Lab) -> None:
 
 
 def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_path: Path) -> None:
-    settings = lab.recipe("corpus.limit=300", f"training.init_from={lab.reference / 'model'}")
+    changes = ("corpus.limit=300", "corpus.tokenizer.file=null")
+    settings = lab.recipe(*changes, f"training.init_from={lab.reference / 'model'}")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
     assert open_corpus(data).manifest["vocabulary_size"] == load_model(lab.reference).model.vocabulary_size
     with pytest.raises(DataError, match="another tokenizer"):

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus import cleaning, sources, stages, store
+from nmt_cli.corpus import cleaning, sources, stages, store, tokenizer
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
@@ -67,7 +66,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         manifest = store.open_corpus(out, content=True).manifest
     except DataError as error:
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
-    differs = recipe.differences(manifest.get("recipe"), recipe.to_plain(corpus))
+    before = recipe.merge(recipe.to_plain(recipe.Corpus()), manifest.get("recipe", {}))  # new settings had no effect
+    differs = recipe.differences(before, recipe.to_plain(corpus))
     hashes = {source["sha256"] for source in manifest["sources"]}
     files = sources.local_files(corpus, options.mirror) + [Path(file) for file in [corpus.tokenizer.file] if file]
     differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
@@ -93,7 +93,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
     reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
     if reused:
-        Tokenizer(reused)
+        tokenizer.Tokenizer(reused)
         text.files.append(reused)
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
@@ -110,8 +110,10 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         for warning in warnings:
             console.warn(warning)
         if len(repeated):
-            data = reused.read_bytes() if reused else stages.train_tokenizer(work / "cleaned", repeated, corpus, pool)
-            artefact.write_file(model, data)
+            if reused:
+                tokenizer.copy(reused, model)
+            else:
+                artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
             tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
     pairs = stats.read - stats.dropped.total()
@@ -137,7 +139,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             for file in dict.fromkeys(text.files)
         ],
         "pairs": pairs,
-        "vocabulary_size": Tokenizer(model).vocabulary_size,
+        "vocabulary_size": tokenizer.Tokenizer(model).vocabulary_size,
         "tokens": tokens,
     }
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:

@@ -5,6 +5,7 @@ import errno
 import functools
 import http.client
 import logging
+import math
 import os
 import re
 import sys
@@ -44,7 +45,10 @@ SIZES = {
     "fr-en": (7_777_527_744, 14_752_522_252, 40_836_715),
 }
 HELD_OUT_ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
+MOST_REPEATS = 10  # of one's own text where there is much general text beside it
 PAUSES = (1, 4)  # seconds between the three tries of a download
+
+Files = list[tuple[str, str]]  # source and target side
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def family(corpus: recipe.Corpus) -> str:
     """Return "own", "toy", "multi30k" or "hub"; UsageError where the corpus is unknown or says two things at once."""
     name = corpus.name or ""
     named = name in recipe.NAMED_CORPORA or name.startswith("hub:")
-    for src, tgt in ((corpus.dev_src, corpus.dev_tgt), (corpus.test_src, corpus.test_tgt)):
+    for _, src, tgt in _sets(corpus):
         if (src is None) != (tgt is None):
             raise UsageError(f"{src or tgt} has no other side: give both or neither")
     if corpus.train_src:
@@ -103,6 +107,8 @@ def family(corpus: recipe.Corpus) -> str:
         return "own"
     if name.startswith("hub:") and not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
         raise UsageError(f"corpus {name[:60]}: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
+    if corpus.mix_src or corpus.general_src or corpus.hold_out:
+        raise UsageError(f"corpus {name}: mix_src, general_src and hold_out go with your own files, corpus.train_src")
     if not named:
         known = ", ".join(recipe.NAMED_CORPORA)
         raise UsageError(f"unknown corpus {name[:60]!r}. Known: {known}; also hub:OWNER/NAME, or give your own files")
@@ -127,22 +133,78 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         for (listed, _), times in Counter(pairs["train"]).items():
             if times > 1:
                 say(f"{listed} is listed {times} times: its pairs are repeated, and that is no reason to drop them")
-        for split, src, tgt in (("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)):
-            if src and tgt:
-                pairs[split] = [(src, tgt)]
+        pairs |= {split: [(src, tgt)] for split, src, tgt in _sets(corpus) if src and tgt}
     else:
         folder = mirror or downloads / "multi30k"
         advice = None if mirror else f"Remove {folder} and run again"
         stems = {split: f"{folder}/{stem}" for split, stem in MULTI30K_STEMS.items()}
         pairs = {split: [(f"{stem}.{corpus.src}.gz", f"{stem}.{corpus.tgt}.gz")] for split, stem in stems.items()}
-    text = Text(origin(corpus, mirror), {}, [Path(name) for names in pairs.values() for name in chain(*names)], advice)
+    mix = list(zip(corpus.mix_src, corpus.mix_tgt, strict=True))
+    files = [Path(name) for names in [*pairs.values(), mix] for name in chain(*names)]
+    text = Text(origin(corpus, mirror), {}, files, advice)
     for file in text.files if kind == "multi30k" else ():
         fetch(file, mirror)
     rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
     for split, names in pairs.items():
-        parts = [read_pairs(*sides, names[:i].count(sides), text.hashes) for i, sides in enumerate(names)]
-        text.splits[split] = Split(", ".join(chain(*names)), chain(*parts), rows.get(split))
+        text.splits[split] = Split(", ".join(chain(*names)), _read(names, text.hashes), rows.get(split))
+    if mix:
+        chunks = _mixed(pairs["train"], mix, corpus.mix_share, text.hashes)
+        text.splits["train"] = Split(", ".join(chain(*pairs["train"], *mix)), chunks)
+    if corpus.hold_out:
+        _hold_out(text, ["dev", "test"], pairs["train"], corpus.hold_out)
+        _hold_out(text, ["general"], mix, corpus.hold_out)
     return text
+
+
+def _sets(corpus: recipe.Corpus) -> list[tuple[str, str | None, str | None]]:
+    dev, test = ("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)
+    return [dev, test, ("general", corpus.general_src, corpus.general_tgt)]
+
+
+def _read(names: Files, hashes: dict[Path, str]) -> Iterator[Chunk]:
+    for i, sides in enumerate(names):
+        yield from read_pairs(*sides, names[:i].count(sides), hashes)
+
+
+def _thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
+    """Yield this share of the pairs, evenly spread."""
+    read = 0
+    for chunk in chunks:
+        keep = [i for i in range(len(chunk.src)) if int((read + i + 1) * share) > int((read + i) * share)]
+        yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
+        read += len(chunk.src)
+
+
+def _mixed(own: Files, mix: Files, share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield one's own pairs and general ones, which are `share` of all; the own ones again while others are unused."""
+    pairs, general = (sum(len(chunk.src) for chunk in _read(names, {})) for names in (own, mix))
+    if not (pairs and general):
+        raise DataError(f"{', '.join(chain(*(mix if pairs else own)))}: there is no text in it to mix")
+    wanted = pairs * share / (1 - share)
+    times = max(1, min(MOST_REPEATS, int(general / wanted)))
+    passes = min(times * wanted / general, MOST_REPEATS)
+    say(f"training text: {times} x your {pairs:,} pairs, and {passes * general:,.0f} of {general:,} general pairs")
+    for repetition in range(times):
+        for chunk in _read(own, hashes):
+            yield chunk._replace(repetition=chunk.repetition + repetition * len(own))
+    for repetition in range(math.ceil(passes)):
+        for chunk in _thinned(_read(mix, hashes), min(1, passes - repetition)):
+            yield chunk._replace(repetition=chunk.repetition + repetition * len(mix))
+
+
+def _hold_out(text: Text, splits: list[str], names: Files, most: int) -> None:
+    """Cut the splits that are not there from training files. (Cleaning drops what is in them from training.)"""
+    if splits[0] in text.splits:
+        return
+    total = sum(len(chunk.src) for chunk in _read(names, {}))
+    share = min(most, total // 20) * len(splits) / max(1, total)
+    pairs = [pair for chunk in _thinned(_read(names, {}), share) for pair in zip(chunk.src, chunk.tgt, strict=True)]
+    for i, split in enumerate(splits):
+        if split not in text.splits and (part := pairs[i :: len(splits)]):
+            text.splits[split] = Split(
+                f"{split}, held out", [Chunk([src for src, _ in part], [tgt for _, tgt in part])]
+            )
+            say(f"no {split} set is named: {len(part):,} pairs of {', '.join(chain(*names))} are held out for it")
 
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:

@@ -159,7 +159,8 @@ def _encode_chunk(
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats]:
     """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and the drops."""
     src, tgt, repeats = chunk
-    tokens, stats = [_load(model).encode_arrays(side) for side in (src, tgt)], CleaningStats()
+    tokens = [_load(model).encode_arrays(src), _load(model).target.encode_arrays(tgt)]
+    stats = CleaningStats()
     lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
     longer, shorter = lengths.max(0), np.maximum(1, lengths.min(0))
     keep = np.ones(len(repeats), bool)

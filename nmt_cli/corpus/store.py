@@ -3,7 +3,7 @@
 train.src.ids  train.tgt.ids          all sentences end to end, each closed by EOS; little-endian uint16 or uint32
 train.src.offsets  train.tgt.offsets  int64, one more than there are sentences
 tokenizer.model                       the joint SentencePiece model
-dev.src dev.tgt test.src test.tgt     raw UTF-8 text, one sentence a line
+dev.src dev.tgt test.src test.tgt     (and general.src general.tgt) raw UTF-8 text, one sentence a line
 cleaning.json                         which pairs were dropped, and why
 """
 

@@ -1,4 +1,7 @@
-"""SentencePiece: one joint byte-pair model for both languages; bytes stand in for characters it has not seen."""
+"""SentencePiece: one joint byte-pair model for both languages; bytes stand in for characters it has not seen.
+
+An imported model may split target text by a model of its own, with the same ids, in `tokenizer.target.model`.
+"""
 
 import io
 import re
@@ -7,9 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nmt_cli import artefact
 from nmt_cli.errors import DataError, MissingError
 
 PAD, UNK, EOS = 0, 1, 2
+LANGUAGE = re.compile("\u2581?(>>.+<<)")  # a token that says which language to translate into, at a text's beginning
 # Every character that some reader takes for the end of a line, and the other controls.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
@@ -56,8 +61,22 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
     return model.getvalue()
 
 
+def copy(file: Path, to: Path) -> None:
+    """Copy a model's file, and that of target text where it has one."""
+    for old, new in ((file, to), (target_file(file), target_file(to))):
+        if old.is_file():
+            artefact.replace_file(new, old.read_bytes())
+
+
+def target_file(file: Path) -> Path:
+    return file.with_suffix(".target.model")
+
+
 class Tokenizer:
-    """A trained model, loaded; DataError if it is not one of this package (PAD 0, UNK 1, EOS 2, no BOS)."""
+    """A trained model, loaded; DataError if it is not one of this package (PAD 0, UNK 1, EOS 2, no BOS).
+
+    Target text is encoded by `target`, which is this model itself where there is no other.
+    """
 
     def __init__(self, file: Path) -> None:
         import sentencepiece
@@ -72,10 +91,18 @@ class Tokenizer:
         if ids != (PAD, UNK, EOS, -1):
             raise DataError(f"{file} has pad, unk, eos, bos = {ids}; nmt prepare makes models with (0, 1, 2, -1)")
         self.vocabulary_size = int(self._model.get_piece_size())
+        self.target = Tokenizer(target_file(file)) if target_file(file).is_file() else self
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """Return the token ids of every normalised line, without EOS."""
         return [self._model.encode(line) for line in lines]  # a list's call starts threads: 2 ms beside our allocator
+
+    def encode_pair(self, src: str, tgt: str) -> list[list[int]]:
+        return [self.encode([src])[0], self.target.encode([tgt])[0]]
+
+    def language(self, ids: list[int]) -> list[int]:
+        """Return the target-language token (`>>deu<<`) that a source begins with; [] if it begins with none."""
+        return ids[:1] if ids and LANGUAGE.fullmatch(self._model.id_to_piece(ids[0])) else []
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
         return self._model.encode(lines, out_type="numpy", num_threads=1)  # type: ignore[no-any-return]

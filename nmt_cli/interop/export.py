@@ -10,7 +10,7 @@ from nmt_cli import __version__, artefact, recipe
 from nmt_cli.console import say
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import Tokenizer, copy, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare
@@ -45,13 +45,13 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         if target == "hf":
             marian.write_marian(loaded, penalty, stage)
             peer = Transformers(stage, marian.exported_ids(tokenizer.vocabulary_size))
-            peer.check_ids(tokenizer, [*chosen.values()])
+            peer.check_ids(tokenizer, [*chosen.values()], [*map(normalise, references)])
         else:
             from ctranslate2.converters import TransformersConverter
 
             marian.write_marian(loaded, penalty, Path(temporary))
             TransformersConverter(temporary).convert(str(stage), quantization=weights, force=True)
-            artefact.write_file(stage / "tokenizer.model", loaded.tokenizer_file.read_bytes())
+            copy(loaded.tokenizer_file, stage / "tokenizer.model")
             peer = CTranslate2(stage, tokenizer)
         say(f"comparing {len(chosen)} translations")
         translator = Translator.of(loaded.model, tokenizer, settings, torch.float32)

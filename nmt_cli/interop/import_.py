@@ -1,5 +1,6 @@
 """The import command: a Marian model of transformers as a model directory, to translate with and to fine-tune."""
 
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -8,61 +9,102 @@ import torch
 from torch import Tensor
 
 from nmt_cli import artefact, recipe
-from nmt_cli.console import say, warn
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.console import say
+from nmt_cli.corpus.tokenizer import LANGUAGE, UNK, Tokenizer, normalise, target_file
+from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import marian
-from nmt_cli.interop.proof import LOCAL, TOLERANCE, Transformers, largest_difference
+from nmt_cli.interop.proof import LOCAL, Transformers, compare
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
-from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.translator import Translator
 
 WEIGHTS = "model.safetensors"
-UNKNOWN, CONTROL, UNUSED, UNIGRAM = 2, 3, 5, 1  # types of SentencePiece's tokens, and of its models
+FILES = "config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"
+OPTIONAL = "generation_config.json", "tokenizer_config.json"
+HUB_NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"
+LINES, TOKENS = 12, 4  # of random text, on which both models are compared
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED, UNIGRAM = 2, 3, 4, 5, 1  # types of SentencePiece's tokens, and of its models
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 
 
-def import_marian(source: Path, out: Path) -> Path:
-    """Turn a Marian (or Pegasus-shaped) directory of transformers into the model directory `out`, and return it."""
+def import_marian(source: Path | str, out: Path) -> Path:
+    """Turn a Marian (or Pegasus-shaped) model of transformers into the model directory `out`, and return it.
+
+    `source` is a directory, or OWNER/NAME or OWNER/NAME@REVISION of the hub.
+    """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
-    config = _config(source)
-    ids, tokenizer = _vocabulary(source, config)
+    marian.library("transformers")
+    directory, imported = Path(source), Path(source).resolve().name
+    if not directory.exists() and re.fullmatch(HUB_NAME, str(source)):
+        directory = _download(str(source))
+        imported = f"{str(source).partition('@')[0]}@{directory.name}"
+    config = _config(directory)
+    ids, tokenizers = _vocabulary(directory, config)
     try:
-        peer = Transformers(source, ids)
+        peer = Transformers(directory, ids)
     except Exception as error:  # whatever they raise
-        raise DataError(f"transformers cannot load {source}: {str(error)[:150]}") from None
+        raise DataError(f"transformers cannot load {directory}: {str(error)[:150]}") from None
     if peer.missing:
-        raise DataError(f"{source / WEIGHTS} has no tensor {peer.missing[0]}")
+        raise DataError(f"{directory / WEIGHTS} has no tensor {peer.missing[0]}")
     tensors = peer.model.state_dict()
-    settings = _recipe(source, config, tensors, ids)
+    settings = _recipe(directory, config, tensors, ids).model_copy(update={"name": imported})
     ours = marian.from_marian(tensors, settings.model, ids)
     model = Transformer(settings.model, len(ids))
-    load_into(model, ours, source / WEIGHTS)
-    draw = torch.randint(3, len(ids), (2, 8, 12), generator=torch.Generator().manual_seed(1)).tolist()
-    pairs = [([*src[: 4 + i], EOS], [*tgt[: 11 - i], EOS]) for i, (src, tgt) in enumerate(zip(*draw, strict=True))]
+    load_into(model, ours, directory / WEIGHTS)
     peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
-    difference = largest_difference(score_targets([model.eval()], torch.float32, pairs), peer.score(pairs))
-    if difference > TOLERANCE:
-        raise DataError(f"{source} computes something else than our model with its weights ({difference:.1e} nats)")
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "tokenizer.model"
-        file.write_bytes(tokenizer)
-        Tokenizer(file)  # refuses what it cannot read
-        manifest = {"imported": source.name, "weights": artefact.sha256(source / WEIGHTS), "steps": []}
+        for path, data in zip((file, target_file(file)), tokenizers, strict=False):
+            path.write_bytes(data)
+        proof = _prove(model.eval(), Tokenizer(file), settings, peer)
+        weights = artefact.sha256(directory / WEIGHTS)
+        manifest = {"imported": imported, "weights": weights, "proof": proof, "steps": []}
         save_model(out, ours, settings, file, manifest)
-    say(f"{out} computes what {source} does (log-probabilities differ by {difference:.1e} at most)")
+    say(f"{out} computes what {imported} does. {proof}")
     return out
+
+
+def _download(asked: str) -> Path:
+    """Return where the hub's client stores OWNER/NAME or OWNER/NAME@REVISION: a folder named by its commit."""
+    import huggingface_hub
+
+    name, _, revision = asked.partition("@")
+    try:
+        place = huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=[*FILES, *OPTIONAL])
+    except Exception as error:  # of any of the packages that take part
+        what = " ".join(str(error).split())[:150]
+        raise DownloadError(f"no directory {asked} here, and it cannot be downloaded from the hub: {what}") from None
+    say(f"{name} at commit {Path(place).name}")
+    return Path(place)
+
+
+def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, peer: Transformers) -> str:
+    """Compare tokens, log-probabilities and translations on random text, and return what came of it."""
+    alone, sides = tokenizer.decode([[i] for i in range(tokenizer.vocabulary_size)]), list[list[str]]()
+    for side in (tokenizer, tokenizer.target):  # each of tokens without a character that its model does not know
+        known = [i for i, ids in enumerate(side.encode(alone)) if ids and UNK not in ids and not side.language(ids)]
+        draw = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
+        sides.append([normalise(line) for line in tokenizer.decode([[known[k] for k in row] for row in draw])])
+    codes = [text for i, text in enumerate(alone) if tokenizer.language([i])]
+    lines = [*sides[0], *(f"{code} {line}" for code, line in zip(codes, sides[0], strict=False))]
+    # A token that a .spm file has and vocab.json has not is unknown to theirs, and several shorter ones to ours.
+    peer.check_ids(tokenizer, lines, sides[1], allowed=LINES // 2)
+    try:
+        translator = Translator.of(model, tokenizer, settings, torch.float32)
+        return compare(translator, peer, dict(enumerate(lines)), exact=True)[0]
+    except DataError as error:
+        raise DataError(f"{settings.name} computes something else than our model with its weights: {error}") from None
 
 
 def _config(source: Path) -> Any:
     """Return their configuration after checking that our model can compute theirs."""
     transformers = marian.library("transformers")
-    files = ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm")
-    if missing := [name for name in files if not (source / name).is_file()]:
+    if missing := [name for name in FILES if not (source / name).is_file()]:
         kind = "a CTranslate2 model" if (source / "model.bin").is_file() else f"without {', '.join(missing)}"
-        advice = f"A Marian model of transformers has {', '.join(files)}; save a pickle's weights by save_pretrained()"
+        advice = f"A Marian model of transformers has {', '.join(FILES)}; save a pickle's weights by save_pretrained()"
+        advice += f", or name a revision that has {WEIGHTS}: OWNER/NAME@refs/pr/N" if missing == [WEIGHTS] else ""
         raise MissingError(f"{source} is {kind}. {advice}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
@@ -84,8 +126,8 @@ def _config(source: Path) -> Any:
     return config
 
 
-def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
-    """Return their id of each of our tokens, and our SentencePiece model."""
+def _vocabulary(source: Path, config: Any) -> tuple[list[int], list[bytes]]:
+    """Return their id of each of our tokens, and our SentencePiece model, or two: of source text and of target text."""
     file, size, first = source / "vocab.json", config.vocab_size, [*SPECIAL]
     ids: dict[str, int] = artefact.read_json(file)
     special = [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]
@@ -93,27 +135,33 @@ def _vocabulary(source: Path, config: Any) -> tuple[list[int], bytes]:
     if len(ids) != size or numbers != {*range(size)} or [ids.get(name) for name in first] != special:
         raise DataError(f"{file} does not number {size} tokens from 0, with {', '.join(first)} where config.json says")
     order = first + sorted(ids.keys() - {*first}, key=ids.__getitem__)
-    if any(name.startswith(">>") and name.endswith("<<") for name in order):
-        raise DataError(f"{source} chooses its target language by >>xx<< in the text, which ours cannot")
-    src, tgt = ((source / f"{side}.spm").read_bytes() for side in ("source", "target"))
+    src, tgt = source / "source.spm", source / "target.spm"
+    files = [src] if src.read_bytes() == tgt.read_bytes() else [src, tgt]
+    models = [_renumbered(file, order) for file in files]
+    if len(models) == 2 and any(model.trainer_spec.model_type != UNIGRAM for model in models):
+        raise DataError(f"{source} has different BPE models for source and target. Two unigram models are supported")
+    return [ids[name] for name in order], [model.SerializeToString() for model in models]
+
+
+def _renumbered(file: Path, order: list[str]) -> Any:
+    """Return a SentencePiece model with the tokens in this order; those it did not have can only be decoded, but for
+    target-language tokens, which each word of their name becomes."""
     messages = marian.library("sentencepiece.sentencepiece_model_pb2")
     try:
-        model = messages.ModelProto.FromString(src)
+        model = messages.ModelProto.FromString(file.read_bytes())
     except Exception:  # protobuf's DecodeError
-        raise DataError(f"{source / 'source.spm'} is not a SentencePiece model") from None
-    if src != tgt:
-        if model.trainer_spec.model_type != UNIGRAM:
-            raise DataError(f"{source} splits source and target by different BPE models; ours is one for both")
-        warn(f"{source} splits target text by another model than source text. Only fine-tuning is affected")
+        raise DataError(f"{file} is not a SentencePiece model") from None
     tokens = {token.piece: token for token in model.pieces}
-    if [*tokens] != order:  # tokens of the target only can be decoded, not found in a text
-        renumbered = [tokens.get(name) or model.SentencePiece(piece=name, type=UNUSED) for name in order]
-        for name, token in zip(order, renumbered, strict=True):
-            token.type = SPECIAL.get(name, UNUSED if token.type in SPECIAL.values() else token.type)
-        model.pieces.extend(renumbered)  # copies them
-        del model.pieces[: -len(order)]
-        src = model.SerializeToString()
-    return [ids[name] for name in order], src
+    if [*tokens] == order:
+        return model
+    renumbered = [tokens.get(name) or model.SentencePiece(piece=name, type=UNUSED) for name in order]
+    for name, token in zip(order, renumbered, strict=True):
+        token.type = SPECIAL.get(name, UNUSED if token.type in SPECIAL.values() else token.type)
+        if LANGUAGE.fullmatch(name):
+            token.piece, token.type = f"\u2581{name}", USER_DEFINED  # as it stands at the beginning of a text
+    model.pieces.extend(renumbered)  # copies them
+    del model.pieces[: -len(order)]
+    return model
 
 
 def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int]) -> recipe.Recipe:

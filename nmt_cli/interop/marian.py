@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli import recipe
-from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, Tokenizer, target_file
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.weights import LoadedModel
 
@@ -145,11 +145,13 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
         search |= {"num_beams": beam, "length_penalty": length_penalty}
     theirs.generation_config.update(**search)
     theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
-    tokens = Tokenizer(loaded.tokenizer_file).tokens(list(range(size)))
+    tokenizer = Tokenizer(loaded.tokenizer_file)
+    tokens = [LANGUAGE.sub(r"\1", token) for token in tokenizer.tokens(list(range(size)))]
     vocabulary = dict(zip(tokens, ids, strict=True))
     (out / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")
-    for side in ("source", "target"):
-        (out / f"{side}.spm").write_bytes(loaded.tokenizer_file.read_bytes())
+    target = loaded.tokenizer_file if tokenizer.target is tokenizer else target_file(loaded.tokenizer_file)
+    for side, file in (("source", loaded.tokenizer_file), ("target", target)):
+        (out / f"{side}.spm").write_bytes(file.read_bytes())
     tokenizer_config = {
         **{"tokenizer_class": "MarianTokenizer", "clean_up_tokenization_spaces": False},
         **{"source_lang": corpus.src, "target_lang": corpus.tgt, "model_max_length": settings.max_length},

@@ -36,13 +36,15 @@ class Transformers:
         self.ids, self.pad = torch.tensor(ids), ids[PAD]
         self.ours = self.ids.argsort()
 
-    def check_ids(self, tokenizer: Tokenizer, lines: list[str]) -> None:
-        """Raise DataError if their tokenizer splits these lines differently from ours."""
+    def check_ids(self, tokenizer: Tokenizer, lines: list[str], targets: list[str], allowed: int = 0) -> None:
+        """Raise DataError if their tokenizer splits these lines of source and target text differently from ours."""
         theirs = library("transformers").AutoTokenizer.from_pretrained(self.model.name_or_path, **LOCAL)
         theirs.punc_normalizer = str  # what sacremoses changes before that is said in the export's README
-        both = zip(theirs(lines)["input_ids"], tokenizer.encode(lines), strict=True)
-        if different := sum(self.ours[ids].tolist() != [*mine, EOS] for ids, mine in both):
-            raise DataError(f"MarianTokenizer splits {different} of {len(lines)} lines differently: not exported")
+        ids = [*theirs(lines)["input_ids"], *(theirs(text_target=line)["input_ids"] for line in targets)]
+        both = zip(ids, tokenizer.encode(lines) + tokenizer.target.encode(targets), strict=True)
+        different = sum(self.ours[row].tolist() != [*mine, EOS] for row, mine in both)
+        if different > allowed:
+            raise DataError(f"MarianTokenizer splits {different} of {len(ids)} lines differently from ours")
 
     def _padded(self, sentences: Sequence[Ids]) -> torch.Tensor:
         return pad_sequence([self.ids[ids] for ids in sentences], batch_first=True, padding_value=self.pad)
@@ -117,5 +119,5 @@ def compare(
         table("lines that differ", ["line", "ours", "theirs"], rows)
     if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and largest <= TOLERANCE):
         must = f"log-probabilities must agree within {TOLERANCE:g}, and translations but for {MAX_DIFFERING:.0%}"
-        raise DataError(f"the export is not kept: {must}. {text}")
+        raise DataError(f"the copy is not kept: {must}. {text}")
     return text, ours, theirs

@@ -77,7 +77,7 @@ def _sentences(
     answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
     sentences, all_weights, total = [], [], 0
     for text, answer in zip(texts, answers, strict=True):
-        src, tgt = ([*ids, EOS] for ids in tokenizer.encode([normalise(text), normalise(answer)]))
+        src, tgt = ([*ids, EOS] for ids in tokenizer.encode_pair(normalise(text), normalise(answer)))
         if min(len(src), len(tgt)) < 2:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))

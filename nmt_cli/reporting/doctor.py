@@ -82,7 +82,8 @@ def _training(r: Record) -> Iterator[Finding]:
     training, directory, averaged = r.run.settings.training, r.run.directory, (r.run.model or {}).get("steps", [])
     log, last = directory / "metrics.jsonl", r.run.settings.averaging.last
     row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # the paper did not average there either
-    if averaged and not row_of_table_3 and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
+    meant = row_of_table_3 or r.run.settings.averaging.best
+    if averaged and not meant and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
         what = f"averaged over {len(averaged)} of the checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
         do = f"nmt average-checkpoints {directory}, then translate and score"
         yield Finding(COSTLY, what, directory / "model", do)

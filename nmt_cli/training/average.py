@@ -1,16 +1,29 @@
-"""The average-checkpoints command: the mean of the last checkpoints' weights (section 6.1)."""
+"""The average-checkpoints command: the mean of the last checkpoints' weights (section 6.1).
+
+After fine-tuning: the best checkpoint, mixed with the model it started from so that it keeps more of what that knew
+(Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+"""
 
 from pathlib import Path
 
 from torch import Tensor
 
+from nmt_cli import recipe
+from nmt_cli.console import table, warn
+from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
-from nmt_cli.training.run import stored_recipe
-from nmt_cli.transformer.weights import TOKENIZER, read_tensors, save_model
+from nmt_cli.training.run import read_run, stored_recipe
+from nmt_cli.training.validation import DevSet, validate
+from nmt_cli.transformer.hardware import choose_device, choose_dtype
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.weights import TOKENIZER, load_into, load_model, read_tensors, save_model
+
+Weights = dict[str, Tensor]
+MOST_LOST = 0.5  # BLEU on general text that a share of the start may cost; in domain, where no general text is given
 
 
-def mean_of(paths: list[Path]) -> dict[str, Tensor]:
+def mean_of(paths: list[Path]) -> Weights:
     """Return the mean of weight files, of each of which one tensor is in memory at a time."""
     sums: dict[str, Tensor] = {}
     for path in sorted(paths):  # so that the order they are named in does not matter
@@ -19,17 +32,16 @@ def mean_of(paths: list[Path]) -> dict[str, Tensor]:
     return {name: sums.pop(name).div_(len(paths)).float() for name in list(sums)}
 
 
-def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[int]]:
-    """Average a run's `last` checkpoints into `out`, by default `run/model`; return that directory and the steps."""
+def average(run: Path, last: int | None, out: Path | None, data: Path | None = None) -> tuple[Path, list[int]]:
+    """Average a run's `last` checkpoints into `out`, by default `run/model`; return that directory and the steps.
+
+    By the recipe also its best checkpoint, and mixed with the start; the shares are tried on the dev sets of `data`.
+    """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
     settings = stored_recipe(run)
-    last = last or settings.averaging.last
     while True:
-        steps = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
-        if len(steps) < last:
-            raise DataError(f"{run} has {len(steps)} checkpoints ({', '.join(map(str, steps)) or 'none'}), not {last}")
-        steps = steps[-last:]
+        steps = _steps(run, settings, last)
         try:
             manifests = [checkpoints.check(run, step) for step in steps]
             tensors = mean_of([checkpoints.directory_of(run, step) / checkpoints.MODEL for step in steps])
@@ -40,5 +52,61 @@ def average(run: Path, last: int | None, out: Path | None) -> tuple[Path, list[i
     hashes = [manifest["files"][checkpoints.MODEL]["sha256"] for manifest in manifests]
     about = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     about |= {"steps": steps, "checkpoints": hashes}
+    if shares := settings.averaging.with_start:
+        files, about["tried"] = read_run(run, data), shares
+        if out is None and files.model and all(files.model.get(key) == about[key] for key in ("checkpoints", "tried")):
+            return run / "model", steps
+        start = load_model(Path(str(settings.training.init_from))).model.state_dict()
+        about["with_start"] = _best_share(tensors, start, settings, files.corpus)
+        tensors = mixture(tensors, start, about["with_start"])
     save_model(out or run / "model", tensors, settings, run / TOKENIZER, about)
     return out or run / "model", steps
+
+
+def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
+    steps, count = checkpoints.steps_in(run), last or settings.averaging.last
+    if settings.averaging.best and last is None and steps:
+        best = checkpoints.read_state(run, steps[-1]).best_step
+        if best in steps:
+            return [best]
+        better = "Lower training.rate_factor, or give more text"
+        warn(f"{run}: no checkpoint is better on dev than what training started from, the last is taken. {better}")
+    steps = checkpoints.regular(steps, settings.training.checkpoint_every)
+    if len(steps) < count:
+        raise DataError(f"{run} has {len(steps)} checkpoints ({', '.join(map(str, steps)) or 'none'}), not {count}")
+    return steps[-count:]
+
+
+def mixture(end: Weights, start: Weights, share: float) -> Weights:
+    """Return `share` of the start's weights and the rest of the end's."""
+    return {name: tensor.lerp(start[name], share) for name, tensor in end.items()}
+
+
+def _best_share(end: Weights, start: Weights, settings: recipe.Recipe, corpus: Corpus | None) -> float:
+    splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
+    if not corpus or "dev" not in splits:
+        warn("there is no dev set to choose averaging.with_start on: nothing of the start is mixed in")
+        return 0.0
+    model, device = Transformer(settings.model, len(start["embedding.weight"])), choose_device()
+    dtype, sets = choose_dtype(settings.training.precision, device), [DevSet(corpus, settings, s) for s in splits]
+    scores = dict[float, list[float]]()
+    for share in sorted({*settings.averaging.with_start, 1.0}):
+        load_into(model, mixture(end, start, share), corpus.directory)
+        model.to(device).eval()
+        scores[share] = [validate(model, dtype, each, settings)["dev_bleu"] for each in sets]
+    chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
+    rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
+    table(f"BLEU by the share of the start's weights; {chosen:g} is taken", ["share", *splits], rows)
+    return chosen
+
+
+def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
+    """Choose by BLEU on dev and general text, of each share and of the start alone.
+
+    It is the best on dev that loses at most MOST_LOST on general text, or the one that loses least; without general
+    text the largest share that costs at most MOST_LOST on dev.
+    """
+    if len(start) == 1:
+        best = max(bleu for (bleu,) in scores.values())
+        return max(share for share, (bleu,) in scores.items() if bleu >= best - MOST_LOST)
+    return max(scores, key=lambda share: (min(0.0, scores[share][1] - start[1] + MOST_LOST), scores[share][0]))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import warn
+from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.training.streams import ToHost
@@ -22,7 +23,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 # Settings that may change between the parts of a run: they do not say what is learnt. Texts are compared by hash.
 FREE_SETTINGS = re.compile(
     r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
-    r"|patience|memory_tokens|micro_batches)|corpus\.(train_src|train_tgt|dev_src|dev_tgt|test_src|test_tgt|tokenizer\.file)"
+    r"|patience|memory_tokens|micro_batches)|corpus\.((train|dev|test|mix|general)_(src|tgt)|tokenizer\.file)"
     r"|name|(averaging|decoding|expect)\.\w+): "
 )
 
@@ -176,7 +177,7 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     elif steps_in(run):
         raise DataError(f"{stored} is missing, but there are checkpoints. Put it back, or use another --run")
     else:
-        artefact.replace_file(run / TOKENIZER, corpus.tokenizer_file.read_bytes())
+        tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
     artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run
     parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))

@@ -70,6 +70,8 @@ def _loop(run: "Run", stop: Stop) -> str:
         unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)
         reason = _reason_to_stop(run, stop)
+        if run.dev and training.init_from and not (state.step or reason):
+            _validate(run, run.dev, bar)  # the start is the best so far
         while not reason:
             batch = upcoming.result()
             state.step += 1

@@ -22,10 +22,10 @@ TOKENS_AT_ONCE = 4096
 class DevSet:
     """Development lines, and the ids of those pairs that fit the model, short ones first."""
 
-    def __init__(self, corpus: Corpus, settings: recipe.Recipe) -> None:
-        (self.lines, self.references), self.seen_tokens = corpus.lines("dev"), corpus.seen_tokens
+    def __init__(self, corpus: Corpus, settings: recipe.Recipe, split: str = "dev") -> None:
+        (self.lines, self.references), self.seen_tokens = corpus.lines(split), corpus.seen_tokens
         self.tokenizer, longest = Tokenizer(corpus.tokenizer_file), settings.model.max_length
-        both = zip(encode(self.tokenizer, self.lines), encode(self.tokenizer, self.references), strict=True)
+        both = zip(encode(self.tokenizer, self.lines), encode(self.tokenizer.target, self.references), strict=True)
         pairs = [(src or [EOS], tgt or [EOS]) for src, tgt in both if max(len(src), len(tgt)) <= longest]
         if not pairs:
             raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")

@@ -89,6 +89,8 @@ def save_model(
         save_tensors(stage / WEIGHTS, tensors)
         artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
+        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # target text has one of its own
+            artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
 
 
 def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:

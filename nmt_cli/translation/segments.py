@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, normalise
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
@@ -74,11 +74,14 @@ def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int) -> list[l
     """Return a normalised line as sources: cut at its sentence ends if it has more than `seen` tokens, EOS counted; a
     sentence of more than `limit` also where clauses end, else between words, else anywhere."""
     parts = [line]
+    head = tokenizer.language(tokenizer.encode(parts)[0])  # every source begins with it
+    limit -= len(head)
     for ends, most, room in ((_SENTENCE_END, seen, 0), (_CLAUSE_END, limit, limit), (_WORD_END, limit, limit)):
         sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
         cut = [_cut(tokenizer, part, ends, room) if size >= most else [part] for part, size in sized]
         parts = list(itertools.chain.from_iterable(cut))
-    return [[*ids[i : i + limit - 1], EOS] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
+    sources = [ids[i : i + limit - 1] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
+    return [[*(head if i else []), *ids, EOS] for i, ids in enumerate(sources)]
 
 
 def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> list[str]:
@@ -120,4 +123,5 @@ def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
     starts = [i for i in range(1, len(tokens)) if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
     clauses = [i for i in starts if tokens[i - 1][-1] in _MARKS and abs(i - middle) <= middle / 2]
     place = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
-    return [[*ids[:place], EOS], ids[place:]]
+    head = ids[:1] if LANGUAGE.fullmatch(tokens[0]) else []
+    return [[*ids[:place], EOS], head + ids[place:]]

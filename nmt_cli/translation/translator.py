@@ -184,7 +184,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
             for number, pair in chunk:
-                ids.append([side or [EOS] for side in segments.encode(self.tokenizer, pair)])
+                ids.append([[*side, EOS] for side in self.tokenizer.encode_pair(*map(normalise, pair))])
                 if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
             for (_, tgt), values in zip(ids, score_targets(self.models, self.dtype, ids), strict=True):
@@ -241,7 +241,7 @@ class _Lines:
             forced = next(self.prefixes, None)
             if forced is None:
                 raise DataError(f"there are fewer prefixes than lines: none for line {self.read:,}")
-            prefix = self.tokenizer.encode([normalise(forced)])[0]
+            prefix = self.tokenizer.target.encode([normalise(forced)])[0]
             self.counts["cut"] += len(prefix) >= self.translator.max_length
         ids = self.tokenizer.encode([text])[0]
         sources = [[*ids[: self.translator.max_length - 1], EOS]] if ids else []

@@ -261,12 +261,12 @@ def begun(lab: Lab) -> Lab:
 
 
 @pytest.mark.parametrize(
-    "change", ["model.dropout=0.2", "training.tokens_per_step=500", "training.init_from=elsewhere", "corpus.limit=100"]
+    "change", ["model.dropout=0.2", "training.tokens_per_step=500", "training.init_from={}", "corpus.limit=100"]
 )
 def test_a_changed_recipe_is_refused_by_key(begun: Lab, change: str) -> None:
     stored = (begun.run / "recipe.yaml").read_bytes()
     with pytest.raises(DataError, match=change.split("=")[0].replace(".", r"\.") + ": .* -> ") as refusal:
-        begun.train(change)
+        begun.train(change.format(begun.reference / "model"))
     assert refusal.value.exit_code == 65
     assert (begun.run / "recipe.yaml").read_bytes() == stored
 

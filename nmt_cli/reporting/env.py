@@ -1,0 +1,40 @@
+"""The env command: versions, hardware, and what nmt would choose here, for reports of bugs."""
+
+import contextlib
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from nmt_cli import __version__
+from nmt_cli.transformer.hardware import choose_device, choose_dtype, has_int8
+from nmt_cli.translation.translator import MAX_WORKERS
+
+PACKAGES = "torch numpy sentencepiece accelerate datasets huggingface-hub sacrebleu transformers ctranslate2"
+FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # of CPUs, those that change what is chosen
+
+
+def env(as_json: bool) -> str:
+    """Return one line for each fact, or one JSON object."""
+    device, cores = choose_device(), len(os.sched_getaffinity(0))
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    dtype = str(choose_dtype("auto", device)).removeprefix("torch.")
+    cpu = Path("/proc/cpuinfo").read_text()
+    model = cpu.partition("model name\t: ")[2].partition("\n")[0] or platform.machine()
+    rows = {"nmt": __version__, "python": platform.python_version(), "system": platform.platform()}
+    for name in PACKAGES.split():
+        rows[name] = "not installed"
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            rows[name] = metadata.version(name)
+    rows |= {
+        "cpu": f"{model}, {cores} cores to use",
+        "cpu features": " ".join(f for f in FLAGS.split() if f in cpu.split()),
+    }
+    rows |= {"cuda": str(torch.version.cuda), "gpus": "; ".join(f"{g.name}, {g.total_memory >> 20} MiB" for g in gpus)}
+    rows |= {"device": device.type, "training precision": dtype}
+    rows |= {"translation precision": "int8" if has_int8(device) else dtype}
+    rows |= {"translation workers": str(len(gpus) if device.type == "cuda" else min(cores, MAX_WORKERS))}
+    return json.dumps(rows, indent=1) if as_json else "\n".join(f"{key:23}{row}" for key, row in rows.items())
