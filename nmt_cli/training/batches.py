@@ -24,7 +24,7 @@ class StepBatch:
     passes: list[Batch]  # each is computed at once
     tgt_tokens: int
     weight: float  # 0: another process computes this too, and this one only takes part
-    copied: Any  # the event after which the passes are on the device
+    copied: Any  # event: the passes are on the device
 
     def wait(self, stream: Any) -> None:
         """Let `stream` wait until the passes are on the device, and keep their memory until it has used them."""

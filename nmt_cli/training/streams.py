@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class ToHost:
-    """Copies of tensors of one device as they are by now in its order of work; `get` waits for them in any thread."""
+    """Copies of tensors to the host, enqueued on the current stream; `get` waits for them, in any thread."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         # From CUDA and not blocking, so into pinned memory.
@@ -20,7 +20,7 @@ class ToHost:
 
 
 def recorded(device: torch.device) -> Any:
-    """Return an event that has come when all that the current stream was given so far is done."""
+    """Return an event recorded on the current stream."""
     event = torch.get_device_module(device).Event()
     event.record()
     return event

@@ -65,7 +65,8 @@ def _loop(run: "Run", stop: Stop) -> str:
     began, text = time.monotonic() - state.seconds, ""
     intervals = training.log_every, training.validate_every, training.checkpoint_every
     progress = Progress("training", training.steps, "steps", every=None, done=state.step)
-    with ThreadPoolExecutor(1) as pool, contextlib.closing(run.writer), progress as bar:
+    own_device = {"initializer": run.streams.set_device, "initargs": (run.streams.current_device(),)}
+    with ThreadPoolExecutor(1, **own_device) as pool, contextlib.closing(run.writer), progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
         unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)

@@ -36,9 +36,9 @@ class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
     On the device: `positions_N` are each token's place in its sentence, `offsets_B` the first token of each sentence
-    and N, `widths_B` the longest of its block; on the host `integers` are the same, `rows_N` each token's sentence,
-    `blocks` each block's sentences and the longest, `full` whether it has no pads. `bounds` are the first sentence of
-    each block, and B.
+    and N, `widths_B` the longest of its block. `integers` are their copies on the host. On the host only: `rows_N`,
+    each token's sentence; `blocks`, how many sentences a block has and how long the longest is; `full`, whether it has
+    no pads. `bounds` are the first sentence of each block, and B.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -54,7 +54,7 @@ class Layout:
         self.hold(to_device(self.integers, device)[1])
 
     def hold(self, integers: Sequence[Tensor]) -> None:
-        """Take what `integers` are on the device."""
+        """Set the copies of `integers` on the device."""
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
     def index(self, heads: int) -> tuple[Tensor, Tensor]:
@@ -90,7 +90,7 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places on the grids. (Plain index_select adds up gradients, which takes long.)"""
+    """Rows to their places on the grids. (The gradient of index_select adds up; a gather suffices here and is faster.)"""
 
     @staticmethod
     def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:

@@ -77,8 +77,9 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     """Return N x width zeros, with this probability, and ones; each hash of 32 bits decides two channels."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # nothing is written: each channel takes its half of its own hash
-        bits_ND = mix_(seeds_N[:, None] + mix_(channels_D // 2 * GOLDEN))
+    if torch.compiler.is_compiling():  # fused with what follows: each channel hashes its pair and takes its half
+        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # & keeps compilers from multiplying indices without wrapping
+        bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
     bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
     return bits_ND.lt_(keep)[:, :width].to(dtype)
@@ -154,7 +155,7 @@ class Layer(nn.Module):
     def packed(
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return `forward` of packed tokens; a layer of the decoder looks at `memory`."""
+        """Run the layer on packed tokens; a layer of the decoder attends to `memory` too."""
         attends = [partial(self.self_attention, layout=layout, causal=memory is not None)]
         if memory is not None:
             attends.append(partial(self.cross_attention, layout=layout, memory=memory))
