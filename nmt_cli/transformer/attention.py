@@ -90,7 +90,7 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places on the grids. (The gradient of index_select adds up; a gather suffices here and is faster.)"""
+    """Rows to their places on the grids. (The gradient of index_select adds up; a gather suffices here.)"""
 
     @staticmethod
     def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:
