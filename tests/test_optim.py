@@ -39,7 +39,7 @@ def test_the_papers_adam_and_nothing_more() -> None:
     (group,) = adam(model, PAPER).param_groups
     assert group["betas"] == (0.9, 0.98)
     assert group["eps"] == 1e-9
-    assert not group["weight_decay"] | group["amsgrad"]
+    assert (group["weight_decay"], group["amsgrad"]) == (0, False)
     assert len(group["params"]) == len({p.data_ptr() for p in group["params"]}) == len(list(model.parameters()))
     (group,) = adam(model, Training(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)).param_groups
     assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
