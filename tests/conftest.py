@@ -1,19 +1,20 @@
 """What several test files share: a small prepared corpus of spelt-out numbers and a recipe to train on it."""
 
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmt_cli import recipe
+from nmt_cli import artefact, recipe
 from nmt_cli.recipe import Recipe
 
 # One thread: what tests compute is too small for more, and waiting threads make a busy machine crawl.
@@ -90,6 +91,23 @@ def reference_run(
     run = tmp_path_factory.mktemp("runs") / "reference"
     assert train(tiny_recipe(), numbers_corpus, run) == 0
     return run
+
+
+@contextlib.contextmanager
+def held(directory: Path) -> Iterator[int]:
+    """Lock a directory in another process for as long as the block lasts, and yield that process' id."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        with artefact.locked(directory, "the run"):
+            os.write(told, b"x")
+            signal.pause()
+    os.read(ready, 1)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @dataclass

@@ -1,19 +1,16 @@
 """Artefacts appear whole or not at all, and no changed byte gets past a loader."""
 
 import json
-import multiprocessing
 import os
-import signal
 import stat
 from pathlib import Path
 
 import pytest
+from conftest import held
 
 from nmt_cli import __version__, artefact
 from nmt_cli.artefact import MANIFEST, digest, locked, read_json, replace_file, staged, verify, write_file
 from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
-
-FORK = multiprocessing.get_context("fork")
 
 
 def make(target: Path, steps: int, **options: bool) -> None:
@@ -123,9 +120,8 @@ def test_what_is_no_json_object(tmp_path: Path, data: bytes) -> None:
 
 
 def test_digests_ignore_order() -> None:
-    assert (
-        digest({"a": [1, 2.5], "é\u2028": None}) == digest({"é\u2028": None, "a": [1, 2.5]}) != digest({"a": [1, 2.5]})
-    )
+    one, other = {"a": [1, 2.5], "é\u2028": None}, {"é\u2028": None, "a": [1, 2.5]}
+    assert digest(one) == digest(other) != digest({"a": [1, 2.5]})
 
 
 def test_only_what_dead_processes_left_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,24 +143,11 @@ def test_only_what_dead_processes_left_is_cleared(tmp_path: Path, monkeypatch: p
 
 
 def test_a_directory_has_one_holder_until_it_ends(tmp_path: Path) -> None:
-    ready = FORK.Event()
-
-    def hold() -> None:
-        with locked(tmp_path / "run", "the run"):
-            ready.set()
-            signal.pause()
-
     with locked(tmp_path / "run", "the run"):
         pass  # an earlier holder, who is not named later
-    holder = FORK.Process(target=hold)
-    holder.start()
-    try:
-        assert ready.wait(30)
-        with pytest.raises(BusyError, match=rf"the run .*run is in use by host \S+, process {holder.pid}, since"):
+    with held(tmp_path / "run") as holder:
+        with pytest.raises(BusyError, match=rf"the run .*run is in use by host \S+, process {holder}, since"):
             with locked(tmp_path / "run", "the run"):
                 pytest.fail("two holders")
-    finally:
-        holder.kill()
-        holder.join(30)
     with locked(tmp_path / "run", "the run"):
         pass

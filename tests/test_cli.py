@@ -37,12 +37,6 @@ def nmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def complaint(result: tuple[int, str, str], code: int) -> str:
-    assert result[:2] == (code, ""), result
-    (line,) = [line for line in result[2].split("\n") if "error:" in line]
-    return line
-
-
 def test_help_names_every_command_and_each_has_its_own(nmt: Nmt) -> None:
     code, listed, _ = nmt("--help")
     assert code == 0
@@ -94,7 +88,9 @@ def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, 
     (tmp_path / "r.yaml").write_text("training: {warmup: 3}\nmodel: {num_layer: 2}\n")
     (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
-    assert message in complaint(nmt(*words.split()), code)
+    *result, err = nmt(*words.split())
+    (line,) = [line for line in err.split("\n") if "error:" in line]
+    assert (result, message in line) == ([code, ""], True), line
     assert not (tmp_path / "data" / "mine").exists()
 
 

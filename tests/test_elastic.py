@@ -35,9 +35,8 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: La
         ids = tmp_path / f"ids-{name}-{steps}"
         ids.mkdir()
         parts = "training.micro_batches=" + ("4" if name == "alone" else "1")  # fewer than processes
-        specs.append(
-            {"world": world, "name": name, "set": [*changes, parts, f"training.steps={steps}"], "ids": str(ids)}
-        )
+        settings = [*changes, parts, f"training.steps={steps}"]
+        specs.append({"world": world, "name": name, "set": settings, "ids": str(ids)})
     results = lab.jobs(*specs)
     assert [result["codes"] for result in results] == [[0], [0], [0, 0], [0, 0, 0, 0]], results[0]["stderr"]
     assert results[0]["stderr"].count("; 4 process(es) on cpu") == 1

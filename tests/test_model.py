@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import math
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,11 @@ def difference(a: list[Tensor], b: list[Tensor]) -> float:
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 def test_logits_equal_the_plain_reference(changes: dict) -> None:
     model = random_model(tiny(**changes), V)
-    pairs = random_pairs(1, V, RAGGED)
-    actual = logits_of(model, pairs)
-    assert difference([x[:, 1:] for x in actual], Reference(model).logits(pairs)) < 1e-10
-    assert all(torch.isneginf(x[:, PAD]).all() for x in actual)
+    for lengths in (RAGGED, [(6, 7)] * 3):
+        pairs = random_pairs(1, V, lengths)
+        actual = logits_of(model, pairs)
+        assert difference([x[:, 1:] for x in actual], Reference(model).logits(pairs)) < 1e-10
+        assert all(torch.isneginf(x[:, PAD]).all() for x in actual)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -141,24 +141,6 @@ def test_tokens_places_and_channels_drop_out_independently() -> None:
     assert float(correlations.abs().max()) < 5 / len(channels_NC) ** 0.5, "any two channels"
 
 
-# --- what a token may depend on -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lengths", [RAGGED, [(6, 7)] * 3], ids=["ragged", "full"])
-def test_no_token_sees_what_it_should_say_or_what_comes_later(lengths: list) -> None:
-    model = random_model(tiny(), V)
-    pairs = random_pairs(8, V, lengths)
-    before = logits_of(model, pairs)
-    for t in range(len(pairs[0][1]) - 1):
-        changed = list(pairs[0][1])
-        changed[t] = 3 if changed[t] != 3 else 4
-        after = logits_of(model, [(pairs[0][0], changed), *pairs[1:]])
-        assert torch.equal(after[0][: t + 1], before[0][: t + 1]), "token t must not move its own logits"
-        moved = (after[0][t + 1 :, 1:] - before[0][t + 1 :, 1:]).abs().amax(1)
-        assert (moved > 1e-6).all(), "every later position sees token t"
-        assert all(torch.equal(a, b) for a, b in zip(after[1:], before[1:], strict=True)), "other sentences"
-
-
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_a_sentence_longer_than_the_model_is_refused_not_wrapped(positions: str) -> None:
     model = random_model(tiny(positions=positions, max_length=8), V)
@@ -211,26 +193,6 @@ def test_where_nothing_compiles_one_warning_says_so(
     assert "triton" in warning
 
 
-@pytest.mark.parametrize(("dtype", "tables"), [(torch.float32, 1), (torch.bfloat16, 0)], ids=["grids", "kernel"])
-def test_a_forward_pass_calls_no_numpy_and_reads_nothing_back(dtype: torch.dtype, tables: int) -> None:
-    model = Transformer(tiny(d_k=8, d_v=8, dropout=0.1), V).to("meta")  # from there nothing could be read
-    batch, calls = batch_of(random_pairs(1, V, RAGGED), "meta", (1,), np.arange(len(RAGGED))), []
-
-    def record(frame: Any, event: str, function: Any) -> None:
-        where = frame.f_code.co_filename if event == "call" else f"{getattr(function, '__module__', '')}"
-        if event in ("call", "c_call") and "numpy" in f"{where} {getattr(function, '__name__', '')}":
-            calls.append(function or where)
-
-    with torch.no_grad():
-        sys.setprofile(record)
-        try:
-            model(batch, dtype)
-        finally:
-            sys.setprofile(None)
-    assert not calls
-    assert len(batch.src._indices) == tables
-
-
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +200,6 @@ def test_a_forward_pass_calls_no_numpy_and_reads_nothing_back(dtype: torch.dtype
 TABLE_3 = {
     "base": ({}, 65_073_152, 65_110_016),
     "B d_k 16": ({"d_k": 16}, 57_995_264, 58_018_304),
-    "C d_model 256": ({"d_model": 256, "d_k": 32, "d_v": 32}, 27_830_272, 27_848_704),
     "E learned": ({"positions": "learned"}, 66_121_728, 66_158_592),
     "big": ({"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, 218_226_688, 218_300_416),
     "pre, bias of logits": ({"norm": "pre", "output_bias": True}, 65_116_160, 65_153_024),
@@ -275,9 +236,6 @@ def test_initial_weights_are_the_released_codes() -> None:
         if parameter.dim() == 1:
             expected = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             assert (parameter == expected).all(), name
-
-
-# --- numbers --------------------------------------------------------------------------------------------------------
 
 
 def test_layer_norm_statistics_are_float32_whatever_the_arithmetic() -> None:

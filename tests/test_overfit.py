@@ -1,4 +1,4 @@
-"""Whether it learns at all: thirty-two pairs by heart, and reversing unseen sequences.
+"""Whether it learns at all: reversing unseen sequences.
 
 Data, batches, loss, rate, Adam and search are the package's own; only the loop is this file's.
 """
@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-from reference import Pair, random_pairs, tiny
+from reference import tiny
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Side
@@ -24,20 +23,26 @@ from nmt_cli.translation.segments import Segment
 SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "num_heads": 4, "d_k": 16, "d_v": 16, "dropout": 0.0}
 
 
-def right(train: list[Pair], test: list[Pair], training: recipe.Training, dtype: torch.dtype, norm: str) -> int:
-    """Return how many of `test` a model translates greedily without a fault after training on `train` in `dtype`."""
-    torch.manual_seed(training.seed)
-    model = Transformer(tiny(**SIZES, norm=norm), 1 + max(max(src + tgt) for src, tgt in train))
+def test_unseen_sequences_are_reversed() -> None:
+    seed = random.SystemRandom().randrange(2**31)
+    draw = random.Random(seed)
+    sequences = [[draw.randint(3, 12) for _ in range(draw.randint(3, 7))] for _ in range(6000)]
+    pairs = [([*ids, 2], [*ids[::-1], 2]) for ids in sequences]
+    train, test = pairs[:-200], pairs[-200:]
+    # Without the cooldown the last steps still shake a model this small: 142 to 200 right, with it always all.
+    training = recipe.Training(steps=400, tokens_per_step=500, warmup_steps=100, cooldown_steps=250, seed=seed)
+    torch.manual_seed(seed)
+    model = Transformer(tiny(**SIZES), 13)
     sides = []
     for side in (0, 1):
         offsets = np.cumsum([0, *(len(pair[side]) for pair in train)])
         sides.append(Side(np.concatenate([pair[side] for pair in train]).astype("<u2"), offsets))
-    plan = BatchPlan(Corpus(Path(), {}, *sides), training.tokens_per_step, 1, training.seed)
+    plan = BatchPlan(Corpus(Path(), {}, *sides), training.tokens_per_step, 1, seed)
     optimizer = adam(model, training)
     for step in range(training.steps):
         (sentences,) = plan.micro_batches_of(step)
         batch = plan.batch(sentences, step)
-        loss, _ = smoothed_loss(model(batch, dtype), model.embedding.weight, batch.tgt_out_N, training.label_smoothing)
+        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, training.label_smoothing)
         (loss / len(batch.tgt_out_N)).backward()
         optimizer.param_groups[0]["lr"] = noam_rate(step + 1, 64, training)
         optimizer.step()
@@ -45,22 +50,4 @@ def right(train: list[Pair], test: list[Pair], training: recipe.Training, dtype:
     segments = iter([Segment(i, src) for i, (src, _) in enumerate(test)])
     results = search([for_inference(model, torch.float32)], torch.float32, segments, SearchSettings(beam=1))
     best = {result[0]: result[1][0].ids for result in results if result}
-    return sum(best[i] == tgt[:-1] for i, (_, tgt) in enumerate(test))
-
-
-@pytest.mark.parametrize(("norm", "dtype"), [("pre", torch.float32), ("post", torch.bfloat16)])
-def test_thirty_two_pairs_are_learnt_by_heart(norm: str, dtype: torch.dtype) -> None:
-    draw = random.Random(1)
-    pairs = random_pairs(1, 100, [(draw.randint(3, 12), draw.randint(3, 12)) for _ in range(32)])
-    training = recipe.Training(steps=120, tokens_per_step=400, warmup_steps=40, cooldown_steps=60)
-    assert right(pairs, pairs, training, dtype, norm) == 32
-
-
-def test_unseen_sequences_are_reversed() -> None:
-    seed = random.SystemRandom().randrange(2**31)
-    draw = random.Random(seed)
-    sequences = [[draw.randint(3, 12) for _ in range(draw.randint(3, 7))] for _ in range(6000)]
-    pairs: list[Pair] = [([*ids, 2], [*ids[::-1], 2]) for ids in sequences]
-    # Without the cooldown the last steps still shake a model this small: 142 to 200 right, with it always all.
-    training = recipe.Training(steps=400, tokens_per_step=500, warmup_steps=100, cooldown_steps=250, seed=seed)
-    assert right(pairs[:-200], pairs[-200:], training, torch.float32, "post") >= 196, f"seed {seed}"
+    assert sum(best[i] == tgt[:-1] for i, (_, tgt) in enumerate(test)) >= 196, f"seed {seed}"

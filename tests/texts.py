@@ -82,11 +82,6 @@ def run(section: recipe.Corpus, out: Path, **options: Any) -> Path:
     return prepare(section, out, PrepareOptions(**{"workers": 1, **options}))
 
 
-def nmt(*words: object, **env: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command as a user does."""
-    return python("-m", "nmt_cli", *words, **env)
-
-
 def python(*words: object, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run another Python that imports from here and from the package."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **env}
