@@ -156,8 +156,7 @@ def average_checkpoints(
     """Average a run's last checkpoints."""
     from nmt_cli.training.average import average
 
-    model, steps = average(run, last, out)
-    console.say(f"{model} is the mean of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}")
+    average(run, last, out)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from nmt_cli.console import counted, duration, say, table, warn
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.toy import pronoun_accuracy
 from nmt_cli.errors import MissingError
-from nmt_cli.scoring.score import Scorer, ScoreOptions
+from nmt_cli.scoring.score import ScoreOptions, Scorer
 from nmt_cli.training import checkpoints
 from nmt_cli.training.average import average
 from nmt_cli.training.estimate import dry_run
@@ -44,8 +44,8 @@ def reproduce(
         advice = "More come with more training.steps or a lower training.checkpoint_every"
         warn(f"averaging.last is {settings.averaging.last}, and all that are there are averaged: {saved}. {advice}")
     if last := min(settings.averaging.last, len(saved)):
-        model, steps = average(run, None if settings.averaging.best else last, None, data)
-        say(f"3/5 average: {model} is the mean of the checkpoints of steps {', '.join(map(str, steps))}")
+        say("3/5 average")
+        average(run, None if settings.averaging.best else last, None, data)
     files = read_run(run, data)
     hypotheses = _translate(files, run / "model")
     _score(files, hypotheses, score)

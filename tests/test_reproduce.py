@@ -107,10 +107,22 @@ def test_what_was_expected_stands_beside_what_came(tiny_recipe_file: Path, playe
         assert (f"the least expected. nmt doctor {played.run} says why" in said) == warned
 
 
+def test_without_a_test_set_it_says_how_to_have_a_test_score(
+    tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    changes = ["corpus.test_src=null", "corpus.test_tgt=null", "training.steps=10", "averaging.last=1"]
+    assert Place(tmp_path / "data", tmp_path / "run").play(recipe.load(tiny_recipe_file, changes)) == 0
+    said = capsys.readouterr().err
+    assert "no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out" in said
+    assert "is the mean of 1 checkpoint, of step 10\n" in said
+    assert "test BLEU" not in said
+    assert not (tmp_path / "run" / "test.hyp").exists()
+
+
 def test_a_longer_run_and_another_search_make_translations_anew(
     played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, warning = Place(played.data, tmp_path / "run"), "averaging.last is 2, and all that are there are averaged: [10]"
+    place, warning = Place(played.data, tmp_path / "run"), "all that are there are averaged: [10]"
     plays, used = [(10, 50, 2), (30, 50, 2), (30, 1, 2), (30, 1, 0), (30, 1, 2)], list[dict[str, str]]()
     monkeypatch.setattr(module, "Translator", lambda *a, **k: used.append(k) or Translator(*a, **k))
     for i, (steps, extra_length, times) in enumerate(plays):

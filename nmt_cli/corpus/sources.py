@@ -131,8 +131,8 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         for (listed, _), times in Counter(pairs["train"]).items():
             if times > 1:
                 say(f"{listed} is listed {times} times: its pairs are repeated, and that is no reason to drop them")
-        sides = [(split, getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")) for split in HELD_OUT]
-        pairs |= {split: [(src, tgt)] for split, src, tgt in sides if src}
+        sets = {split: (getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")) for split in HELD_OUT}
+        pairs |= {split: [files] for split, files in sets.items() if files[0]}
     else:
         folder = mirror or downloads / "multi30k"
         advice = None if mirror else f"Remove {folder} and run again"
@@ -152,8 +152,7 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     for split, names, phase in (("dev", pairs["train"], 0.25), ("test", pairs["train"], 0.75), ("general", mix, 0.5)):
         total = _count(names) if corpus.hold_out and split not in text.splits else 0
         if most := min(corpus.hold_out, total // 20):  # cleaning drops them from training
-            chunks = list(_thinned(_read(names, {}), most / total, phase))
-            text.splits[split] = Split(f"{split}, held out", chunks)
+            text.splits[split] = Split(f"{split}, held out", _thinned(_read(names, {}), most / total, phase))
             say(f"no {split} set is named: {most:,} pairs of {', '.join(chain(*names))} are held out for it")
     return text
 

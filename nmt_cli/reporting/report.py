@@ -9,7 +9,7 @@ from nmt_cli.corpus.store import Corpus
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart
 from nmt_cli.reporting.page import render
-from nmt_cli.scoring.score import Scorer, ScoreOptions, evaluate
+from nmt_cli.scoring.score import ScoreOptions, Scorer, evaluate
 from nmt_cli.training.optim import noam_rate
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.transformer.model import parameter_count

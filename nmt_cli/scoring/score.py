@@ -97,7 +97,7 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
         language = str(artefact.verify(options.corpus, "corpus")["tgt"])
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
         if not source.is_file():
-            advice = f"Prepare it with --{options.split}-src and --{options.split}-tgt, or give --reference FILE"
+            advice = f"Name one by corpus.{options.split}_src and _tgt when you prepare it, or give --reference FILE"
             raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
