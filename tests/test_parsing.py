@@ -41,7 +41,7 @@ def test_from_trees_to_f1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
         printed = capfd.readouterr().err
         assert printed.count("4/5 translate") == times
         assert re.search(r"test bracket F1 +91\.3 \(the paper\) +\d", printed)
-        assert "unparsable=0" in printed
+        assert re.search(r"unparsable=\d+, wrong length=\d", printed)
         assert "BLEU" not in printed
     by_corpus = ScoreOptions(tmp_path / "run" / "test.hyp", corpus=data)
     report = score.evaluate(by_corpus)
@@ -55,4 +55,4 @@ def test_from_trees_to_f1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     words = (tmp_path / "text" / "train.words").read_text().split("\n")
     assert set(words).isdisjoint(corpus.lines("test")[0])
     spoilt = score.evaluate(by_corpus, ["", "/X", *corpus.lines("test")[1][2:]]).scores[0]
-    assert (spoilt.details["unparsable"], spoilt.score < 100) == (2, True)
+    assert (spoilt.details["unparsable"], spoilt.details["wrong_length"], spoilt.score < 100) == (1, 1, True)
