@@ -32,7 +32,8 @@ def run() -> int:
         message = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's words in Typer's
         if not message:  # nmt alone: the help is printed already
             return UsageError.exit_code
-        raise UsageError(f"{message}. See: {' '.join(['nmt', *sys.argv[1:2]])} --help") from None
+        end = "" if message.endswith("?") else "."  # "Did you mean ...?"
+        raise UsageError(f"{message}{end} See: {' '.join(['nmt', *sys.argv[1:2]])} --help") from None
 
 
 def _option(
@@ -155,8 +156,7 @@ def average_checkpoints(
     """Average a run's last checkpoints."""
     from nmt_cli.training.average import average
 
-    model, steps = average(run, last, out)
-    console.say(f"{model} is the mean of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}")
+    average(run, last, out)
 
 
 @app.command()
@@ -223,10 +223,11 @@ def reproduce(
     from nmt_cli import reproduce as command
     from nmt_cli.corpus.prepare import PrepareOptions
     from nmt_cli.parsing import score as parsing
+    from nmt_cli.scoring.score import evaluate
 
-    rows = parsing.rows if settings.corpus.format == "trees" else None
+    score = parsing.evaluate if settings.corpus.format == "trees" else evaluate
     options = PrepareOptions(mirror, workers, dry_run=dry_run)
-    code = command.reproduce(settings, _as_text(settings.corpus, data), data, run, options, rows)
+    code = command.reproduce(settings, _as_text(settings.corpus, data), data, run, options, score)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
         report(run, data=data)
     return code

@@ -27,6 +27,10 @@ def warn(text: str) -> None:
         print(f"nmt: warning: {printable(text, 400)}", file=sys.stderr, flush=True)
 
 
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: the first column is text, the others are aligned right."""
     if _quiet or sys.stderr is None:

@@ -3,7 +3,6 @@
 import difflib
 import json
 import re
-import textwrap
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -189,11 +188,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-PACKAGE = Path(__file__).parent  # it brings the recipes along; in a source tree they lie beside it
+# The package brings the recipes along; in a source tree they lie beside it.
+HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_dir())
 
 
 def _find(path: Path, beside: Path = Path()) -> Path:
-    for candidate in (beside / path, path, PACKAGE / path, PACKAGE.parent / path):
+    for candidate in (beside / path, path, HOME / path):
         if candidate.is_file():
             return candidate
     raise MissingError(f"no recipe {path}. Give the path of a recipe file, or one that `nmt recipes` lists")
@@ -205,12 +205,10 @@ def named(name: str) -> Path:
 
 
 def listed() -> Iterator[tuple[str, str]]:
-    """Yield the name of each recipe of the package and the beginning of the comment on its top."""
-    folder = next(place / "recipes" for place in (PACKAGE, PACKAGE.parent) if (place / "recipes").is_dir())
-    for path in sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
-        about = path.read_text("utf-8").partition("\n#  ")[0].split("\nbase:")[0].split("\ncorpus:")[0]
-        name = path.relative_to(folder).with_suffix("").as_posix()
-        yield name, textwrap.shorten(about.replace("\n#", "").removeprefix("#"), 100, placeholder=" ...")
+    """Yield the name of each recipe of the package and its first line, which says what it is."""
+    for path in sorted((HOME / "recipes").rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
+        first_line = path.read_text("utf-8").partition("\n")[0]
+        yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")
 
 
 def to_copy(path: Path) -> bytes:
@@ -251,8 +249,10 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "averaging.last is larger than training.keep_checkpoints"
     if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
-    if len(corpus.train_src) != len(corpus.train_tgt) or len(corpus.mix_src) != len(corpus.mix_tgt):
-        yield "corpus.train_src and corpus.train_tgt must name as many files, and so mix_src and mix_tgt"
+    for split in ("train", "dev", "test", "mix", "general"):
+        sides = [getattr(corpus, f"{split}_{side}") or [] for side in ("src", "tgt")]
+        if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:
+            yield f"corpus.{split}_src and corpus.{split}_tgt must name as many files"
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut corpus.mix_src off: leave one out"
     if not all(0 <= share <= 1 for share in recipe.averaging.with_start):

@@ -70,6 +70,7 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("translate", 66, "nmt reproduce recipes/toy.yaml"),
         ("translate --top-k 5", 2, "nmt translate: error: --top-k requires --sample"),
         ("translate --precision fp8", 2, "'--precision': 'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8'. See: nmt"),
+        ("recipes shwo", 2, "No such command 'shwo'. Did you mean 'show'? See: nmt recipes --help"),
         ("translate --bean 3", 2, "No such option: --bean"),
         ("translte", 2, "No such command 'translte'"),
         ("train", 2, "Missing argument 'RECIPE'"),

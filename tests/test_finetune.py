@@ -13,6 +13,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import MissingError, UsageError
 from nmt_cli.reproduce import reproduce
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.scoring.score import evaluate
 from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training.average import choose_share, mixture
 from nmt_cli.transformer.weights import load_model, load_tensors
@@ -38,7 +39,7 @@ def test_from_a_model_and_two_files_to_before_and_after(
     data, run = tmp_path / "data", tmp_path / "run"
 
     def play() -> str:
-        assert reproduce(settings, settings.corpus, data, run, PrepareOptions(workers=1), None) == 0
+        assert reproduce(settings, settings.corpus, data, run, PrepareOptions(workers=1), evaluate) == 0
         return capsys.readouterr().err
 
     said, corpus = play(), open_corpus(data)

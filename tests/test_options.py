@@ -10,6 +10,7 @@ from nmt_cli import cli, recipe
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.scoring.score import evaluate as text_scores
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.translate import TranslateOptions
 
@@ -35,7 +36,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
      [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": Sampling(0.7, 6, 0.8, 5)}, "bf16", "jsonl", True, r, d,
                        True, 4)]),
     ("reproduce recipes/toy.yaml --set training.steps=3 --mirror m --data d --run r --workers 4 --dry-run",
-     "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), None]),
+     "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
      "--format json --source d --test-set wmt14 --language-pair en-de --corpus m --split dev --baseline x "
      "--fail-under 7 --fail-if-worse", "scoring.score.evaluate",
@@ -46,7 +47,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",
      [["a", "b"], m, o, "cross", 2, 3, "x"]),
     ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
-    ("import i --out o", "interop.import_.import_marian", [i, o]),
+    ("import i --out o", "interop.import_.import_marian", ["i", o]),
 ]  # fmt: skip
 
 

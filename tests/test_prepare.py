@@ -243,11 +243,11 @@ def test_lines_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(readers, "CHUNK", 500)
     text = [*PAIRS[:700], *[("a b", b"\xff\xfe")] * 12, *PAIRS[700:1188]]  # 1 % are still accepted
     out = texts.run(texts.own(tmp_path / "in", text), tmp_path / "out")
-    assert report(out)["warnings"] == ["12 lines are not UTF-8, the first is line 701"]
+    assert report(out)["warnings"] == ["not UTF-8: 12 lines, the first is line 701"]
     assert stored(out) == PAIRS[:1188]
     with pytest.raises(DataError, match="line 701"):
         texts.run(texts.own(tmp_path / "in", text), tmp_path / "strict", strict=True)
-    with pytest.raises(DataError, match=r"12 lines are not UTF-8, the first is line 701 of 1,199.*Latin-1"):
+    with pytest.raises(DataError, match=r"not UTF-8: 12 lines, the first is line 701 of 1,199.*Latin-1"):
         texts.run(texts.own(tmp_path / "in", text[:-1]), tmp_path / "more")
 
 

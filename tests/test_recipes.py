@@ -91,7 +91,7 @@ def test_recipes_are_listed_shown_and_copied(
     monkeypatch.chdir(tmp_path)
     listed = dict(recipe.listed())
     assert {f"recipes/{name}.yaml" for name in listed} == {str(path) for path in [*PATHS, FINETUNE]}
-    assert all(len(about) > 20 for about in listed.values())
+    assert all(20 < len(about) <= 118 and about.endswith(".") for about in listed.values())
     for name in ("toy", "recipes/table3/a-h1.yaml"):  # the second has a base, which the copy finds too
         settings = recipe.load(recipe.named(name))
         cli.show(name)

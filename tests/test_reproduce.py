@@ -3,7 +3,6 @@
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -15,8 +14,8 @@ from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import OutputError
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.scoring.score import evaluate
 from nmt_cli.training import metrics
-from nmt_cli.training.run import RunFiles
 from nmt_cli.translation.translator import Translator
 
 Captured = pytest.CaptureFixture[str]
@@ -28,7 +27,7 @@ class Place(NamedTuple):
 
     def play(self, settings: recipe.Recipe, *, dry_run: bool = False) -> int:
         options = PrepareOptions(workers=1, dry_run=dry_run)
-        return module.reproduce(settings, settings.corpus, self.data, self.run, options, None)
+        return module.reproduce(settings, settings.corpus, self.data, self.run, options, evaluate)
 
 
 @pytest.fixture(autouse=True)
@@ -103,29 +102,27 @@ def test_what_was_expected_stands_beside_what_came(tiny_recipe_file: Path, playe
         assert played.play(recipe.load(tiny_recipe_file, [f"expect.{change}" for change in changes])) == 0
         said = capsys.readouterr().err
         assert re.search(r"dev perplexity after step 30 +123 +\d", said)
-        assert re.search(r"dev BLEU as in the paper.* 32\.5 \(the paper\) +\d", said)
-        assert re.search(rf"test BLEU \(sacreBLEU\) +{bleu:g} to 99 +{bleu:.2f}", said)
+        assert re.search(r"dev paper-BLEU-quotes +32\.5 \(the paper\) +\d", said)
+        assert re.search(rf"test BLEU +{bleu:g} to 99 +{bleu:.2f}", said)
         assert (f"the least expected. nmt doctor {played.run} says why" in said) == warned
 
 
-def test_the_papers_bleu_stands_beside_the_score_with_quotes_as_in_its_reference() -> None:
-    settings = recipe.from_plain({"expect": {"paper_bleu": 27.3, "paper_dev_bleu": 25.8}}, "here")
-    lines = ["Er sagte: „Sie kommt heute nicht mehr.“"]
-    corpus = SimpleNamespace(manifest={}, lines=lambda split: (["He said"], lines))
-    hypotheses = {"dev": lines, "test": ['Er sagte: "Sie kommt heute nicht mehr."']}
-    rows, _ = module._bleu_rows(RunFiles(Path(), settings, None, [], [], None), corpus, hypotheses)
-    dev, test = ([row for row in rows if row[0].startswith(f"{split} BLEU as")] for split in ("dev", "test"))
-    assert [row[0].partition(", ")[2] for row in test] == ["quotes kept", "quotes in ASCII"]
-    assert [row[1:] for row in dev] == [["", "100.00"], ["25.8 (the paper)", "100.00"]]
-    assert test[1][1:] == ["27.3 (the paper)", "100.00"]
-    assert test[0][1] == ""
-    assert float(test[0][2]) < 90
+def test_without_a_test_set_it_says_how_to_have_a_test_score(
+    tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    changes = ["corpus.test_src=null", "corpus.test_tgt=null", "training.steps=10", "averaging.last=1"]
+    assert Place(tmp_path / "data", tmp_path / "run").play(recipe.load(tiny_recipe_file, changes)) == 0
+    said = capsys.readouterr().err
+    assert "no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out" in said
+    assert "is the mean of 1 checkpoint, of step 10\n" in said
+    assert "test BLEU" not in said
+    assert not (tmp_path / "run" / "test.hyp").exists()
 
 
 def test_a_longer_run_and_another_search_make_translations_anew(
     played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, warning = Place(played.data, tmp_path / "run"), "training ended early: 1 checkpoints are averaged, not 2"
+    place, warning = Place(played.data, tmp_path / "run"), "all that are there are averaged: [10]"
     plays, used = [(10, 50, 2), (30, 50, 2), (30, 1, 2), (30, 1, 0), (30, 1, 2)], list[dict[str, str]]()
     monkeypatch.setattr(module, "Translator", lambda *a, **k: used.append(k) or Translator(*a, **k))
     for i, (steps, extra_length, times) in enumerate(plays):

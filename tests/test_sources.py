@@ -43,8 +43,8 @@ def test_what_is_typed_chooses_the_corpus(
         ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "brings its own text"),
         (None, {"src": ["a"]}, "both sides"),
         (None, {"src": ["a"], "tgt": ["b"], "name": "toy-en-de"}, "another corpus.name"),
-        (None, {"src": ["a"], "tgt": ["b"], "dev_src": "c"}, "c has no other side"),
-        (None, {"src": ["a"], "tgt": ["b"], "test_tgt": "d"}, "d has no other side"),
+        (None, {"src": ["a"], "tgt": ["b"], "dev_src": "c"}, "corpus.dev_src and corpus.dev_tgt must name as many"),
+        (None, {"src": ["a"], "tgt": ["b"], "test_tgt": "d"}, "corpus.test_src and corpus.test_tgt must"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(name: str | None, typed: dict[str, object], message: str) -> None:

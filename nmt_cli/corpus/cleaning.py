@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nmt_cli import recipe
+from nmt_cli.console import counted
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import normalise
 
@@ -70,7 +71,7 @@ class CleaningStats:
         """Return what looks wrong with the files, one line each."""
         lines = []
         if first := self.first_line.get(NOT_UTF8):
-            lines.append(f"{self.dropped[NOT_UTF8]:,} lines are not UTF-8, the first is line {first:,}")
+            lines.append(f"not UTF-8: {counted(self.dropped[NOT_UTF8], 'line')}, the first is line {first:,}")
         if first := self.first_line.get(SHIFTED):
             lines.append(f"from about line {first:,} the lines of one side look shifted against those of the other")
         return lines

@@ -145,7 +145,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
         for file in sorted(directory.iterdir()):
             file.rename(stage / file.name)
-    console.say(f"{out}: {pairs:,} training pairs")
+    console.say(f"{out}: {console.counted(pairs, 'training pair')}")
 
 
 def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:

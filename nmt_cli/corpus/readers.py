@@ -9,6 +9,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nmt_cli.console import counted
 from nmt_cli.errors import DataError, MissingError
 
 CHUNK, MAX_LINE_BYTES = 4000, 1 << 20
@@ -81,7 +82,7 @@ def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> 
         chunk = Chunk(list(islice(sides[0], CHUNK)), list(islice(sides[1], CHUNK)), repetition)
         if len(chunk.src) != len(chunk.tgt):
             totals = [before + len(read) + sum(1 for _ in rest) for read, rest in zip(chunk[:2], sides, strict=True)]
-            lines = f"{src} has {totals[0]:,} lines, {tgt} has {totals[1]:,}"
+            lines = f"{src} has {counted(totals[0], 'line')}, {tgt} has {totals[1]:,}"
             raise DataError(f"{lines}: they are not parallel. Compare them at their origin")
         if not chunk.src:
             return

@@ -44,6 +44,7 @@ SIZES = {
     "de-en": (818_467_512, 1_358_406_800, 4_508_785),
     "fr-en": (7_777_527_744, 14_752_522_252, 40_836_715),
 }
+HELD_OUT = ("dev", "test", "general")
 HELD_OUT_ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
 MOST_REPEATS = 10  # of one's own text where there is much general text beside it
 PAUSES = (1, 4)  # seconds between the three tries of a download
@@ -98,9 +99,6 @@ def family(corpus: recipe.Corpus) -> str:
     """Return "own", "toy", "multi30k" or "hub"; UsageError where the corpus is unknown or says two things at once."""
     name = corpus.name or ""
     named = name in recipe.NAMED_CORPORA or name.startswith("hub:")
-    for _, src, tgt in _sets(corpus):
-        if (src is None) != (tgt is None):
-            raise UsageError(f"{src or tgt} has no other side: give both or neither")
     if corpus.train_src:
         if named:
             raise UsageError(f"corpus {name} brings its own text: give your files another corpus.name")
@@ -133,7 +131,8 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         for (listed, _), times in Counter(pairs["train"]).items():
             if times > 1:
                 say(f"{listed} is listed {times} times: its pairs are repeated, and that is no reason to drop them")
-        pairs |= {split: [(src, tgt)] for split, src, tgt in _sets(corpus) if src and tgt}
+        sets = {split: (getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")) for split in HELD_OUT}
+        pairs |= {split: [files] for split, files in sets.items() if files[0]}
     else:
         folder = mirror or downloads / "multi30k"
         advice = None if mirror else f"Remove {folder} and run again"
@@ -150,15 +149,12 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     if mix:
         chunks = _mixed(pairs["train"], mix, corpus.mix_share, text.hashes)
         text.splits["train"] = Split(", ".join(chain(*pairs["train"], *mix)), chunks)
-    if corpus.hold_out:
-        _hold_out(text, ["dev", "test"], pairs["train"], corpus.hold_out)
-        _hold_out(text, ["general"], mix, corpus.hold_out)
+    for split, names, phase in (("dev", pairs["train"], 0.25), ("test", pairs["train"], 0.75), ("general", mix, 0.5)):
+        total = _count(names) if corpus.hold_out and split not in text.splits else 0
+        if most := min(corpus.hold_out, total // 20):  # cleaning drops them from training
+            text.splits[split] = Split(f"{split}, held out", _thinned(_read(names, {}), most / total, phase))
+            say(f"no {split} set is named: {most:,} pairs of {', '.join(chain(*names))} are held out for it")
     return text
-
-
-def _sets(corpus: recipe.Corpus) -> list[tuple[str, str | None, str | None]]:
-    dev, test = ("dev", corpus.dev_src, corpus.dev_tgt), ("test", corpus.test_src, corpus.test_tgt)
-    return [dev, test, ("general", corpus.general_src, corpus.general_tgt)]
 
 
 def _read(names: Files, hashes: dict[Path, str]) -> Iterator[Chunk]:
@@ -166,45 +162,32 @@ def _read(names: Files, hashes: dict[Path, str]) -> Iterator[Chunk]:
         yield from read_pairs(*sides, names[:i].count(sides), hashes)
 
 
-def _thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
-    """Yield this share of the pairs, evenly spread."""
+def _count(names: Files) -> int:
+    return sum(len(chunk.src) for chunk in _read(names, {}))
+
+
+def _thinned(chunks: Iterable[Chunk], share: float, phase: float = 0.5) -> Iterator[Chunk]:
+    """Yield this share of the pairs, evenly spread; two phases (0 to 1) that are far apart choose different pairs."""
     read = 0
     for chunk in chunks:
-        keep = [i for i in range(len(chunk.src)) if int((read + i + 1) * share) > int((read + i) * share)]
+        places = [int((read + i) * share + phase) for i in range(len(chunk.src) + 1)]
+        keep = [i for i in range(len(chunk.src)) if places[i] < places[i + 1]]
         yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
         read += len(chunk.src)
 
 
 def _mixed(own: Files, mix: Files, share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield one's own pairs and general ones, which are `share` of all; the own ones again while others are unused."""
-    pairs, general = (sum(len(chunk.src) for chunk in _read(names, {})) for names in (own, mix))
+    pairs, general = _count(own), _count(mix)
     if not (pairs and general):
         raise DataError(f"{', '.join(chain(*(mix if pairs else own)))}: there is no text in it to mix")
     wanted = pairs * share / (1 - share)
     times = max(1, min(MOST_REPEATS, int(general / wanted)))
     passes = min(times * wanted / general, MOST_REPEATS)
     say(f"training text: {times} x your {pairs:,} pairs, and {passes * general:,.0f} of {general:,} general pairs")
-    for repetition in range(times):
-        for chunk in _read(own, hashes):
-            yield chunk._replace(repetition=chunk.repetition + repetition * len(own))
-    for repetition in range(math.ceil(passes)):
-        for chunk in _thinned(_read(mix, hashes), min(1, passes - repetition)):
-            yield chunk._replace(repetition=chunk.repetition + repetition * len(mix))
-
-
-def _hold_out(text: Text, splits: list[str], names: Files, most: int) -> None:
-    """Cut the splits that are not there from training files. (Cleaning drops what is in them from training.)"""
-    if splits[0] in text.splits:
-        return
-    total = sum(len(chunk.src) for chunk in _read(names, {}))
-    share = min(most, total // 20) * len(splits) / max(1, total)
-    pairs = [pair for chunk in _thinned(_read(names, {}), share) for pair in zip(chunk.src, chunk.tgt, strict=True)]
-    for i, split in enumerate(splits):
-        if split not in text.splits and (part := pairs[i :: len(splits)]):
-            text.splits[split] = Split(
-                f"{split}, held out", [Chunk([src for src, _ in part], [tgt for _, tgt in part])]
-            )
-            say(f"no {split} set is named: {len(part):,} pairs of {', '.join(chain(*names))} are held out for it")
+    whole = math.ceil(passes)
+    yield from _read(own * times, hashes)
+    yield from _thinned(_read(mix * whole, hashes), passes / whole)
 
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:

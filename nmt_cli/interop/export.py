@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from nmt_cli import __version__, artefact, recipe
-from nmt_cli.console import say
+from nmt_cli.console import counted, say
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer, copy, normalise
@@ -53,7 +53,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             TransformersConverter(temporary).convert(str(stage), quantization=weights, force=True)
             copy(loaded.tokenizer_file, stage / "tokenizer.model")
             peer = CTranslate2(stage, tokenizer)
-        say(f"comparing {len(chosen)} translations")
+        say(f"comparing {counted(len(chosen), 'translation')}")
         translator = Translator.of(loaded.model, tokenizer, settings, torch.float32)
         manifest["proof"], *sides = compare(translator, peer, chosen, exact=weights == "float32")
         if weights != "float32":

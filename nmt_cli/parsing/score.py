@@ -1,11 +1,10 @@
-"""Scores of parsing: the report of `nmt score --metric brackets`, and the table of `nmt reproduce`."""
+"""Scores of parsing: the report of `nmt score --metric brackets`."""
 
 import contextlib
 from dataclasses import replace
 from typing import Any
 
-from nmt_cli import artefact, recipe
-from nmt_cli.corpus.store import Corpus
+from nmt_cli import artefact
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.parsing.trees import bracketed, read
@@ -59,16 +58,3 @@ def _linearise(report: Report) -> None:
         sentences = list(read((line.encode() for line in gold.lines), gold.name))
         report.references = [replace(gold, lines=[" ".join(labels) for _, labels in sentences])]
         report.source = report.source or replace(gold, lines=[" ".join(words) for words, _ in sentences])
-
-
-def rows(settings: recipe.Recipe, corpus: Corpus, hypotheses: dict[str, list[str]]) -> tuple[list[list[str]], str]:
-    """Return what `reproduce` shows of parsing, as [what, expected, obtained], and the signature of the scores."""
-    table = []
-    for split, expected in (("dev", None), ("test", settings.expect.paper_f1)):
-        if gold := corpus.lines(split)[1]:
-            counts = corpus_brackets(hypotheses[split], gold)
-            paper = f"{expected:g} (the paper)" if expected else ""
-            table.append([f"{split} F1 of labelled brackets", paper, f"{counts.scores()[2]:.2f}"])
-            failed = f"{counts.unparsable + counts.wrong_length:,} of {counts.sentences:,}"
-            table.append([f"{split} outputs that are no tree", "", failed])
-    return table, f"brackets by {SIGNATURE}"

@@ -1,6 +1,5 @@
 """The env command: versions, hardware, and what nmt would choose here, for reports of bugs."""
 
-import contextlib
 import json
 import os
 import platform
@@ -21,20 +20,19 @@ def env(as_json: bool) -> str:
     """Return one line for each fact, or one JSON object."""
     device, cores = choose_device(), len(os.sched_getaffinity(0))
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    dtype = str(choose_dtype("auto", device)).removeprefix("torch.")
-    cpu = Path("/proc/cpuinfo").read_text()
+    dtype, cpu = str(choose_dtype("auto", device)).removeprefix("torch."), Path("/proc/cpuinfo").read_text()
     model = cpu.partition("model name\t: ")[2].partition("\n")[0] or platform.machine()
-    rows = {"nmt": __version__, "python": platform.python_version(), "system": platform.platform()}
-    for name in PACKAGES.split():
-        rows[name] = "not installed"
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            rows[name] = metadata.version(name)
-    rows |= {
+    installed = {package.name: package.version for package in metadata.distributions()}
+    rows = {
+        **{"nmt": __version__, "python": platform.python_version(), "system": platform.platform()},
+        **{name: installed.get(name, "not installed") for name in PACKAGES.split()},
         "cpu": f"{model}, {cores} cores to use",
-        "cpu features": " ".join(f for f in FLAGS.split() if f in cpu.split()),
+        "cpu features": " ".join(flag for flag in FLAGS.split() if flag in cpu.split()),
+        "cuda": str(torch.version.cuda),
+        "gpus": "; ".join(f"{gpu.name}, {gpu.total_memory >> 20} MiB" for gpu in gpus),
+        "device": device.type,
+        "training precision": dtype,
+        "translation precision": "int8" if has_int8(device) else dtype,
+        "translation workers": str(len(gpus) if device.type == "cuda" else min(cores, MAX_WORKERS)),
     }
-    rows |= {"cuda": str(torch.version.cuda), "gpus": "; ".join(f"{g.name}, {g.total_memory >> 20} MiB" for g in gpus)}
-    rows |= {"device": device.type, "training precision": dtype}
-    rows |= {"translation precision": "int8" if has_int8(device) else dtype}
-    rows |= {"translation workers": str(len(gpus) if device.type == "cuda" else min(cores, MAX_WORKERS))}
     return json.dumps(rows, indent=1) if as_json else "\n".join(f"{key:23}{row}" for key, row in rows.items())

@@ -1,6 +1,6 @@
 """The report command: everything about a run on one page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,10 @@ from nmt_cli.corpus.store import Corpus
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart
 from nmt_cli.reporting.page import render
-from nmt_cli.scoring.report import Report
-from nmt_cli.scoring.score import ScoreOptions, evaluate
+from nmt_cli.scoring.score import ScoreOptions, Scorer, evaluate
 from nmt_cli.training.optim import noam_rate
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.transformer.model import parameter_count
-
-Scorer = Callable[[ScoreOptions, list[str]], Report]
 
 
 def report(

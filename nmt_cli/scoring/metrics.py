@@ -104,8 +104,3 @@ def corpus_bleu(hypotheses: list[str], *references: list[str]) -> tuple[float, s
     """Return sacreBLEU's BLEU (13a, cased, 0 to 100) of detokenised lines, and its signature."""
     score, _ = score_lines("bleu", hypotheses, references)
     return score.score, score.signature
-
-
-def corpus_chrf(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:
-    score, _ = score_lines("chrf", hypotheses, references)
-    return score.score, score.signature

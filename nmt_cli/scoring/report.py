@@ -8,6 +8,7 @@ from typing import Any
 import sacrebleu
 
 from nmt_cli import __version__
+from nmt_cli.console import counted
 from nmt_cli.errors import printable
 from nmt_cli.scoring.metrics import Score, corpus_bleu
 
@@ -112,8 +113,7 @@ class Report:  # the order of the JSON
     def _counts(self) -> str:
         count, against = len(self.hypotheses.lines), ", ".join(text.name for text in self.references)
         copies = "" if self.copies is None else f", {self.copies:,} copied from the source"
-        lines = "line" if count == 1 else "lines"
-        return f"{self.hypotheses.name} against {against}: {count:,} {lines}, {self.empty:,} empty{copies}"
+        return f"{self.hypotheses.name} against {against}: {counted(count, 'line')}, {self.empty:,} empty{copies}"
 
     def _comparison(self) -> tuple[list[list[str]], str]:
         """Return the table of the comparison with the baseline, its header first, and what to know about it."""

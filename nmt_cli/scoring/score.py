@@ -43,6 +43,9 @@ class ScoreOptions:  # references come from files, from a named test set or from
     format: str = "text"
 
 
+Scorer = Callable[[ScoreOptions, list[str]], Report]
+
+
 def _read(path: Path | None, lines: list[str] | None = None) -> Text:
     """Return the text of a file, of standard input, or these lines of a model."""
     if lines is not None:
@@ -93,6 +96,9 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
             raise MissingError(f"no prepared corpus in {options.corpus}. Run: nmt prepare {options.corpus.name}")
         language = str(artefact.verify(options.corpus, "corpus")["tgt"])
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
+        if not source.is_file():
+            advice = f"Name one by corpus.{options.split}_src and _tgt when you prepare it, or give --reference FILE"
+            raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
     return [_read(path) for path in references], _read(source) if source else None, language or None

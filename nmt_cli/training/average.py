@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from nmt_cli import recipe
-from nmt_cli.console import table, warn
+from nmt_cli.console import counted, say, table, warn
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
@@ -59,8 +59,10 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         start = load_model(Path(str(settings.training.init_from))).model.state_dict()
         about["with_start"] = _best_share(tensors, start, settings, files.corpus)
         tensors = mixture(tensors, start, about["with_start"])
-    save_model(out or run / "model", tensors, settings, run / TOKENIZER, about)
-    return out or run / "model", steps
+    target = out or run / "model"
+    save_model(target, tensors, settings, run / TOKENIZER, about)
+    say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}, of step {', '.join(map(str, steps))}")
+    return target, steps
 
 
 def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
@@ -73,7 +75,8 @@ def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
         warn(f"{run}: no checkpoint is better on dev than what training started from, the last is taken. {better}")
     steps = checkpoints.regular(steps, settings.training.checkpoint_every)
     if len(steps) < count:
-        raise DataError(f"{run} has {len(steps)} checkpoints ({', '.join(map(str, steps)) or 'none'}), not {count}")
+        there = f"{counted(len(steps), 'checkpoint')} ({', '.join(map(str, steps)) or 'none'})"
+        raise DataError(f"{run} has {there}, not {count}")
     return steps[-count:]
 
 
