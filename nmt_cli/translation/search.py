@@ -134,31 +134,15 @@ class _Slots:
         used = self.used()
         self._resize(used, len(used))
         every, width = np.arange(len(self.segments)), self.settings.beam
-        forced_S = self._forced()
         points_S1 = self.random_ST[every, self.position_S if self.settings.sampling else 0, None]
-        rows = self.last_SW.reshape(-1), self.position_S.repeat(width), self.alive_SW, forced_S, points_S1
-        best_SX = self.best(*rows, *self.cache.take_entries()).cpu().numpy()
-        if np.isnan(best_SX).any():
+        rows = self.last_SW.reshape(-1), self.position_S.repeat(width), *self.cache.take_entries()
+        best_3SC = self.best(self.alive_SW, self._forced(), points_S1, *rows).cpu().numpy()
+        if np.isnan(best_3SC).any():
             raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
-        sums_SC, forced_SW = best_SX[:, : (count := (best_SX.shape[1] - width) // 3)], best_SX[:, 3 * count :]
-        parents_SC, ids_SC = best_SX[:, count : 3 * count].astype(np.int64).reshape(-1, 2, count).swapaxes(0, 1)
-        for slot in forced_S.nonzero()[0]:
-            order = np.argsort(-forced_SW[slot], kind="stable")
-            sums_SC[slot], parents_SC[slot, :width], ids_SC[slot] = -math.inf, order, forced_S[slot]
-            sums_SC[slot, :width] = forced_SW[slot, order]
-        self.cache.reorder(self._advance(sums_SC, parents_SC, ids_SC))
+        self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))
 
-    def _best(
-        self,
-        ids_R: Tensor,
-        positions_R: Tensor,
-        alive_SW: Tensor,
-        forced_S: Tensor,
-        points_S1: Tensor,
-        *entries: Tensor,
-    ) -> Tensor:
-        draw = (self.settings.sampling, points_S1) if self.settings.sampling else None
-        return best_continuations(self.cache.step(ids_R, positions_R, *entries), alive_SW, forced_S, draw)
+    def _best(self, alive_SW: Tensor, forced_S: Tensor, points_S1: Tensor, *rows: Tensor) -> Tensor:
+        return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.settings.sampling, points_S1)
 
     def _forced(self) -> Int64s:
         """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
