@@ -1,5 +1,6 @@
 """The Transformer of *Attention Is All You Need*: a command line, and `from nmt_cli import Translator`."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -7,6 +8,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Translator", "__version__"]
+
+# oneDNN and torch's layer on top of it keep kernels for 1,024 shapes each by default: memory on CPUs would creep up.
+for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_capacity, "32")
 
 
 def __getattr__(name: str) -> Any:

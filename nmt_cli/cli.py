@@ -69,8 +69,6 @@ Precision = Literal["auto", "fp32", "bf16", "int8"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
-# Of oneDNN and of torch's layer on top of it. By default they keep 1,024 shapes each: training on CPUs would creep.
-SMALL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 METRICS = "bleu, chrf, ter, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates. Default: by language"
 CORPORA = (
     "toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de, wmt14-en-fr or a reverse direction; hub:OWNER/NAME; or a "
@@ -133,7 +131,6 @@ def train(
     """
     from nmt_cli.recipe import load
 
-    os.environ.update(SMALL_CACHES | os.environ)
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     if dry_run:
@@ -217,7 +214,6 @@ def reproduce(
     """
     from nmt_cli.recipe import load
 
-    os.environ.update(SMALL_CACHES | os.environ)
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     from nmt_cli import reproduce as command

@@ -143,7 +143,7 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path):
     names = ours.tokens(list(range(ours.vocabulary_size)))
     ids = [names.index(token) for token in german]
     assert ours.decode([ids]) == ["der alte fox schläft"]
-    assert ours.encode_pair(text[0], "der alte fox schläft") == [ours.encode(text)[0], ids]
+    assert ours.encode_pair(text[0], "der alte fox schläft") == [[*ours.encode(text)[0], EOS], [*ids, EOS]]
     assert ours.encode(["der alte fox schläft"]) != [ids]
 
 
@@ -276,4 +276,4 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     assert not torch.equal(load_model(tmp_path / "run").model.embedding.weight, model.model.embedding.weight)
     assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0  # or it raises
     back = Tokenizer(load_model(import_marian(tmp_path / "again", tmp_path / "back")).tokenizer_file)
-    assert [[*side, EOS] for side in back.encode_pair(text[0][0], text[1][0])] == [ids[0][len(codes[:1]) :], ids[1]]
+    assert back.encode_pair(text[0][0], text[1][0]) == [ids[0][len(codes[:1]) :], ids[1]]

@@ -57,7 +57,6 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, funct
         assert list(given) == arguments
         raise LookupError
 
-    monkeypatch.setattr(cli, "SMALL_CACHES", {})  # they would stay in the environment
     monkeypatch.setattr(cli.artefact, "present", lambda data: data == d)  # train looks for its corpus
     monkeypatch.setattr(f"nmt_cli.{function}", work)
     monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])

@@ -5,7 +5,6 @@ Models are random and float64 unless a test says otherwise: then equal means equ
 
 import itertools
 import math
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from nmt_cli.transformer.hardware import Int8Linear, PackedLinear, Replayed, cho
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates
 from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.search import SearchSettings, _coarse, _fillers, _Slots, score_targets, search
+from nmt_cli.translation.search import SearchSettings, _Slots, score_targets, search
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 DOUBLE = torch.float64
@@ -317,18 +316,6 @@ def test_the_best_by_blocks_are_the_best(slots: int, width: int, blocks: int) ->
     wanted, places = (scores + base).view(slots, -1).topk(2 * width, 1)
     assert torch.equal(sums, wanted)
     assert torch.equal(parents * (blocks * BLOCK) + ids, places)
-
-
-def test_fillers_round_every_size_of_a_batch() -> None:
-    draw = random.Random(0)
-    for _ in range(300):
-        lengths = draw.choices(range(1, draw.choice([2, 10, 300])), k=draw.choice([1, 3, draw.randrange(1, 400)]))
-        limit = max(2, *lengths) + draw.choice([0, 1, 100])
-        more = _fillers(lengths, limit)
-        assert min(more) >= 1
-        assert all(size == _coarse(size) for size in (len(lengths + more), sum(lengths + more)))
-        assert max(lengths + more) == min(_coarse(max(lengths)), limit)
-        assert sum(more) <= max(400, sum(lengths), 3 * max(lengths))
 
 
 def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import accelerate
 import numpy as np
 import pytest
+import texts
 import torch
 import torch.nn.functional as F
 from accelerate import tracking
@@ -38,6 +39,7 @@ from nmt_cli.training.streams import ToHost
 from nmt_cli.training.train import Run, train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors
+from nmt_cli.translation import search
 
 
 def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Run, int], object]) -> None:
@@ -92,7 +94,7 @@ def test_a_validation_measures_every_target_token_of_the_development_set(lab: La
     pairs = [(model.logits(model(batch_of([pair]))), torch.tensor(pair[1])) for pair in dev.pairs]
     nll = sum(F.cross_entropy(*pair, reduction="sum").item() for pair in pairs) / tokens[1]
     for tokens_at_once in (1, 40, 4096):
-        lab.patch.setattr(validation, "TOKENS_AT_ONCE", tokens_at_once)
+        lab.patch.setattr(search, "BATCH_TOKENS", tokens_at_once)
         record = validation.validate(model, torch.float32, dev, settings)
         assert (record["dev_nll"], record["dev_perplexity"]) == pytest.approx((nll, math.exp(nll)), rel=1e-5)
         assert len(record["samples"]) == 3
@@ -354,21 +356,12 @@ def test_a_configuration_of_accelerate_launch(lab: Lab) -> None:
     assert lab.same(10)
 
 
-@pytest.mark.parametrize("command", ["train", "reproduce"])
-def test_memory_of_onednn_is_bounded_before_torch_is_imported(lab: Lab, command: str) -> None:
-    code = """
-import os, sys
-class Finder:
-    def find_spec(name, *_):
-        variables = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-        if name == "torch": sys.exit(int("".join(map(os.environ.get, variables))))
-sys.meta_path.insert(0, Finder)
-from nmt_cli.__main__ import main
-main()"""
-    words = [sys.executable, "-c", code, command, lab.recipe_file, "--data", lab.corpus, "--run", lab.run]
-    environment = os.environ | {"LRU_CACHE_CAPACITY": "7"}  # the user's own value stays
-    done = subprocess.run(words, cwd=Path(__file__).parents[1], env=environment, capture_output=True)
-    assert done.returncode == 327 % 256
+def test_memory_of_onednn_is_bounded_before_torch_is_imported() -> None:
+    names = ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"]
+    code = f"import os, sys; del os.environ['{names[0]}']; import nmt_cli; "
+    code += f"print(*map(os.environ.get, {names}), 'torch' in sys.modules)"
+    done = texts.python("-c", code, ONEDNN_PRIMITIVE_CACHE_CAPACITY="", LRU_CACHE_CAPACITY="7")
+    assert done.stdout == "32 7 False\n"  # the user's own value stays
 
 
 @pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])

@@ -24,7 +24,6 @@ from nmt_cli import Translator, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DataError, MissingError, UsageError
-from nmt_cli.transformer import hardware
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_model
@@ -389,8 +388,8 @@ def test_pairs_are_scored_without_search(
     assert translate(options) == 0
     scored = records((tmp_path / "scores").read_bytes())
     assert [record["line"] for record in scored] == [1, 2, 3]
-    pairs = zip(*(segments.encode(translator.tokenizer, side) for side in (sources, targets)), strict=True)
-    ids = [[side or [EOS] for side in pair] for pair in pairs]
+    both = zip(*map(translator.tokenizer.encode, (sources, targets)), strict=True)
+    ids = [[[*side, EOS] for side in pair] for pair in both]
     for record, pair, values in zip(scored, ids, score_targets(translator.models, torch.float32, ids), strict=True):
         assert list(record) == ["line", "log_probability", "score", "tokens", "token_log_probabilities"]
         assert record["token_log_probabilities"] == pytest.approx(values, abs=1e-5)
@@ -518,8 +517,7 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
 def test_eight_bits_where_the_cpu_has_them(
     model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, vnni: int
 ) -> None:
-    for place in (hardware, module):
-        monkeypatch.setattr(place, "has_int8", lambda device: bool(vnni))
+    monkeypatch.setattr(module, "has_int8", lambda device: bool(vnni))
     monkeypatch.setattr(module, "choose_dtype", lambda precision, device: precision)
     made = []
     monkeypatch.setattr(module, "for_inference", lambda model, dtype, int8: made.append((dtype, int8)) or model)

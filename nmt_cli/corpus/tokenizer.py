@@ -98,7 +98,8 @@ class Tokenizer:
         return [self._model.encode(line) for line in lines]  # a list's call starts threads: 2 ms beside our allocator
 
     def encode_pair(self, src: str, tgt: str) -> list[list[int]]:
-        return [self.encode([src])[0], self.target.encode([tgt])[0]]
+        """Return the token ids of two lines, which need not be normalised, closed by EOS."""
+        return [[*side.encode([normalise(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
         """Return the target-language token (`>>deu<<`) that a source begins with; [] if it begins with none."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt_cli import artefact
 from nmt_cli.console import say
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import UsageError, printable
 from nmt_cli.reporting.page import render
 from nmt_cli.transformer.attention_scores import attention_scores
@@ -77,7 +77,7 @@ def _sentences(
     answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
     sentences, all_weights, total = [], [], 0
     for text, answer in zip(texts, answers, strict=True):
-        src, tgt = ([*ids, EOS] for ids in tokenizer.encode_pair(normalise(text), normalise(answer)))
+        src, tgt = tokenizer.encode_pair(text, answer)
         if min(len(src), len(tgt)) < 2:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))

@@ -103,10 +103,9 @@ class DecoderCache:
 
         def cleared(x: Tensor) -> Tensor:
             rows_SH1 = np.arange(self.slots * x.shape[1]).reshape(self.slots, -1, 1)
-            from_to = rows_SH1 * old + order_SE[:, None], rows_SH1 * entries + np.arange(most)
-            from_M, to_M = (torch.from_numpy(places.reshape(-1)).to(self.device) for places in from_to)
+            from_M = torch.from_numpy((rows_SH1 * old + order_SE[:, None]).reshape(-1)).to(self.device)
             y = x if entries == old else x.new_zeros(*x.shape[:2], entries, x.shape[3])
-            y.flatten(0, 2).index_copy_(0, to_M, x.flatten(0, 2).index_select(0, from_M))
+            y[:, :, :most] = x.flatten(0, 2).index_select(0, from_M).view(*x.shape[:2], most, x.shape[3])
             return y
 
         self.past = [[cleared(x) for x in pair] for pair in self.past]
@@ -130,14 +129,12 @@ class DecoderCache:
             room, pads = length, (0, 0, 0, length - room)  # a negative one cuts
             self.memory = [[nn.functional.pad(x, pads) for x in pair] for pair in self.memory]
         new = Layout(lengths)
-        from_N = torch.from_numpy(np.asarray(starts)[new.rows_N] + new.places_N).to(self.device)
+        indices = np.asarray(starts)[new.rows_N] + new.places_N, np.asarray(slots)[new.rows_N], new.places_N
+        from_N, slots_N, places_N = (torch.from_numpy(index_N).to(self.device) for index_N in indices)
         for pair, kv_NC in zip(self.memory, encoded, strict=True):
-            heads = pair[0].shape[1]
-            rows_NH = np.asarray(slots)[new.rows_N, None] * heads + np.arange(heads)
-            to_M = torch.from_numpy((rows_NH * room + new.places_N[:, None]).reshape(-1)).to(self.device)
-            parts = kv_NC[from_N].split([heads * x.shape[3] for x in pair], 1)
+            parts = kv_NC[from_N].split([x.shape[1] * x.shape[3] for x in pair], 1)
             for x_SHLK, part_NC in zip(pair, parts, strict=True):
-                x_SHLK.flatten(0, 2).index_copy_(0, to_M, part_NC.reshape(len(to_M), -1))
+                x_SHLK[slots_N, :, places_N] = part_NC.unflatten(1, (x_SHLK.shape[1], -1))
 
     def leave(self, slots: list[int]) -> None:
         self.src_lengths_S[slots] = 0
@@ -157,21 +154,21 @@ class DecoderCache:
         return [(x.data_ptr(), x.shape) for pair in (*self.past, *self.memory) for x in pair]
 
     def _attend(
-        self, attention: Attention, k_v: list[Tensor], bias: Tensor, places_M: Tensor | None, x_RD: Tensor
+        self, attention: Attention, k_v: list[Tensor], bias: Tensor, new_SW: Tensor | None, x_RD: Tensor
     ) -> Tensor:
         """Return attention's output R x D; keys and values are S x H x keys x K, `bias` is added to the scores.
 
-        In self-attention the keys and values of x_RD are put at `places_M` first.
+        In self-attention the keys and values of x_RD are put at the entries `new_SW` first.
         """
         heads = attention.num_heads
-        if places_M is None:
+        if new_SW is None:
             q_RC = linear(x_RD, attention.query)
         else:
             sizes = [heads * x.shape[3] for x in k_v]
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
+            slots_S1 = torch.arange(self.slots, device=self.device)[:, None]
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
-                part_SHWK = part_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
-                cache_SHEK.flatten(0, 2).index_copy_(0, places_M, part_SHWK.flatten(0, 2))
+                cache_SHEK[slots_S1, :, new_SW] = part_RC.view(self.slots, self.width, heads, -1)
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
         scores = q_SHWK.reshape(self.slots * heads, self.width, -1) @ k.transpose(1, 2)
@@ -189,11 +186,9 @@ class DecoderCache:
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)
         caches, logits = zip(self.past, self.memory, strict=True), []
         for model in self.models:
-            rows_SH = torch.arange(self.slots * model.settings.num_heads, device=self.device).view(self.slots, -1)
-            places_M = (rows_SH[:, :, None] * used_SWE.shape[2] + new_SW[:, None]).flatten()
             x_RD = model.embed(ids_R, positions_R, "tgt").to(self.dtype)
             for layer, (past, memory) in zip(layers(model.decoder), caches, strict=False):
-                attend = partial(self._attend, layer.self_attention, past, past_bias, places_M)
+                attend = partial(self._attend, layer.self_attention, past, past_bias, new_SW)
                 attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
                 x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
             if model.settings.norm == "pre":

@@ -6,6 +6,7 @@ Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nmt_cli.transformer.cache import BLOCK
@@ -37,13 +38,12 @@ def _normalise(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_continuations(
-    logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, draw: tuple[Sampling, Tensor] | None
+    logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, sampling: Sampling | None, points_R1: Tensor
 ) -> Tensor:
-    """Return, side by side, each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first,
-    and each hypothesis' sum with the token in `forced_S`: S x (3C + W).
+    """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first: 3 x S x C.
 
-    Where scores are not finite, sums are NaN. With `draw`, one token per row (W is 1) is drawn by its number from
-    [0, 1), R x 1.
+    Where `forced_S` is not PAD, every hypothesis goes on with that token only. Where scores are not finite, sums are
+    NaN. With `sampling`, one token per row (W is 1) is drawn by its number from [0, 1).
     """
     scores_RV = logits[0]
     if len(logits) > 1:  # the models' probabilities are averaged
@@ -51,12 +51,17 @@ def best_continuations(
     parts = scores_RV.split(len(scores_RV) if scores_RV.is_cuda else CACHED_ROWS)
     largest_RB, norm_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
     base_R1 = alive_SW.view(-1, 1) - norm_R1
-    forced_R1 = forced_S[:, None].expand_as(alive_SW).reshape(-1, 1)
-    forced_SW = (scores_RV.gather(1, forced_R1) + base_R1).view_as(alive_SW)
-    if draw:
-        best_R1, ids_R1 = _draw(scores_RV, *draw)
-        return torch.cat([base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1, forced_SW], 1)
-    return torch.cat([*_top(scores_RV, largest_RB, base_R1, alive_SW.shape[1]), forced_SW], 1)
+    if sampling:
+        best_R1, ids_R1 = _draw(scores_RV, sampling, points_R1)
+        best = [base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1]
+    else:
+        best = [*_top(scores_RV, largest_RB, base_R1, alive_SW.shape[1])]
+    forced_SW = forced_S[:, None].expand_as(alive_SW)
+    sums_SW = (scores_RV.gather(1, forced_SW.reshape(-1, 1)) + base_R1).view_as(alive_SW)
+    sums_SW, order_SW = sums_SW.sort(dim=1, descending=True, stable=True)
+    more = 0, best[0].shape[1] - alive_SW.shape[1]
+    forced = F.pad(sums_SW, more, value=-torch.inf), F.pad(order_SW, more), forced_S[:, None]
+    return torch.stack([torch.where(forced_S[:, None] != 0, *two).double() for two in zip(forced, best, strict=True)])
 
 
 def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:

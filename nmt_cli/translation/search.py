@@ -26,15 +26,16 @@ from nmt_cli.errors import DivergedError, StorageError
 from nmt_cli.transformer.attention import Int64s, Layout
 from nmt_cli.transformer.cache import DecoderCache, resized_array
 from nmt_cli.transformer.hardware import Replayed
-from nmt_cli.transformer.model import PAD, Transformer, pack
+from nmt_cli.transformer.model import PAD, Batch, Transformer, pack
 from nmt_cli.translation.candidates import Sampling, best_continuations, widened
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, ahead of the slots they will fill
-SCORE_TOKENS = 4096  # scored at once, on the longer side
+BATCH_TOKENS = 4096  # of pairs scored at once, on the longer side
 MAX_SOURCE_TOKENS = 1 << 16  # over all slots: bounds the memory of very long inputs
 
 Float64s = npt.NDArray[np.float64]
+Ids = Sequence[int]
 Models = Sequence[Transformer]  # as `for_inference` returns them
 Segments = Iterator[Segment | None]  # None: there is none just now
 Results = Iterator[tuple[int, list[Hypothesis]] | None]  # None: all are finished, and the next has not come yet
@@ -91,10 +92,8 @@ class _Slots:
             self.ended = True
         if self.ready:
             lengths = [len(segment.ids) for segment, _ in self.ready]
-            more = _fillers(lengths, self.longest) if self.device.type == "cpu" else []
-            ids = [i for segment, _ in self.ready for i in segment.ids]
-            src_N = torch.tensor(ids + [EOS] * sum(more), device=self.device)
-            self.key_values = self.cache.encode(src_N, Layout(lengths + more, self.device))
+            src_N = torch.tensor([i for segment, _ in self.ready for i in segment.ids], device=self.device)
+            self.key_values = self.cache.encode(src_N, Layout(lengths, self.device))
 
     def fill(self) -> None:
         while len(used := self.used()) < self.most:
@@ -135,31 +134,15 @@ class _Slots:
         used = self.used()
         self._resize(used, len(used))
         every, width = np.arange(len(self.segments)), self.settings.beam
-        forced_S = self._forced()
         points_S1 = self.random_ST[every, self.position_S if self.settings.sampling else 0, None]
-        rows = self.last_SW.reshape(-1), self.position_S.repeat(width), self.alive_SW, forced_S, points_S1
-        best_SX = self.best(*rows, *self.cache.take_entries()).cpu().numpy()
-        if np.isnan(best_SX).any():
+        rows = self.last_SW.reshape(-1), self.position_S.repeat(width), *self.cache.take_entries()
+        best_3SC = self.best(self.alive_SW, self._forced(), points_S1, *rows).cpu().numpy()
+        if np.isnan(best_3SC).any():
             raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
-        sums_SC, forced_SW = best_SX[:, : (count := (best_SX.shape[1] - width) // 3)], best_SX[:, 3 * count :]
-        parents_SC, ids_SC = best_SX[:, count : 3 * count].astype(np.int64).reshape(-1, 2, count).swapaxes(0, 1)
-        for slot in forced_S.nonzero()[0]:
-            order = np.argsort(-forced_SW[slot], kind="stable")
-            sums_SC[slot], parents_SC[slot, :width], ids_SC[slot] = -math.inf, order, forced_S[slot]
-            sums_SC[slot, :width] = forced_SW[slot, order]
-        self.cache.reorder(self._advance(sums_SC, parents_SC, ids_SC))
+        self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))
 
-    def _best(
-        self,
-        ids_R: Tensor,
-        positions_R: Tensor,
-        alive_SW: Tensor,
-        forced_S: Tensor,
-        points_S1: Tensor,
-        *entries: Tensor,
-    ) -> Tensor:
-        draw = (self.settings.sampling, points_S1) if self.settings.sampling else None
-        return best_continuations(self.cache.step(ids_R, positions_R, *entries), alive_SW, forced_S, draw)
+    def _best(self, alive_SW: Tensor, forced_S: Tensor, points_S1: Tensor, *rows: Tensor) -> Tensor:
+        return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.settings.sampling, points_S1)
 
     def _forced(self) -> Int64s:
         """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
@@ -218,25 +201,6 @@ class _Slots:
         return results
 
 
-def _coarse(count: int) -> int:
-    step = max(8, 1 << max(0, count.bit_length() - 4))
-    return -(-count // step) * step
-
-
-def _fillers(lengths: list[int], limit: int) -> list[int]:
-    """Return lengths, at most `limit`, of sentences to encode beside these: batches then have few shapes, for each of
-    which oneDNN keeps a compiled kernel. Without these memory grows for hours."""
-    longest, count = min(_coarse(max(lengths)), limit), _coarse(len(lengths) + 1)
-    while True:
-        extra = count - len(lengths) - 1
-        rest = _coarse(sum(lengths) + longest + extra) - sum(lengths) - longest
-        if rest <= extra * longest:
-            break
-        count = _coarse(count + 1)
-    whole, part = divmod(rest - extra, longest - 1) if longest > 1 else (0, 0)
-    return [longest] * (1 + whole) + [part + 1] * (part > 0) + [1] * (extra - whole - (part > 0))
-
-
 @torch.inference_mode()
 def search(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
     """Yield the id of each segment with its best hypotheses, best first, as segments finish.
@@ -283,24 +247,29 @@ def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Segments
         warn(f"out of memory: going on with {rows} hypotheses at once")
 
 
-@torch.inference_mode()
-def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[Sequence[int]]]) -> list[list[float]]:
-    """Return the log-probability of every target token, given its source and the target before it, both with EOS."""
+def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
+    """Yield pairs of ids closed by EOS, those with short targets first, in batches with the indices of their pairs."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
-    results: list[list[float]] = [[] for _ in pairs]
     while order:
         count = 1
-        while count < len(order) and (count + 1) * max(map(len, pairs[order[count]])) <= SCORE_TOKENS:
+        while count < len(order) and (count + 1) * max(map(len, pairs[order[count]])) <= BATCH_TOKENS:
             count += 1
         chosen, order = order[:count], order[count:]
         ids = [[np.asarray(pairs[i][side]) for i in chosen] for side in (0, 1)]
         src, tgt = ((np.concatenate(side), np.array(list(map(len, side)))) for side in ids)
-        batch = pack(*src, *tgt, models[0].embedding.weight.device)
+        yield chosen, pack(*src, *tgt, device)
+
+
+@torch.inference_mode()
+def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
+    """Return the log-probability of every target token, given its source and the target before it, both with EOS."""
+    results: list[list[float]] = [[] for _ in pairs]
+    for chosen, batch in pair_batches(pairs, models[0].embedding.weight.device):
         gold = []
         for model in models:
             scores_NV = torch.log_softmax(widened(model.logits(model(batch, dtype=dtype))), -1)
             gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None].long()).double())
         mean_N1 = torch.stack(gold).logsumexp(0) - math.log(len(models))
-        for i, values_T1 in zip(chosen, mean_N1.split(tgt[1].tolist()), strict=True):
+        for i, values_T1 in zip(chosen, mean_N1.split(batch.tgt.lengths_B.tolist()), strict=True):
             results[i] = values_T1.flatten().tolist()
     return results

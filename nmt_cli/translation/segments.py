@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
@@ -50,11 +50,6 @@ class Segment:
 def length_penalty(length: Any, alpha: float) -> Any:
     """Return ((5 + length) / 6) ^ alpha, of a number or a tensor; EOS counts in the length."""
     return ((5 + length) / 6) ** alpha
-
-
-def encode(tokenizer: Tokenizer, lines: Sequence[str]) -> list[list[int]]:
-    """Return each line's ids, closed by EOS; [] for a line without text."""
-    return [[*ids, EOS] if ids else [] for ids in tokenizer.encode([normalise(line) for line in lines])]
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:

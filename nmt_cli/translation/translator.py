@@ -17,7 +17,7 @@ from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.hardware import check_int8, choose_device, choose_dtype, has_int8
+from nmt_cli.transformer.hardware import choose_device, choose_dtype, has_int8
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
@@ -73,9 +73,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         # Sources of training were hardly ever longer, EOS counted. Older models say only what the filter let through.
         seen = [one.manifest["seen_tokens"] for one in loaded if "seen_tokens" in one.manifest]
         self.seen_tokens = min([self.filter_tokens, *seen])
-        if precision == "int8":
-            check_int8(self.device)
-        self._int8 = precision == "int8" or (precision == "auto" and has_int8(self.device))
+        self._int8 = precision in ("auto", "int8") and has_int8(self.device)
+        if precision == "int8" and not self._int8:
+            raise UsageError("--precision int8 needs a CPU with VNNI. Leave it out, or set CUDA_VISIBLE_DEVICES=")
         self._precision = "auto" if self._int8 else precision
         if self.device.type == "cpu":
             self._devices = [self.device] * (workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS))
@@ -184,7 +184,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
             for number, pair in chunk:
-                ids.append([[*side, EOS] for side in self.tokenizer.encode_pair(*map(normalise, pair))])
+                ids.append(self.tokenizer.encode_pair(*pair))
                 if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
             for (_, tgt), values in zip(ids, score_targets(self.models, self.dtype, ids), strict=True):
