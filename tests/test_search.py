@@ -3,8 +3,10 @@
 Models are random and float64 unless a test says otherwise: then equal means equal.
 """
 
+import gc
 import itertools
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -203,7 +205,7 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
     models = [model_of(seed, device=device) for seed in range(members)]
     segments = [Segment(i, ids, [5] * (i % 2)) for i, ids in enumerate(sources_of(6, longest=14))]
     slots = _Slots(models, DOUBLE, iter(segments), SearchSettings(beam, extra_length=40))
-    slots.cache.round, steps, compute = 64, [], slots.best.function
+    slots.cache.round, steps, compute = 64, [], slots._best
 
     def recorded(*inputs: torch.Tensor) -> torch.Tensor:
         with Calls() as calls:
@@ -211,7 +213,7 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
         steps.append((calls.calls, slots.cache.storage()))
         return output
 
-    slots.best.function = recorded
+    slots._best = recorded
     slots.fill()
     for _ in range(1 + 8 // beam):  # then the caches are of the new size
         slots.step()
@@ -225,11 +227,26 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
     assert all(step == steps[0] for step in steps[1:])
 
 
+@torch.inference_mode()
+def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
+    """Else the search that starts again with fewer rows, for want of memory, finds it still taken."""
+    slots = _Slots([model_of(1)], DOUBLE, iter([Segment(1, [5, EOS])]), SearchSettings(4))
+    slots.fill()
+    slots.step()
+    alive = weakref.ref(slots.cache)
+    gc.disable()
+    try:
+        del slots
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
 def test_replayed_steps_are_the_steps(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sources = model_of(3, device=device, dtype=torch.float32, eos=2), sources_of(300, 3, longest=14)
     replayed = searched([model], sources, SearchSettings(extra_length=8), torch.float32)
-    monkeypatch.setattr(Replayed, "__call__", lambda self, *x: self.function(*(torch.from_numpy(y).cuda() for y in x)))
+    monkeypatch.setattr(Replayed, "__call__", lambda _, best, *x: best(*(torch.from_numpy(y).cuda() for y in x)))
     assert searched([model], sources, SearchSettings(extra_length=8), torch.float32) == replayed
 
 

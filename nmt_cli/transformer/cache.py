@@ -64,8 +64,8 @@ class DecoderCache:
     def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, width: int) -> None:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
-        # Caches hold a multiple of `round` entries, at most `spare` times as many as needed: on CUDA, where a step is
-        # captured anew when their size changes, they change seldom.
+        # A step on CUDA is captured anew when the size of its caches changes, so there it changes seldom: caches hold a
+        # multiple of `round` entries, at most `spare` times as many as needed.
         self.round, self.spare = (64, 2) if self.device.type == "cuda" else (8, 1)
         self.past = [self._empty(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -100,10 +100,11 @@ class DecoderCache:
         entries = -(-(most + STEPS * self.width) // self.round) * self.round
         entries = old if entries <= old <= self.spare * entries else entries
         order_SE = np.argsort(~needed_SE, axis=1, kind="stable")[:, :most]
+        order_SM = torch.from_numpy(order_SE).to(self.device)
 
         def cleared(x: Tensor) -> Tensor:
-            rows_SH1 = np.arange(self.slots * x.shape[1]).reshape(self.slots, -1, 1)
-            from_M = torch.from_numpy((rows_SH1 * old + order_SE[:, None]).reshape(-1)).to(self.device)
+            rows_SH1 = torch.arange(self.slots * x.shape[1], device=self.device).view(self.slots, -1, 1)
+            from_M = (rows_SH1 * old + order_SM[:, None]).flatten()
             y = x if entries == old else x.new_zeros(*x.shape[:2], entries, x.shape[3])
             y[:, :, :most] = x.flatten(0, 2).index_select(0, from_M).view(*x.shape[:2], most, x.shape[3])
             return y

@@ -53,7 +53,8 @@ def _cpu_has(*flags: str) -> bool:
 
 @functools.cache
 def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function compiled for tensors of any size; `eager` on a CPU, where that is slower, or without tools."""
+    """Return a function compiled for tensors of any size, or `eager`: on a CPU, where compiled code is slower, and
+    where nothing can be compiled."""
     return torch.compile(function, dynamic=True, backend=BACKEND) if _can_compile(device) else eager
 
 
@@ -61,7 +62,9 @@ def compiled(function: Callable[..., Any], device: torch.device, eager: Callable
 def _can_compile(device: torch.device) -> bool:
     if device.type == "cpu":
         return False
-    torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal once need not be again
+    torch.fx.experimental._config.use_duck_shape = False  # two sizes that are equal now may differ in the next batch
+    torch._dynamo.config.specialize_float = True  # floats are settings, not data
+    torch._dynamo.config.optimize_ddp = False  # it would cut graphs at DDP's buckets; a graph is but one layer
     try:
         torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
     except Exception as error:  # for want of Triton, a C compiler, Python's headers, a cache that can be written
@@ -80,25 +83,28 @@ def reuse_memory() -> None:
 
 
 class Replayed:
-    """A function of arrays, without host reads. On CUDA the second of calls that are alike, in shapes and in what
-    `storage` returns, is captured as a graph and replayed from then on: one launch for hundreds of kernels."""
+    """Calls of one function of arrays that reads nothing on the host. On CUDA a call with the same shapes, and the same
+    value of `storage`, as the call before is captured as a graph, which the next ones replay: one launch for hundreds
+    of kernels."""
 
-    def __init__(self, function: Callable[..., Tensor], device: torch.device, storage: Callable[[], object]) -> None:
-        self.function, self.device, self.storage = function, device, storage
+    def __init__(self, device: torch.device, storage: Callable[[], object]) -> None:
+        self.device, self.storage = device, storage
         self.key: object = None
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, *arrays: npt.NDArray[Any]) -> Tensor:
+    def __call__(self, function: Callable[..., Tensor], *arrays: npt.NDArray[Any]) -> Tensor:
         inputs = [torch.from_numpy(array) for array in arrays]
         if self.device.type != "cuda":
-            return self.function(*inputs)
+            return function(*inputs)
         if (key := ([x.shape for x in inputs], self.storage())) != self.key:
             self.key, self.graph = key, None
-            return self.function(*(x.to(self.device) for x in inputs))
+            return function(*(x.to(self.device) for x in inputs))
         if not self.graph:
             self.buffers, self.graph = [x.to(self.device) for x in inputs], torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.output = self.function(*self.buffers)
+            # Other threads prepare batches and write checkpoints meanwhile.
+            with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.output = function(*self.buffers)
         for buffer, x in zip(self.buffers, inputs, strict=True):
             buffer.copy_(x, non_blocking=True)
         self.graph.replay()

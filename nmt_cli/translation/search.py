@@ -62,7 +62,7 @@ class _Slots:
     def __init__(self, models: Models, dtype: torch.dtype, feed: Segments, settings: SearchSettings) -> None:
         width, self.device = settings.beam, models[0].embedding.weight.device
         self.cache, self.settings = DecoderCache(models, dtype, width), settings
-        self.best = Replayed(self._best, self.device, self.cache.storage)
+        self.replayed = Replayed(self.device, self.cache.storage)
         self.longest = min(model.settings.max_length for model in models)
         self.most = max(1, rows_at_once(settings, self.device) // width)
         self.feed, self.ended = feed, False
@@ -136,7 +136,7 @@ class _Slots:
         every, width = np.arange(len(self.segments)), self.settings.beam
         points_S1 = self.random_ST[every, self.position_S if self.settings.sampling else 0, None]
         rows = self.last_SW.reshape(-1), self.position_S.repeat(width), *self.cache.take_entries()
-        best_3SC = self.best(self.alive_SW, self._forced(), points_S1, *rows).cpu().numpy()
+        best_3SC = self.replayed(self._best, self.alive_SW, self._forced(), points_S1, *rows).cpu().numpy()
         if np.isnan(best_3SC).any():
             raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
         self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))

@@ -114,6 +114,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @functools.cached_property
     def models(self) -> list[Transformer]:
+        torch.get_device_module(self.device).set_device(self.device)  # graphs of steps are captured on the current one
         return [for_inference(model.to(self.device), self.dtype, int8=self._int8) for model in self._weights]
 
     def close(self) -> None:
