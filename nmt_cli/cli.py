@@ -149,11 +149,12 @@ def average_checkpoints(
     run: RunArgument,
     last: Annotated[int | None, _number("How many checkpoints", default="the recipe's", min=1)] = None,
     out: Annotated[Path | None, _directory("The model", default="RUN/model")] = None,
+    data: Data = None,
 ) -> None:
     """Average a run's last checkpoints."""
     from nmt_cli.training.average import average
 
-    average(run, last, out)
+    average(run, last, out, data)
 
 
 @app.command()

@@ -57,7 +57,7 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
     dev_tgt: str | None = Field(None, description="development file, target side")
     test_src: str | None = Field(None, description="test file, source side")
     test_tgt: str | None = Field(None, description="test file, target side")
-    hold_out: int = Field(0, ge=0, description="pairs of your text to be dev, and as many test, where you name neither")
+    hold_out: int = Field(0, ge=0, description="pairs of your text held out for each of dev and test that is not named")
     mix_src: list[str] = Field([], description="files of general text to mix into your own, source side")
     mix_tgt: list[str] = Field([], description="files of general text to mix into your own, target side")
     mix_share: float = Field(0.5, gt=0, lt=1, description="share of the training pairs that is general text")
@@ -193,7 +193,7 @@ HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_
 
 
 def _find(path: Path, beside: Path = Path()) -> Path:
-    for candidate in (beside / path, path, HOME / path):
+    for candidate in (beside / path, path, HOME / path, HOME / "recipes" / f"{path}.yaml"):
         if candidate.is_file():
             return candidate
     raise MissingError(f"no recipe {path}. Give the path of a recipe file, or one that `nmt recipes` lists")
@@ -308,7 +308,8 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     values = reduce(merge, map(override, overrides), values)
     values["name"] = values.get("name") or path.stem
     if start and (directory := from_plain(values, str(path)).training.init_from):
-        values = merge(_settings_of(Path(directory)), values)
+        named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
+        values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     return from_plain(values, str(path))
 
 

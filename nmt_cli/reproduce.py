@@ -42,7 +42,8 @@ def reproduce(
     saved = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
     if len(saved) < settings.averaging.last:
         advice = "More come with more training.steps or a lower training.checkpoint_every"
-        warn(f"averaging.last is {settings.averaging.last}, and all that are there are averaged: {saved}. {advice}")
+        there = f"only {counted(len(saved), 'checkpoint')} to average"
+        warn(f"averaging.last is {settings.averaging.last}, but the run has {there}. {advice}")
     if last := min(settings.averaging.last, len(saved)):
         say("3/5 average")
         average(run, None if settings.averaging.best else last, None, data)
@@ -87,7 +88,9 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> No
         sides = {"before": _translate(before, start), **sides}
     rows, signatures, generated = list[list[str]](), dict[str, str](), corpus.manifest.get("generated")
     if run.validations:
-        step, perplexity = run.validations[-1]["step"], run.validations[-1]["dev_perplexity"]
+        best = min(run.validations, key=lambda record: record["dev_nll"] or math.inf)
+        validation = best if settings.averaging.best else run.validations[-1]
+        step, perplexity = validation["step"], validation["dev_perplexity"]
         known = {step: f"{figure:g}" for step, figure in zip(expect.dev_steps, expect.dev_perplexity, strict=False)}
         row = [f"dev perplexity after step {step:,}", known.get(step, ""), *[""] * len(sides)]
         rows.append([*row[:-1], f"{perplexity or math.inf:.2f}"])

@@ -29,7 +29,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),
-    ("average-checkpoints r --last 2 --out o", "training.average.average", [r, 2, o]),
+    ("average-checkpoints r --last 2 --out o --data d", "training.average.average", [r, 2, o, d]),
     ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 --sample "
      "--extra-length 9 --split off --prefix r --score-pairs d --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5 "
      "--format jsonl --n-best 3 --alignments", "translation.translate.translate",

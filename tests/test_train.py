@@ -119,6 +119,16 @@ def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab) -> None:
     assert load_model(run / "model").manifest["corpus"] == model["corpus"], "a model of another corpus is replaced"
 
 
+def test_a_run_that_patience_ended_keeps_the_model_of_its_best_step(lab: Lab) -> None:
+    losses = iter([1.0, 2.0])
+    lab.patch.setattr(module, "validate", lambda *_: {"dev_nll": next(losses), "dev_perplexity": 1.0, "dev_bleu": None})
+    changes = ["averaging.best=true", "training.patience=1", "training.validate_every=5"]
+    assert lab.train(*changes) == 0
+    assert average(lab.run, None, None)[1] == [5]
+    assert lab.train(*changes) == 0
+    assert (load_model(lab.run / "model").manifest["steps"], checkpoints.steps_in(lab.run)[-1]) == ([5], 10)
+
+
 # ---- Interruptions ----
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import statistics
 import sys
 from collections.abc import Iterator
@@ -87,7 +88,9 @@ def _training(r: Record) -> Iterator[Finding]:
         what = f"averaged over {len(averaged)} of the checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
         do = f"nmt average-checkpoints {directory}, then translate and score"
         yield Finding(COSTLY, what, directory / "model", do)
-    if 0 < r.step < 0.9 * training.steps:
+    losses = [record["dev_nll"] or math.inf for record in r.run.validations]
+    patient = losses and training.patience and len(losses) - 1 - losses.index(min(losses)) >= training.patience
+    if 0 < r.step < 0.9 * training.steps and not patient:
         do = "the same command again continues the run"
         yield Finding(COSTLY, f"{r.step:,} of {training.steps:,} steps", log, do)
     elif r.run.steps and ((epochs := r.run.steps[-1]["epoch"]) < 1 or r.step < FEW_STEPS):

@@ -22,7 +22,7 @@ def env(as_json: bool) -> str:
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     dtype, cpu = str(choose_dtype("auto", device)).removeprefix("torch."), Path("/proc/cpuinfo").read_text()
     model = cpu.partition("model name\t: ")[2].partition("\n")[0] or platform.machine()
-    installed = {package.name: package.version for package in metadata.distributions()}
+    installed = {package.name.replace("_", "-"): package.version for package in metadata.distributions()}
     rows = {
         **{"nmt": __version__, "python": platform.python_version(), "system": platform.platform()},
         **{name: installed.get(name, "not installed") for name in PACKAGES.split()},

@@ -20,7 +20,7 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import TOKENIZER, load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
-MOST_LOST = 0.5  # BLEU on general text that a share of the start may cost; in domain, where no general text is given
+MOST_LOST = 0.5  # BLEU that a mixture may lose: on general text to the start, without that on dev to the best share
 
 
 def mean_of(paths: list[Path]) -> Weights:
@@ -53,7 +53,8 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     about = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     about |= {"steps": steps, "checkpoints": hashes}
     if shares := settings.averaging.with_start:
-        files, about["tried"] = read_run(run, data), shares
+        files = read_run(run, data)
+        about["tried"] = shares if files.corpus else []
         if out is None and files.model and all(files.model.get(key) == about[key] for key in ("checkpoints", "tried")):
             return run / "model", steps
         start = load_model(Path(str(settings.training.init_from))).model.state_dict()
@@ -71,8 +72,13 @@ def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
         best = checkpoints.read_state(run, steps[-1]).best_step
         if best in steps:
             return [best]
-        better = "Lower training.rate_factor, or give more text"
-        warn(f"{run}: no checkpoint is better on dev than what training started from, the last is taken. {better}")
+        if best:
+            warn(f"{run}: the best checkpoint, of step {best}, is missing; the last one is taken")
+        elif settings.training.init_from:
+            advice = "Lower training.rate_factor, or give more text"
+            warn(f"{run}: no checkpoint is better on dev than the start; the last one is taken. {advice}")
+        else:
+            warn(f"{run}: without validations there is no best checkpoint; the last one is taken")
     steps = checkpoints.regular(steps, settings.training.checkpoint_every)
     if len(steps) < count:
         there = f"{counted(len(steps), 'checkpoint')} ({', '.join(map(str, steps)) or 'none'})"

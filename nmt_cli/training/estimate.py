@@ -16,7 +16,7 @@ from torch.utils.benchmark import Timer, timer
 from nmt_cli import artefact, recipe
 from nmt_cli.console import duration, say, table
 from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
-from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.training.checkpoints import disk_megabytes
 from nmt_cli.training.distributed import largest, make_accelerator, to_user_error
 from nmt_cli.training.metrics import peak_memory_mb
@@ -55,7 +55,7 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
     with tempfile.TemporaryDirectory() as directory:
         accelerator = make_accelerator(settings, Path(directory))
         if accelerator.is_main_process:
-            say(f"measuring steps, matrix products and memory on {accelerator.device.type}: about 15 s")
+            say(f"measuring on {accelerator.device.type}: about 15 s, and on CUDA a minute to compile")
         corpus = open_corpus(data) if prepared else _random_corpus(settings, Path(directory))
         changes: dict[str, object] = {} if prepared else {"init_from": None}
         if accelerator.device.type == "cpu":
@@ -84,7 +84,7 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
         *((name, text, "-", "-") for name, text in bounds),
         ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
         ("time to the end", time_to_the_end, "12 h", "3.5 d"),
-        ("not measured", "validation, checkpoints, more processes", "-", "-"),
+        ("not included", "validation, checkpoints", "-", "-"),
         ("memory, measured peak", f"{memory:,} MB", "-", "-"),
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
@@ -140,7 +140,8 @@ def _seconds(statement: str, **tensors: Tensor) -> float:
 
 
 def _random_corpus(settings: recipe.Recipe, directory: Path) -> Corpus:
-    vocabulary = settings.corpus.tokenizer.vocabulary_size
+    tokenizer = settings.corpus.tokenizer
+    vocabulary = Tokenizer(Path(tokenizer.file)).vocabulary_size if tokenizer.file else tokenizer.vocabulary_size
     length = min(TYPICAL_LENGTH, settings.model.max_length)
     pairs = max(64, 4 * settings.training.tokens_per_step // length)
     ids = np.random.default_rng(1).integers(EOS + 1, vocabulary, pairs * length).astype(np.uint32)

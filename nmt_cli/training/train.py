@@ -300,10 +300,11 @@ def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
 
 def _save_model(run: Run) -> None:
     directory, steps = run.directory / "model", [run.state.step]
-    with contextlib.suppress(NmtError):
+    made_of = [run.state.step, *([run.state.best_step] if run.settings.averaging.best else [])]
+    with contextlib.suppress(NmtError, IndexError):
         present = artefact.verify(directory, "model")
-        if (present.get("steps", [])[-1:], present.get("corpus")) == (steps, run.corpus.identity):
-            return
+        if present["steps"][-1] in made_of and present.get("corpus") == run.corpus.identity:
+            return  # the model of an earlier end of this run, averaged perhaps
     about = {"steps": steps, **run.about}
     save_model(directory, run.transformer.state_dict(), run.settings, run.corpus.tokenizer_file, about)
     say(f"{directory} holds the last weights. Next: nmt average-checkpoints {run.directory}")
