@@ -173,11 +173,13 @@ def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
             lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
             src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
         except ValueError:
+            if text.splits[split].chosen:
+                continue
             where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
             raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
         pairs.append((src, tgt))
     if not pairs:
-        raise DataError(f"{text.splits[split].name} is empty")
+        raise DataError(f"{text.splits[split].name} is empty{', or not UTF-8' * text.splits[split].chosen}")
     return pairs
 
 
