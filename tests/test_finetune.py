@@ -109,7 +109,7 @@ def test_the_share_of_the_start_is_chosen_on_both_dev_sets() -> None:
 def test_dev_and_test_are_cut_once_from_text_with_repeated_files_and_damaged_lines(
     numbers_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {f"train_{side}": [str(numbers_text / f"train.{code}")] * 2 for side, code in (("src", "en"), ("tgt", "de"))}
+    files = {f"train_{side}": [f"{numbers_text}/train.{code}"] * 2 for side, code in (("src", "en"), ("tgt", "de"))}
     section = {**files, "name": "own", "hold_out": 10, "tokenizer": {"vocabulary_size": 300}}
     corpus = recipe.from_plain({"corpus": section}, "test").corpus
     data = open_corpus(prepare(corpus, tmp_path / "data", PrepareOptions(workers=1)))
