@@ -246,7 +246,7 @@ def score(
     test_set: Annotated[str | None, _references("Of sacreBLEU, such as wmt14/full", "--test-set", "-t")] = None,
     language_pair: Annotated[str | None, _references("Its direction: en-de", "--language-pair", "-l")] = None,
     corpus: Annotated[Path | None, _references("Take them from a prepared corpus", kind="DIR")] = None,
-    split: Annotated[Literal["dev", "test"], _references("Which part of --corpus")] = "test",
+    split: Annotated[Literal["dev", "test", "general"], _references("Which part of --corpus")] = "test",
     baseline: Annotated[Path | None, _gate("Other hypotheses, for significance", kind="FILE")] = None,
     fail_under: Annotated[float | None, _gate("Exit with 1 if the first metric is below N", kind="N")] = None,
     fail_if_worse: Annotated[bool, _gate("Exit with 1 if worse than --baseline, p < 0.05", "--fail-if-worse")] = False,

@@ -18,7 +18,7 @@ from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import marian
 from nmt_cli.interop.export import export
@@ -218,6 +218,12 @@ def test_what_computes_something_else_or_has_two_bpe_models_is_refused(tmp_path,
     assert not (tmp_path / "model").exists()
 
 
+def test_a_target_language_that_is_split_otherwise_is_refused(tmp_path):
+    random_marian(tmp_path / "hf", codes=[">>deu de<<", ">>swe<<"])
+    with pytest.raises(DataError, match="splits 1 of 2 lines differently"):
+        import_marian(tmp_path / "hf", tmp_path / "model")
+
+
 def test_files_that_are_missing_or_wrong(tmp_path, saved):
     directory, tokens = shutil.copytree(saved, tmp_path / "hf"), vocabulary(SOURCE)
 
@@ -272,6 +278,12 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     pieces = [each.encode(lines[0], out_type=str) for each, lines in zip(theirs, text, strict=True)]
     expected = [[*(f"▁{code}" for code in codes[:1]), *pieces[0], "</s>"], [*pieces[1], "</s>"]]
     assert [Tokenizer(corpus.tokenizer_file).tokens(side) for side in ids] == expected
+    for file in files_of(tmp_path / "model" / "tokenizer.model"):
+        content = file.read_bytes()
+        file.write_bytes(content + b"\x00")
+        with pytest.raises(OutputError, match=f"{file.name} is another file"):
+            prepare(settings.corpus, corpus.directory, PrepareOptions(workers=1))
+        file.write_bytes(content)
     assert train(settings, corpus.directory, tmp_path / "run") == 0
     assert not torch.equal(load_model(tmp_path / "run").model.embedding.weight, model.model.embedding.weight)
     assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0  # or it raises

@@ -27,6 +27,7 @@ from reference import batch_of
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe import Recipe
 from nmt_cli.scoring.metrics import corpus_bleu
@@ -413,6 +414,10 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
     assert open_corpus(data).manifest["vocabulary_size"] == load_model(lab.reference).model.vocabulary_size
     with pytest.raises(DataError, match="another tokenizer"):
         train(settings, data, lab.run)
+    two = shutil.copytree(lab.reference / "model", tmp_path / "two") / "tokenizer.model"
+    target_file(two).write_bytes(two.read_bytes())  # of target text only
+    with pytest.raises(DataError, match="another tokenizer"):
+        lab.train(f"training.init_from={two.parent}")
 
 
 def test_what_does_not_fit_is_refused(lab: Lab) -> None:

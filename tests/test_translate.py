@@ -22,7 +22,7 @@ from tiny_model import content, make_model, memory_file
 
 from nmt_cli import Translator, console
 from nmt_cli.console import Progress
-from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.corpus.tokenizer import EOS, target_file
 from nmt_cli.errors import DataError, MissingError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
@@ -501,6 +501,9 @@ def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     save_model(tmp_path / "other", loaded.model.state_dict(), loaded.recipe, changed, {})
     with pytest.raises(DataError, match="different tokenizers"):
         Translator([model, tmp_path / "other"])
+    target_file(shutil.copytree(model, tmp_path / "two") / "tokenizer.model").write_bytes(changed.read_bytes())
+    with pytest.raises(DataError, match="different tokenizers"):
+        Translator([model, tmp_path / "two"])
 
 
 def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,3 +147,6 @@ def test_sides_that_differ(tmp_path: Path) -> None:
     corpus = section([tmp_path / "a.mrg"]).model_copy(update={"train_tgt": ["b.mrg"]})
     with pytest.raises(UsageError, match="must be the same"):
         trees.linearise(corpus, tmp_path / "text")
+    for name, value in (("mix_src", ["a"]), ("general_src", "a"), ("hold_out", 9)):
+        with pytest.raises(UsageError, match="are not for trees"):
+            trees.linearise(section([tmp_path / "a.mrg"]).model_copy(update={name: value}), tmp_path / "text")

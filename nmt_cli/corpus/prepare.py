@@ -69,7 +69,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
     before = recipe.merge(recipe.to_plain(recipe.Corpus()), manifest.get("recipe", {}))  # new settings had no effect
     differs = recipe.differences(before, recipe.to_plain(corpus))
     hashes = {source["sha256"] for source in manifest["sources"]}
-    files = sources.local_files(corpus, options.mirror) + [Path(file) for file in [corpus.tokenizer.file] if file]
+    reused = tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
+    files = sources.local_files(corpus, options.mirror) + reused
     differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
     if differs:
         what = f"{out} exists with other inputs ({'; '.join(differs)[:150]})"
@@ -94,7 +95,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
     if reused:
         tokenizer.Tokenizer(reused)
-        text.files.append(reused)
+        text.files.extend(tokenizer.files_of(reused))
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
     hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
 
@@ -173,11 +174,13 @@ def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
             lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
             src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
         except ValueError:
+            if text.splits[split].chosen:
+                continue
             where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
             raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
         pairs.append((src, tgt))
     if not pairs:
-        raise DataError(f"{text.splits[split].name} is empty")
+        raise DataError(f"{text.splits[split].name} is empty{', or not UTF-8' * text.splits[split].chosen}")
     return pairs
 
 

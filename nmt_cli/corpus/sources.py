@@ -57,6 +57,7 @@ class Split:
     name: str  # in messages
     chunks: Iterable[Chunk]
     rows: int | None = None  # how many pairs there must be; None: any number
+    chosen: bool = False  # from training text, by hold_out: then a line that is not UTF-8 is left out
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,13 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
     if mix:
         chunks = _mixed(pairs["train"], mix, corpus.mix_share, text.hashes)
         text.splits["train"] = Split(", ".join(chain(*pairs["train"], *mix)), chunks)
-    for split, names, phase in (("dev", pairs["train"], 0.25), ("test", pairs["train"], 0.75), ("general", mix, 0.5)):
+    own, mix = (list(dict.fromkeys(names)) for names in (pairs["train"], mix))  # no pair is held out twice
+    for split, names, phase in (("dev", own, 0.25), ("test", own, 0.75), ("general", mix, 0.5)):
         total = _count(names) if corpus.hold_out and split not in text.splits else 0
         if most := min(corpus.hold_out, total // 20):  # cleaning drops them from training
-            text.splits[split] = Split(f"{split}, held out", _thinned(_read(names, {}), most / total, phase))
-            say(f"no {split} set is named: {most:,} pairs of {', '.join(chain(*names))} are held out for it")
+            listed, chunks = ", ".join(chain(*names)), _thinned(_read(names, {}), most / total, phase)
+            text.splits[split] = Split(f"{split}, held out of {listed}", chunks, chosen=True)
+            say(f"no {split} set is named: {most:,} pairs of {listed} are held out for it")
     return text
 
 
@@ -184,7 +187,7 @@ def _mixed(own: Files, mix: Files, share: float, hashes: dict[Path, str]) -> Ite
     wanted = pairs * share / (1 - share)
     times = max(1, min(MOST_REPEATS, int(general / wanted)))
     passes = min(times * wanted / general, MOST_REPEATS)
-    say(f"training text: {times} x your {pairs:,} pairs, and {passes * general:,.0f} of {general:,} general pairs")
+    say(f"training text: {times} x your {pairs:,} pairs, and {passes:.2g} x the {general:,} general pairs")
     whole = math.ceil(passes)
     yield from _read(own * times, hashes)
     yield from _thinned(_read(mix * whole, hashes), passes / whole)
@@ -201,7 +204,8 @@ def local_files(corpus: recipe.Corpus, mirror: Path | None) -> list[Path]:
     if not mirror and family(corpus) != "own":
         return []
     with tempfile.TemporaryDirectory() as work:
-        return open_text(corpus, mirror, Path(work), Path(work)).files
+        uncut = corpus.model_copy(update={"hold_out": 0})
+        return open_text(uncut, mirror, Path(work), Path(work)).files
 
 
 def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, int | None, int | None]:

@@ -2,7 +2,7 @@
 
 train.src.ids  train.tgt.ids          all sentences end to end, each closed by EOS; little-endian uint16 or uint32
 train.src.offsets  train.tgt.offsets  int64, one more than there are sentences
-tokenizer.model                       the joint SentencePiece model
+tokenizer.model                       the joint SentencePiece model (tokenizer.target.model: of target text, if another)
 dev.src dev.tgt test.src test.tgt     (and general.src general.tgt) raw UTF-8 text, one sentence a line
 cleaning.json                         which pairs were dropped, and why
 """
@@ -73,7 +73,7 @@ class Corpus:
         return math.ceil(np.quantile(self.src.lengths(), 0.999))
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
-        """Return the raw source and target lines of "dev" or "test"; empty lists without such a split."""
+        """Return the raw source and target lines of "dev", "test" or "general"; empty lists without such a split."""
         return read_lines(self.directory / f"{split}.src"), read_lines(self.directory / f"{split}.tgt")
 
 

@@ -72,6 +72,11 @@ def target_file(file: Path) -> Path:
     return file.with_suffix(".target.model")
 
 
+def files_of(file: Path) -> list[Path]:
+    """Return the files of a tokenizer: `file`, and that of target text where it has one."""
+    return [file, *(each for each in [target_file(file)] if each.is_file())]
+
+
 class Tokenizer:
     """A trained model, loaded; DataError if it is not one of this package (PAD 0, UNK 1, EOS 2, no BOS).
 

@@ -89,6 +89,8 @@ def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, pe
         sides.append([normalise(line) for line in tokenizer.decode([[known[k] for k in row] for row in draw])])
     codes = [text for i, text in enumerate(alone) if tokenizer.language([i])]
     lines = [*sides[0], *(f"{code} {line}" for code, line in zip(codes, sides[0], strict=False))]
+    if codes:
+        peer.check_ids(tokenizer, codes, [])
     # A token that a .spm file has and vocab.json has not is unknown to theirs, and several shorter ones to ours.
     peer.check_ids(tokenizer, lines, sides[1], allowed=LINES // 2)
     try:

@@ -104,6 +104,8 @@ def bracketed(words: list[str], labels: list[str]) -> str:
 
 def linearise(corpus: recipe.Corpus, directory: Path) -> recipe.Corpus:
     """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files."""
+    if corpus.mix_src or corpus.general_src or corpus.hold_out:
+        raise UsageError("corpus.mix_src, general_src and hold_out are not for trees: leave them out")
     changes: dict[str, Any] = {"format": "text"}
     artefact.make_directory(directory)
     for split in ("train", "dev", "test"):

@@ -26,7 +26,7 @@ class RunFiles:
     model: dict[str, Any] | None  # the manifest of directory/model
 
     def translations(self, split: str) -> list[str] | None:
-        """Return what reproduce translated of "dev" or "test" with this very model and decoding."""
+        """Return what reproduce translated of "dev", "test" or "general" with this very model and decoding."""
         stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
         if self.model is None or not stamp.is_file() or not hypotheses.is_file():
             return None

@@ -14,6 +14,7 @@ from torch import Tensor
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, duration, say, warn
 from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, agree_after, largest, make_accelerator, on_main, to_user_error
@@ -137,7 +138,8 @@ class Run:
             load_into(self.transformer, weights, checkpoints.directory_of(directory, step))
         elif training.init_from:
             start = load_model(Path(training.init_from))
-            if artefact.sha256(start.tokenizer_file) != artefact.sha256(corpus.tokenizer_file):
+            theirs, ours = (map(artefact.sha256, files_of(one.tokenizer_file)) for one in (start, corpus))
+            if [*theirs] != [*ours]:
                 advice = f"Prepare the corpus with --tokenizer {start.tokenizer_file}"
                 raise DataError(f"{start.directory} has another tokenizer than {corpus.directory}. {advice}")
             load_into(self.transformer, start.model.state_dict(), start.directory)

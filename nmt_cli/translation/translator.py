@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from nmt_cli import recipe
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, normalise
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import choose_device, choose_dtype, has_int8
@@ -64,8 +64,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self, models: Path | str | Sequence[Path | str], *, precision: str = "auto", workers: int | None = None
     ) -> None:
         places = [models] if isinstance(models, Path | str) else models
-        first, *others = loaded = [load_model(Path(place)) for place in places]
-        if any(other.tokenizer_file.read_bytes() != first.tokenizer_file.read_bytes() for other in others):
+        first, *_ = loaded = [load_model(Path(place)) for place in places]
+        tokenizers = [[file.read_bytes() for file in files_of(one.tokenizer_file)] for one in loaded]
+        if any(other != tokenizers[0] for other in tokenizers):
             raise DataError("the models have different tokenizers: no ensemble of these")
         if precision not in ("auto", "fp32", "bf16", "int8"):
             raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
