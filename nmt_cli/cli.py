@@ -1,7 +1,6 @@
 """The command line: parse, call one function, return its exit code. Nothing heavy is imported before it is needed."""
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +10,7 @@ from typer.exceptions import TyperException
 
 import nmt_cli
 from nmt_cli import artefact, console
-from nmt_cli.errors import MissingError, UsageError
+from nmt_cli.errors import MissingError, OutputError, UsageError
 
 app = typer.Typer(
     help="Train, evaluate and run the Transformer of “Attention Is All You Need”: raw text in, raw text out.",
@@ -33,7 +32,8 @@ def run() -> int:
         if not message:  # nmt alone: the help is printed already
             return UsageError.exit_code
         end = "" if message.endswith("?") else "."  # "Did you mean ...?"
-        raise UsageError(f"{message}{end} See: {' '.join(['nmt', *sys.argv[1:2]])} --help") from None
+        context = getattr(error, "ctx", None)
+        raise UsageError(f"{message}{end} See: {context.command_path if context else 'nmt'} --help") from None
 
 
 def _option(
@@ -368,7 +368,11 @@ def copy(
     from nmt_cli.recipe import named, to_copy
 
     source = named(name)
-    artefact.write_file(path or Path(source.name), to_copy(source))
+    path = path or Path(source.name)
+    if path.exists():
+        raise OutputError(f"{path} exists already. Name another file")
+    artefact.replace_file(path, to_copy(source))
+    console.say(f"wrote {path}")
 
 
 @app.command()

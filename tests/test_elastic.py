@@ -39,7 +39,7 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: La
         specs.append({"world": world, "name": name, "set": settings, "ids": str(ids)})
     results = lab.jobs(*specs)
     assert [result["codes"] for result in results] == [[0], [0], [0, 0], [0, 0, 0, 0]], results[0]["stderr"]
-    assert results[0]["stderr"].count("; 4 process(es) on cpu") == 1
+    assert results[0]["stderr"].count("; 4 x cpu, ") == 1
     whole = [sorted(sentences(tmp_path / "ids-alone-50", step)[0]) for step in range(50)]
     assert sum(map(len, whole[:15])) == len(set().union(*whole[:15])) == 500, "an epoch is every sentence once"
     for step in range(50):
@@ -116,5 +116,5 @@ def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab)
         [sys.executable, "-m", *command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert "2 process(es) on cpu" in done.stderr
+    assert "; 2 x cpu, " in done.stderr
     assert losses(tmp_path / "runs" / "tiny") == pytest.approx(losses(lab.reference)[:2], rel=1e-5)

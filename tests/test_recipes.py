@@ -9,7 +9,7 @@ import torch
 import nmt_cli
 from nmt_cli import cli, recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import MissingError
+from nmt_cli.errors import MissingError, OutputError
 from nmt_cli.reporting import paper
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.train import Run
@@ -105,7 +105,7 @@ def test_recipes_are_listed_shown_and_copied(
         schema = json.loads(capsys.readouterr().out)
         assert schema["examples"][0]["training"]["steps"] == 7
         assert schema["$defs"]["Training"]["properties"]["steps"]["minimum"] == 1
-    with pytest.raises(FileExistsError):
+    with pytest.raises(OutputError):
         cli.copy(name, path=tmp_path / "a-h1.yaml")
     with pytest.raises(MissingError, match=r"no recipe recipes/nowhere\.yaml.* `nmt recipes` lists"):
         cli.copy("nowhere")

@@ -122,7 +122,10 @@ def test_without_a_test_set_it_says_how_to_have_a_test_score(
 def test_a_longer_run_and_another_search_make_translations_anew(
     played: Place, tiny_recipe_file: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, warning = Place(played.data, tmp_path / "run"), "all that are there are averaged: [10]"
+    place, warning = (
+        Place(played.data, tmp_path / "run"),
+        "averaging.last is 2, but the run has only 1 checkpoint to average",
+    )
     plays, used = [(10, 50, 2), (30, 50, 2), (30, 1, 2), (30, 1, 0), (30, 1, 2)], list[dict[str, str]]()
     monkeypatch.setattr(module, "Translator", lambda *a, **k: used.append(k) or Translator(*a, **k))
     for i, (steps, extra_length, times) in enumerate(plays):

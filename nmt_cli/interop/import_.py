@@ -74,7 +74,7 @@ def _download(asked: str) -> Path:
     try:
         place = huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=[*FILES, *OPTIONAL])
     except Exception as error:  # of any of the packages that take part
-        what = " ".join(str(error).split())[:150]
+        what = str(error).strip().partition("\n")[0]
         raise DownloadError(f"no directory {asked} here, and it cannot be downloaded from the hub: {what}") from None
     say(f"{name} at commit {Path(place).name}")
     return Path(place)

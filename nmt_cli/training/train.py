@@ -211,7 +211,7 @@ def _announce(run: Run) -> None:
     step, steps, expect = run.state.step, run.settings.training.steps, run.settings.expect
     start = "finished with" if step >= steps else "resuming after" if step else "starting at"
     dtype = str(run.dtype).removeprefix("torch.")
-    device = f"{run.accelerator.num_processes} process(es) on {run.accelerator.device}, {dtype}"
+    device = f"{run.accelerator.num_processes} x {run.accelerator.device.type}, {dtype}"
     epoch = f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch"
     say(f"{run.directory}: {start} step {step:,} of {steps:,}; {parameters:,} parameters; {epoch}; {device}")
     if run.state.dtype not in ("", dtype):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from nmt_cli import artefact, recipe
-from nmt_cli.console import Progress, say, warn
+from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import RECIPE
@@ -172,7 +172,7 @@ def translate_lines(
         if counts[name]:
             tell(f"{counts[name]:,} {text}")
     tokens, seconds = counts["tokens"], time.monotonic() - start
-    say(f"{counts['lines']:,} lines, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
+    say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
 def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
