@@ -24,14 +24,14 @@ def sentences(directory: Path, step: int) -> list[list[int]]:
 
 
 def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: Lab) -> None:
-    """The same sentences in every step, the loss within 1e-5 over 50 steps.
+    """The same sentences in every step, the loss within 1e-5 over 100 steps.
 
     The rate is low, since at the recipe's own one this small model is chaotic: there another order of float32 sums
     moves the loss by a hundredth within 100 steps in one process too (`training.memory_tokens=1`).
     """
     changes = ("training.log_every=1", "training.validate_every=100", "training.rate_factor=0.1")
     specs = []
-    for name, world, steps in (("alone", 1, 50), ("elastic", 1, 15), ("elastic", 2, 30), ("elastic", 4, 50)):
+    for name, world, steps in (("alone", 1, 100), ("elastic", 1, 30), ("elastic", 2, 70), ("elastic", 4, 100)):
         ids = tmp_path / f"ids-{name}-{steps}"
         ids.mkdir()
         parts = "training.micro_batches=" + ("4" if name == "alone" else "1")  # fewer than processes
@@ -40,17 +40,17 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: La
     results = lab.jobs(*specs)
     assert [result["codes"] for result in results] == [[0], [0], [0, 0], [0, 0, 0, 0]], results[0]["stderr"]
     assert results[0]["stderr"].count("; 4 x cpu, ") == 1
-    whole = [sorted(sentences(tmp_path / "ids-alone-50", step)[0]) for step in range(50)]
+    whole = [sorted(sentences(tmp_path / "ids-alone-100", step)[0]) for step in range(100)]
     assert sum(map(len, whole[:15])) == len(set().union(*whole[:15])) == 500, "an epoch is every sentence once"
-    for step in range(50):
-        end, world = (15, 1) if step < 15 else (30, 2) if step < 30 else (50, 4)
+    for step in range(100):
+        end, world = (30, 1) if step < 30 else (70, 2) if step < 70 else (100, 4)
         shares = sentences(tmp_path / f"ids-elastic-{end}", step)
         assert len(shares) == world
         assert all(shares), "each process works"
         assert sorted(i for share in shares for i in share) == whole[step]
     alone, elastic = losses(tmp_path / "alone"), losses(tmp_path / "elastic")
-    assert len(alone) == 50
-    assert alone[-1] < alone[0] - 2
+    assert len(alone) == 100
+    assert alone[-1] < 2
     assert elastic == pytest.approx(alone, rel=1e-5)
 
 
