@@ -1,9 +1,11 @@
 """Golden learning rates and what Adam is made of (section 5.3)."""
 
 import pytest
-from reference import random_model, tiny
+import torch
+from reference import batch_of, random_model, random_pairs, tiny
 
 from nmt_cli.recipe import Training
+from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
 
 PAPER = Training()
@@ -44,3 +46,18 @@ def test_the_papers_adam_and_nothing_more() -> None:
     (group,) = adam(model, Training(adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)).param_groups
     assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
     assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
+
+
+def test_pads_row_stays_zero_through_training() -> None:
+    model = random_model(tiny(), 23).float()
+    with torch.no_grad():
+        model.embedding.weight[0] = 0
+    optimizer = adam(model, PAPER)
+    optimizer.param_groups[0]["lr"] = 1e-2
+    for seed in range(3):
+        batch = batch_of(random_pairs(seed, 23, [(4, 5), (3, 2)]))
+        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not model.embedding.weight[0].any()

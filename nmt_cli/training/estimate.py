@@ -118,11 +118,11 @@ def _bounds(run: Run, seconds: float) -> list[tuple[str, str]]:
     tokens = min(run.memory_tokens, run.settings.training.tokens_per_step)
     draw = partial(torch.randn, dtype=run.dtype, device=run.accelerator.device)
     for (outputs, inputs), count in Counter(p.shape for p in model.parameters() if p.dim() == 2).items():
-        x, y, w = draw(tokens, inputs), draw(tokens, outputs), draw(outputs, inputs)
-        product_seconds += count * _seconds("x @ w.t(); y @ w; y.t() @ x", x=x, y=y, w=w)  # forward and backward
-        weights += count * w.numel()
+        tensors = {"x": draw(tokens, inputs), "y": draw(tokens, outputs), "w": draw(outputs, inputs)}
+        product_seconds += count * _seconds("x @ w.t(); y @ w; y.t() @ x", tensors)  # forward and backward
+        weights += count * outputs * inputs
     x, y = draw(1 << 26), draw(1 << 26)  # too large for caches
-    rate, bandwidth = 6 * tokens * weights / product_seconds, 2 * x.nbytes / _seconds("x.copy_(y)", x=x, y=y)
+    rate, bandwidth = 6 * tokens * weights / product_seconds, 2 * x.nbytes / _seconds("x.copy_(y)", {"x": x, "y": y})
     sentences = np.concatenate(plan.micro_batches_of(1))[:: run.accelerator.num_processes]
     lengths = plan.src_lengths[sentences], plan.tgt_lengths[sentences]
     parts = step_parts(model.settings, model.vocabulary_size, *lengths, run.dtype.itemsize)
@@ -134,7 +134,7 @@ def _bounds(run: Run, seconds: float) -> list[tuple[str, str]]:
     return [(f"  {name}", text) for name, text in [*rows, *((name, f"{x:.0%}") for name, x in shares.items())]]
 
 
-def _seconds(statement: str, **tensors: Tensor) -> float:
+def _seconds(statement: str, tensors: dict[str, Tensor]) -> float:
     measurement = Timer(statement, globals=tensors, num_threads=torch.get_num_threads())
     return min(measurement.blocked_autorange(min_run_time=MEASURED_SECONDS / 20).times)
 
