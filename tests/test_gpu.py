@@ -78,8 +78,8 @@ def test_search_finds_the_hypotheses_of_float64(device: torch.device) -> None:
     for dtype, place in ((torch.float64, "cpu"), (torch.float32, device)):
         segments = iter([Segment(i, ids) for i, ids in enumerate(sources)])
         frozen = for_inference(copy.deepcopy(model).to(place, dtype), dtype)
-        results = search([frozen], dtype, segments, SearchSettings(beam=4, extra_length=8, best=2, rows=100))
-        found.append(dict(filter(None, results)))
+        steps = search([frozen], dtype, segments, SearchSettings(beam=4, extra_length=8, best=2, rows=100))
+        found.append({number: best for results in steps for number, best in results})
     assert len(found[0]) == 100
     for i, exact in found[0].items():
         ours = found[1][i]

@@ -48,6 +48,6 @@ def test_unseen_sequences_are_reversed() -> None:
         optimizer.step()
         optimizer.zero_grad()
     segments = iter([Segment(i, src) for i, (src, _) in enumerate(test)])
-    results = search([for_inference(model, torch.float32)], torch.float32, segments, SearchSettings(beam=1))
-    best = {result[0]: result[1][0].ids for result in results if result}
+    steps = search([for_inference(model, torch.float32)], torch.float32, segments, SearchSettings(beam=1))
+    best = {number: found[0].ids for results in steps for number, found in results}
     assert sum(best[i] == tgt[:-1] for i, (_, tgt) in enumerate(test)) >= 196, f"seed {seed}"

@@ -63,7 +63,7 @@ def echo(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Translator:
     def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
         for segment in segments:
             ids = [*segment.prefix, *segment.ids] if segment else []
-            yield segment and (segment.id, [Hypothesis(ids[:-1], -len(ids), -1.0, [-1.0] * len(ids))])
+            yield [(segment.id, [Hypothesis(ids[:-1], -len(ids), -1.0, [-1.0] * len(ids))])] if segment else []
 
     monkeypatch.setattr(module, "search_with_oom_retry", search)
     translator.counts.clear()
@@ -337,7 +337,8 @@ def test_an_empty_translation_is_halved_three_times(echo: Translator, monkeypatc
     """The line's score counts the EOS of every part. Samples are left as they are drawn."""
 
     def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
-        yield from (segment and (segment.id, [Hypothesis([], -1.0, -1.0, [-1.0])]) for segment in segments)
+        for segment in segments:
+            yield [(segment.id, [Hypothesis([], -1.0, -1.0, [-1.0])])] if segment else []
 
     monkeypatch.setattr(module, "search_with_oom_retry", search)
     line = "der Hund geht auf das Haus " * 16

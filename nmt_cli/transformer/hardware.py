@@ -112,13 +112,14 @@ class Replayed:
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b in bfloat16 on a CPU, the weights ordered as oneDNN's kernels read them: else each call would put them
-    in order first, which for few rows takes as long as the product. The numbers are the same."""
+    """x W^T + b in bfloat16 or float32 on a CPU, the weights ordered as oneDNN's kernels read them: else each call
+    would put them in order first, which for few rows takes as long as the product, or, in float32, use MKL, which is
+    slow on AMD's CPUs."""
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
         super().__init__()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.bfloat16().clone())
-        self.bias_O = None if bias_O is None else bias_O.bfloat16()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.to(dtype, copy=True))
+        self.bias_O = None if bias_O is None else bias_O.to(dtype)
 
     def forward(self, x_NI: Tensor) -> Tensor:
         y_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self.packed, self.bias_O, "none", [], "")

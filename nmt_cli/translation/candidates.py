@@ -56,6 +56,8 @@ def best_continuations(
         best = [base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1]
     else:
         best = [*_top(scores_RV, largest_RB, base_R1, alive_SW.shape[1])]
+    if not len(forced_S):
+        return torch.stack([x.double() for x in best])
     forced_SW = forced_S[:, None].expand_as(alive_SW)
     sums_SW = (scores_RV.gather(1, forced_SW.reshape(-1, 1)) + base_R1).view_as(alive_SW)
     sums_SW, order_SW = sums_SW.sort(dim=1, descending=True, stable=True)

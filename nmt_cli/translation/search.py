@@ -38,7 +38,7 @@ Float64s = npt.NDArray[np.float64]
 Ids = Sequence[int]
 Models = Sequence[Transformer]  # as `for_inference` returns them
 Segments = Iterator[Segment | None]  # None: there is none just now
-Results = Iterator[tuple[int, list[Hypothesis]] | None]  # None: all are finished, and the next has not come yet
+Results = Iterator[list[tuple[int, list[Hypothesis]]]]  # after each step those that finished, by the segment's id
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ class _Slots:
         every, width = np.arange(len(self.segments)), self.settings.beam
         points_S1 = self.random_ST[every, self.position_S if self.settings.sampling else 0, None]
         rows = self.last_SW.reshape(-1), self.position_S.repeat(width), *self.cache.take_entries()
-        best_3SC = self.replayed(self._best, self.alive_SW, self._forced(), points_S1, *rows).cpu().numpy()
+        forced_S = self._forced()
+        forced_S = forced_S if forced_S.any() else forced_S[:0]
+        best_3SC = self.replayed(self._best, self.alive_SW, forced_S, points_S1, *rows).cpu().numpy()
         if np.isnan(best_3SC).any():
             raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
         self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))
@@ -203,20 +205,21 @@ class _Slots:
 
 @torch.inference_mode()
 def search(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
-    """Yield the id of each segment with its best hypotheses, best first, as segments finish.
+    """Yield after each step the ids of segments that finished and their best hypotheses, best first.
 
-    `segments` are read when there is room; neighbours should be alike.
+    `segments` are read when there is room; neighbours should be alike. Where the next one has not come yet and all
+    are finished, nothing has.
     """
     slots = _Slots(models, dtype, segments, settings)
     while True:
         slots.fill()
         if slots.used():
             slots.step()
-            yield from slots.pop_done()
+            yield slots.pop_done()
         elif slots.ended:
             return
         else:
-            yield None
+            yield []
 
 
 def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
@@ -233,10 +236,10 @@ def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Segments
 
     while True:
         try:
-            for result in search(models, dtype, feed(), replace(settings, rows=rows)):
-                if result:
-                    del unfinished[result[0]]
-                yield result
+            for results in search(models, dtype, feed(), replace(settings, rows=rows)):
+                for number, _ in results:
+                    del unfinished[number]
+                yield results
             return
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):

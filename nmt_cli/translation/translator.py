@@ -165,9 +165,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 results = self._workers.search(on_its_way.segments(), settings)
             else:
                 results = search_with_oom_retry(self.models, self.dtype, on_its_way.segments(), settings)
-            for result in itertools.chain(results, [None]):
-                if result:
-                    on_its_way.settle(*result)
+            for finished in itertools.chain(results, [[]]):
+                for number, hypotheses in finished:
+                    on_its_way.settle(number, hypotheses)
                 yield from on_its_way.finished(settings.alpha, n_best)
             complete = True
         finally:

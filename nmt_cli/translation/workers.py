@@ -22,7 +22,7 @@ from nmt_cli.translation.search import Results, SearchSettings, rows_at_once, se
 from nmt_cli.translation.segments import Segment
 
 SHARE = 16  # segments handed to a worker at once, about
-POLL_SECONDS = 0.002
+POLL_SECONDS, BUSY_POLL_SECONDS = 0.002, 0.01  # between two looks for new lines; the second while all search
 _END = Segment(-1, [])
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
@@ -38,15 +38,15 @@ class _Worker:
             self.connection.send(value)
 
     def receive(self) -> Any:
-        """Return a result, or raise the worker's error."""
+        """Return the results of a step, or raise the worker's error."""
         try:
-            result = self.connection.recv()
+            results = self.connection.recv()
         except (EOFError, OSError):
             raise StorageError("a worker ended, probably for want of memory. Use fewer: --workers 1") from None
-        if isinstance(result, NmtError):
-            raise result
-        self.open -= 1
-        return result
+        if isinstance(results, NmtError):
+            raise results
+        self.open -= len(results)
+        return results
 
 
 def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> None:
@@ -70,8 +70,8 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> No
             if isinstance(message, SearchSettings):
                 settings = message
                 return
-            unfinished += 1
-            yield message
+            unfinished += len(message)
+            yield from message
 
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -81,10 +81,10 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> No
         models, dtype = prepare(device)
         settings = messages.get()
         while True:
-            for result in search_with_oom_retry(models, dtype, segments(), settings):
-                if result:
-                    unfinished -= 1
-                    connection.send(result)
+            for results in search_with_oom_retry(models, dtype, segments(), settings):
+                if results:
+                    unfinished -= len(results)
+                    connection.send(results)
     except Exception as error:
         told = isinstance(error, NmtError)
         connection.send(error if told else NmtError(f"a worker failed: {type(error).__name__}: {error}"))
@@ -102,6 +102,17 @@ def _close(workers: list[_Worker], owner: int) -> None:
                 os.waitpid(worker.pid, 0)
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in this thread alone: small products gain nothing from two, and wait long where a core is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class Workers:
     """Processes that search, one for each device, with the models that `prepare` returns in each. They start when there
     is more than one segment to search: on a CPU one that comes alone is searched here, sooner than it could be sent."""
@@ -112,6 +123,9 @@ class Workers:
         self.close = weakref.finalize(self, _close, self._workers, os.getpid())
 
     def _start(self, settings: SearchSettings) -> None:
+        if self._devices[0].type == "cpu":
+            with _one_thread():
+                self._prepare(self._devices[0])  # here, so that all workers share the memory of the weights
         for device in self._devices[len(self._workers) :]:
             ours, theirs = Pipe()
             pid = os.fork()
@@ -146,21 +160,21 @@ class Workers:
             if batch and not started:
                 self._start(settings)
                 started = True
+            shares: list[list[Segment]] = [[] for _ in self._workers]
             for segment in batch:  # all workers have as many as the others
-                idlest = min(self._workers, key=lambda worker: worker.open)
-                idlest.open += 1
-                idlest.send(segment)
+                idlest = min(range(len(shares)), key=lambda i: self._workers[i].open)
+                self._workers[idlest].open += 1
+                shares[idlest].append(segment)
+            for worker, share in zip(self._workers, shares, strict=True):
+                if share:
+                    worker.send(share)
             busy = [worker for worker in self._workers if worker.open]
             if not busy:
-                yield None
+                yield []
                 continue
-            ready = wait([worker.connection for worker in busy], 0 if batch else POLL_SECONDS if more else None)
+            ready = wait([worker.connection for worker in busy], 0 if batch else BUSY_POLL_SECONDS if more else None)
             yield from (worker.receive() for worker in busy if worker.connection in ready)
 
     def _search_here(self, batch: list[Segment], settings: SearchSettings) -> list[Any]:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # products this small gain nothing from two, and wait long where a core is busy
-        try:
+        with _one_thread():
             return list(search_with_oom_retry(*self._prepare(self._devices[0]), iter(batch), settings))
-        finally:
-            torch.set_num_threads(threads)

@@ -184,9 +184,10 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 
     def results() -> dict[int, list[int]]:
         how = SearchSettings(beam=2, extra_length=5, rows=64)
-        found = list(search_with_oom_retry(translator.models, torch.float32, iter(segments), how))
+        steps = search_with_oom_retry(translator.models, torch.float32, iter(segments), how)
+        found = [result for results in steps for result in results]
         assert len(found) == 50
-        return {result[0]: result[1][0].ids for result in found if result}
+        return {number: best.ids for number, (best, *_) in found}
 
     expected, real = results(), DecoderCache.step
 
@@ -208,12 +209,13 @@ def test_huge_segments_both_ways_block_nobody(monkeypatch: pytest.MonkeyPatch) -
 
     def echo(_models: object, _dtype: object, segments: Iterator[Segment | None], _settings: object) -> Iterator[Any]:
         for segment in filter(None, segments):
-            yield segment.id, [Hypothesis(segment.ids, -1.0, -1.0, [-0.5] * len(segment.ids))]
+            yield [(segment.id, [Hypothesis(segment.ids, -1.0, -1.0, [-0.5] * len(segment.ids))])]
 
     monkeypatch.setattr(workers, "search_with_oom_retry", echo)
     segments = [Segment(i, [*range(10_000, 30_000), i]) for i in range(64)]  # 2 MB a batch, 0.2 MB an answer
     pool = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
-    last = {result[0]: result[1][0].ids[-1] for result in pool.search(iter(segments), SearchSettings()) if result}
+    steps = pool.search(iter(segments), SearchSettings())
+    last = {number: best.ids[-1] for results in steps for number, (best,) in results}
     assert last == {i: i for i in range(64)}
     pool.close()
 
