@@ -174,10 +174,10 @@ class DecoderCache:
                     cache_SHEK[:, :, self.filled - self.width : self.filled] = part_SHWK
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
-        scores = q_SHWK.reshape(self.slots * heads, self.width, -1) @ k.transpose(1, 2)
+        scores = torch.bmm(q_SHWK.reshape(self.slots * heads, self.width, -1), k.transpose(1, 2))
         scores = torch.add(bias, scores.view(self.slots, heads, self.width, -1), alpha=attention.d_k**-0.5)
         probs = torch.softmax(scores, -1, dtype=torch.promote_types(self.dtype, torch.float32)).to(self.dtype)
-        mixed_SHWK = probs.flatten(0, 1) @ v
+        mixed_SHWK = torch.bmm(probs.flatten(0, 1), v)
         mixed_SWHK = mixed_SHWK.view(self.slots, heads, self.width, -1).transpose(1, 2)
         return linear(mixed_SWHK.reshape(self.slots * self.width, -1), attention.output)
 
