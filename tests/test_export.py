@@ -140,7 +140,7 @@ def test_a_small_difference_of_weights_or_other_ids_are_seen(models, exported):
     peer.check_ids(translator.tokenizer, texts, texts)
     compare(translator, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
     with torch.no_grad():
-        translator.models[0].decoder[1].feed_forward.inner.weight[0] += 0.01
+        translator.models[0].decoder[1].residuals[2].norm.weight[0] += 0.01
     with pytest.raises(DataError, match="log-probabilities must agree"):
         compare(translator, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
     peer.ours = peer.ours.roll(1)

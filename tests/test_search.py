@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
+from nmt_cli.transformer.attention import linear
+from nmt_cli.transformer.cache import BLOCK, DecoderCache, activation_ranges, for_inference
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear, Replayed, choose_dtype
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates
@@ -340,13 +341,24 @@ def test_the_best_by_blocks_are_the_best(slots: int, width: int, blocks: int) ->
 
 def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     generator = torch.Generator().manual_seed(0)
-    weight, bias = torch.randn(96, 64, generator=generator), torch.randn(96, generator=generator)
-    x = torch.randn(20, 64, generator=generator) * torch.logspace(-3, 3, 20)[:, None]
-    layer, exact = Int8Linear(weight, bias, torch.float32), x @ weight.T
-    whole = layer(x)
-    assert ((whole - exact - bias).abs().amax(1) <= 0.03 * exact.abs().amax(1) + 1e-6).all()
-    assert torch.equal(torch.cat([layer(row) for row in x.split(1)]), whole)
-    assert Int8Linear(weight, None, torch.float32)(torch.zeros(2, 64)).abs().max() < 1e-12
+    weights, biases = (
+        [torch.randn(size, generator=generator) for size in sizes] for sizes in (((96, 64), (32, 96)), (96, 32))
+    )
+    x = torch.randn(20, 64, generator=generator)
+    inner = [x @ weights[0].T + b for b in (biases[0], 0)]
+    expected = [inner[0], inner[1], inner[0].relu() @ weights[1].T + biases[1]]
+    for exact, (bias, fed) in zip(expected, ((biases[0], False), (None, False), (biases[0], True)), strict=True):
+        first = Int8Linear(weights[0], bias, torch.float32, float(x.abs().max()))
+        second = Int8Linear(weights[1], biases[1], torch.float32, float(inner[0].max()))
+        if fed:
+            first.feed(second)
+            assert first(x).dtype == torch.uint8
+        compute = torch.nn.Sequential(first, *([second] if fed else []))
+        whole = compute(x)
+        assert ((whole - exact).abs().amax(1) <= 0.03 * exact.abs().amax(1)).all()
+        assert torch.equal(torch.cat([compute(row) for row in x.split(1)]), whole)
+    layer = Int8Linear(torch.eye(2), None, torch.float32, 3.0)
+    assert layer(torch.tensor([[9.0, -9.0], [0.0, 3.0]])).tolist() == [[3, -3], [0, 3]]  # larger ones are cut
 
 
 @pytest.mark.skipif(choose_dtype("auto", torch.device("cpu")) == torch.float32, reason="needs a CPU with bfloat16")
@@ -368,8 +380,19 @@ def test_huge_seeds_are_seeds_like_others() -> None:
     assert len(drawn) > 30, "neither seeds nor sentences are rounded"
 
 
-def test_layers_of_512_outputs_and_more_are_of_bytes_and_logits_are_float32() -> None:
-    for d_ff, expected in ((512, {"inner": torch.bfloat16, "output": torch.float32}), (511, {"output": torch.float32})):
-        model = for_inference(random_model(tiny(d_ff=d_ff), 600), torch.bfloat16, int8=True)
-        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Int8Linear)}
-        assert {name.rpartition(".")[2]: layer.dtype for name, layer in layers.items()} == expected
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_all_layers_are_of_bytes_by_ranges_and_logits_are_float32(activation: str) -> None:
+    """The ranges are those of 100 real pairs; without them a model is computed in 16 bits."""
+    model = random_model(tiny(activation=activation, d_ff=96), 600).float()
+    batch = batch_of(random_pairs(1, 600, [(5, 7)] * 100))
+    ranges = activation_ranges(model, batch)
+    exact, ours = (for_inference(model, torch.float32, known) for known in (None, ranges))
+    layers = {name: layer for name, layer in ours.named_modules() if isinstance(layer, Int8Linear)}
+    assert set(layers) == set(ranges) == {n for n, layer in exact.named_modules() if isinstance(layer, PackedLinear)}
+    fed = {name.rpartition(".")[2] for name, layer in layers.items() if layer.output[1] == torch.uint8}
+    assert fed == ({"inner"} if activation == "relu" else set())
+    with torch.inference_mode():
+        logits = [linear(each(batch), each.output) for each in (exact, ours)]
+    assert logits[1].dtype == torch.float32
+    assert (logits[0] - logits[1]).square().mean().sqrt() < 0.05 * logits[0].std()
+    assert not [m for m in for_inference(model, torch.bfloat16).modules() if isinstance(m, Int8Linear)]

@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -523,10 +524,20 @@ def test_eight_bits_where_the_cpu_has_them(
 ) -> None:
     monkeypatch.setattr(module, "has_int8", lambda device: bool(vnni))
     monkeypatch.setattr(module, "choose_dtype", lambda precision, device: precision)
-    made = []
-    monkeypatch.setattr(module, "for_inference", lambda model, dtype, int8: made.append((dtype, int8)) or model)
-    assert len(Translator(str(model), precision=precision).models) == 1
-    assert made == [("auto" if precision == "int8" else precision, bool(vnni) and precision in ("auto", "int8"))]
+    made, ranges = [], {"output": 3.0}
+    monkeypatch.setattr(module, "for_inference", lambda model, dtype, ranges: made.append((dtype, ranges)) or model)
+    for known in (ranges, None):
+        loaded = load_model(model)
+        changed = replace(loaded, manifest={**loaded.manifest, "ranges": known})
+        monkeypatch.setattr(module, "load_model", lambda place, changed=changed: changed)
+        if precision == "int8" and not known:
+            with pytest.raises(UsageError, match="ranges"):
+                Translator(model, precision=precision)
+        else:
+            assert len(Translator(str(model), precision=precision).models) == 1
+    used = ranges if vnni and precision in ("auto", "int8") else None
+    expected = "auto" if precision == "int8" else precision
+    assert made == [(expected, used), (expected, None)][: len(made)]
     for wrong in ["fp16", "int8"][: 2 - vnni]:
         with pytest.raises(UsageError):
             Translator(model, precision=wrong)

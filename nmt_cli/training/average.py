@@ -13,6 +13,7 @@ from nmt_cli.console import counted, say, table, warn
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
+from nmt_cli.training.batches import sample
 from nmt_cli.training.run import read_run, stored_recipe
 from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
@@ -52,8 +53,8 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     hashes = [manifest["files"][checkpoints.MODEL]["sha256"] for manifest in manifests]
     about = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     about |= {"steps": steps, "checkpoints": hashes}
+    files = read_run(run, data)
     if shares := settings.averaging.with_start:
-        files = read_run(run, data)
         about["tried"] = shares if files.corpus else []
         if out is None and files.model and all(files.model.get(key) == about[key] for key in ("checkpoints", "tried")):
             return run / "model", steps
@@ -61,7 +62,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         about["with_start"] = _best_share(tensors, start, settings, files.corpus)
         tensors = mixture(tensors, start, about["with_start"])
     target = out or run / "model"
-    save_model(target, tensors, settings, run / TOKENIZER, about)
+    save_model(target, tensors, settings, run / TOKENIZER, about, sample(files.corpus) if files.corpus else None)
     say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}, of step {', '.join(map(str, steps))}")
     return target, steps
 

@@ -16,6 +16,8 @@ from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, pack, token_seeds
 
+SAMPLE = 100  # pairs
+
 
 @dataclass(frozen=True)
 class StepBatch:
@@ -78,6 +80,12 @@ class BatchPlan:
         sides = self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)
         seeds = [token_seeds((self.seed, index, i), sentences, lengths) for i, (_, lengths) in enumerate(sides)]
         return pack(*sides[0], *sides[1], device, *seeds)
+
+
+def sample(corpus: Corpus) -> Batch:
+    """Return some pairs of the training text, the same for the same corpus."""
+    chosen = np.sort(np.random.Generator(np.random.Philox(1)).permutation(len(corpus.src))[:SAMPLE])
+    return pack(*corpus.src.gather(chosen), *corpus.tgt.gather(chosen))
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:

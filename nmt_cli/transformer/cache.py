@@ -7,43 +7,66 @@ keys or values is known on the host and kept there: a step never waits for the d
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli.transformer.attention import Attention, Int64s, Layout, linear, mask_bias, padding_bias
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
-from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
+from nmt_cli.transformer.model import PAD, Batch, FeedForward, Transformer, layer_norm, layers
 
 STEPS = 6  # between two clearances of the cache, at least
-MIN_INT8_OUTPUTS = 512  # smaller layers cost more to quantise inputs for than bytes gain
+WITHIN = 0.9999  # of all inputs of a layer; larger ones become the largest byte
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
-def for_inference(model: Transformer, dtype: torch.dtype, *, int8: bool = False) -> Transformer:
-    """Return a copy on the model's device whose matrix products run in `dtype` or in bytes, with one more layer,
-    `output`, for the logits: the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
+def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, float] | None = None) -> Transformer:
+    """Return a copy on the model's device whose matrix products run in `dtype`, or in bytes by the `ranges` of their
+    inputs, with one more layer, `output`, for the logits: the embedding matrix, with rows of zeros up to a multiple of
+    BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding.weight
     more = -len(weight_VD) % BLOCK
     frozen.output = nn.Linear(weight_VD.shape[1], len(weight_VD) + more, bias=False, device="meta")
-    frozen.output.weight = nn.Parameter(nn.functional.pad(weight_VD, (0, 0, 0, more)), requires_grad=False)
+    frozen.output.weight = nn.Parameter(F.pad(weight_VD, (0, 0, 0, more)), requires_grad=False)
     if frozen.output_bias is not None:
-        frozen.output.bias = nn.Parameter(nn.functional.pad(frozen.output_bias, (0, more)), requires_grad=False)
-    for parent in list(frozen.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.Linear) and int8 and layer.out_features >= MIN_INT8_OUTPUTS:
-                to = torch.float32 if layer is frozen.output else dtype
-                setattr(parent, name, Int8Linear(layer.weight, layer.bias, to))
-            elif isinstance(layer, nn.Linear) and dtype in (torch.bfloat16, torch.float32) and not layer.weight.is_cuda:
-                setattr(parent, name, PackedLinear(layer.weight, layer.bias, dtype))
-            elif isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
-                layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
+        frozen.output.bias = nn.Parameter(F.pad(frozen.output_bias, (0, more)), requires_grad=False)
+    packs = weight_VD.is_cpu and dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()
+    for path, layer in list(frozen.named_modules()):
+        parent, _, name = path.rpartition(".")
+        if isinstance(layer, nn.Linear) and ranges:
+            to = torch.float32 if layer is frozen.output else dtype
+            frozen.get_submodule(parent).add_module(name, Int8Linear(layer.weight, layer.bias, to, ranges[path]))
+        elif isinstance(layer, nn.Linear) and packs:
+            frozen.get_submodule(parent).add_module(name, PackedLinear(layer.weight, layer.bias, dtype))
+        elif isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
+            layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
+    for each in frozen.modules():
+        if isinstance(each, FeedForward) and isinstance(each.inner, Int8Linear) and each.activation is F.relu:
+            each.inner.feed(cast(Int8Linear, each.outer))
+            each.activation = nn.Identity()
     return frozen
+
+
+@torch.inference_mode()
+def activation_ranges(model: Transformer, batch: Batch) -> dict[str, float]:
+    """Return for each layer that multiplies what its inputs hardly ever exceed, over a batch of real pairs."""
+    frozen, ranges = for_inference(copy.deepcopy(model).cpu(), torch.float32), dict[str, float]()
+
+    def measure(path: str, compute: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        ranges[path] = float(x.abs().flatten().kthvalue(max(1, int(WITHIN * x.numel())))[0])
+        return compute(x)
+
+    for path, layer in frozen.named_modules():
+        if isinstance(layer, PackedLinear):
+            layer.forward = partial(measure, path, layer.forward)  # type: ignore[method-assign]
+    linear(frozen(batch), cast(nn.Linear, frozen.output))
+    return ranges
 
 
 def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
@@ -127,7 +150,7 @@ class DecoderCache:
         length, room = -(-int(self.src_lengths_S.max()) // self.round) * self.round, self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
             room, pads = length, (0, 0, 0, length - room)  # a negative one cuts
-            self.memory = [[nn.functional.pad(x, pads) for x in pair] for pair in self.memory]
+            self.memory = [[F.pad(x, pads) for x in pair] for pair in self.memory]
         new = Layout(lengths)
         indices = np.asarray(starts)[new.rows_N] + new.places_N, np.asarray(slots)[new.rows_N], new.places_N
         from_N, slots_N, places_N = (torch.from_numpy(index_N).to(self.device) for index_N in indices)

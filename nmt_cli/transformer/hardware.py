@@ -127,28 +127,30 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b with 8-bit weights, one scale per output, and activations, one scale per row: with one per tensor a
-    sentence's translation would depend on the sentences beside it."""
+    """x W^T + b with 8-bit weights, one scale per output, and 8-bit activations, one scale for all: `largest` becomes
+    the largest byte. It was measured once, so that a sentence's translation does not depend on those beside it."""
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype, largest: float) -> None:
         super().__init__()
         self.scale_O = weight_OI.float().abs().amax(1).clamp_min(1e-12) / 127
         bytes_OI = (weight_OI.float() / self.scale_O[:, None]).round().to(torch.int8)
         self.packed = torch.ops.onednn.qlinear_prepack(bytes_OI, None)
         self.zeros_O = torch.zeros(len(self.scale_O), dtype=torch.int64)
-        # What the offset of the activations adds to every product; taking it off here is faster than a zero point.
-        self.offset_O = bytes_OI.sum(1, dtype=torch.float32) * self.scale_O * (-ZERO / 127)
-        self.bias_O = None if bias_O is None else bias_O.to(dtype)
-        self.dtype = dtype
+        self.bias_O = None if bias_O is None else bias_O.float()
+        self.scale, self.zero = largest / 127, ZERO
+        self.output: tuple[float, torch.dtype, str] = 1.0, dtype, "none"  # scale, type, function
+
+    def feed(self, other: "Int8Linear") -> None:
+        """Give ReLU(x W^T + b) as the bytes that `other` multiplies."""
+        other.scale, other.zero = other.scale * 127 / 255, 0
+        self.output = other.scale, torch.uint8, "relu"
 
     def forward(self, x_NI: Tensor) -> Tensor:
-        x_NI = x_NI.float()
-        largest_N1 = x_NI.abs().amax(1, keepdim=True).clamp_min_(1e-12)
-        # Adding a half before the fraction is cut off rounds to nearest; to bytes by way of int16 is the fast way.
-        bytes_NI = (x_NI * (127 / largest_N1)).add_(ZERO + 0.5).to(torch.int16).to(torch.uint8)
-        weights, offset = (self.packed, self.scale_O, self.zeros_O), self.offset_O
+        if x_NI.dtype != torch.uint8:
+            # Adding a half before the fraction is cut off rounds to nearest; to bytes by way of int16 is the fast way.
+            x_NI = (x_NI.float() * (1 / self.scale)).add_(ZERO + 0.5).clamp_(1, 255).to(torch.int16).to(torch.uint8)
+        weights, (scale, dtype, function) = (self.packed, self.scale_O, self.zeros_O, self.bias_O), self.output
         y_NO: Tensor = torch.ops.onednn.qlinear_pointwise(
-            bytes_NI, 1 / 127, 0, *weights, offset, 1.0, 0, self.dtype, "none", [], ""
+            x_NI, self.scale, self.zero, *weights, scale, 0, dtype, function, [], ""
         )
-        largest_N1 = largest_N1.to(self.dtype)
-        return y_NO.mul_(largest_N1) if self.bias_O is None else torch.addcmul(self.bias_O, y_NO, largest_N1)
+        return y_NO

@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from nmt_cli import artefact, recipe
 from nmt_cli.errors import DataError, MissingError, StorageError
-from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.cache import activation_ranges
+from nmt_cli.transformer.model import Batch, Transformer
 
 KIND = "model"
 WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.model"
@@ -65,6 +66,13 @@ class _Undrawn(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+def _model_of(tensors: dict[str, Tensor], resolved: recipe.Recipe, where: Path) -> Transformer:
+    with _Undrawn():
+        model = Transformer(resolved.model, len(tensors["embedding.weight"]))
+    load_into(model, tensors, where)
+    return model
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     directory: Path
@@ -78,12 +86,20 @@ class LoadedModel:
 
 
 def save_model(
-    directory: Path, tensors: dict[str, Tensor], resolved: recipe.Recipe, tokenizer_file: Path, about: dict[str, Any]
+    directory: Path,
+    tensors: dict[str, Tensor],
+    resolved: recipe.Recipe,
+    tokenizer_file: Path,
+    about: dict[str, Any],
+    pairs: Batch | None = None,
 ) -> None:
-    """Commit a model directory, replacing the one that is there; `about` goes into its manifest."""
+    """Commit a model directory, replacing the one that is there; `about` goes into its manifest, and so does what
+    8-bit arithmetic has to know, measured on some real `pairs`."""
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
+    if pairs:
+        about = {**about, "ranges": activation_ranges(_model_of(tensors, resolved, directory), pairs)}
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
@@ -104,7 +120,5 @@ def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedMod
     manifest = artefact.verify(directory, KIND)
     resolved = recipe.load_stored(directory / RECIPE)
     tensors = load_tensors(directory / WEIGHTS)
-    with _Undrawn():
-        model = Transformer(resolved.model, len(tensors["embedding.weight"]))
-    load_into(model, tensors, directory / WEIGHTS)
+    model = _model_of(tensors, resolved, directory / WEIGHTS)
     return LoadedModel(directory, model.to(device).eval(), resolved, manifest)

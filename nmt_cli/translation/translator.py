@@ -60,6 +60,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     next one.
     """
 
+    _ranges: list[dict[str, float] | None]  # of the models' activations, where 8-bit arithmetic is used
+
     def __init__(
         self, models: Path | str | Sequence[Path | str], *, precision: str = "auto", workers: int | None = None
     ) -> None:
@@ -74,10 +76,14 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         # Sources of training were hardly ever longer, EOS counted. Older models say only what the filter let through.
         seen = [one.manifest["seen_tokens"] for one in loaded if "seen_tokens" in one.manifest]
         self.seen_tokens = min([self.filter_tokens, *seen])
-        self._int8 = precision in ("auto", "int8") and has_int8(self.device)
-        if precision == "int8" and not self._int8:
+        if precision == "int8" and not has_int8(self.device):
             raise UsageError("--precision int8 needs a CPU with VNNI. Leave it out, or set CUDA_VISIBLE_DEVICES=")
-        self._precision = "auto" if self._int8 else precision
+        if precision in ("auto", "int8") and has_int8(self.device):
+            self._ranges = [one.manifest.get("ranges") for one in loaded]
+        if precision == "int8" and not all(self._ranges):
+            advice = "Leave it out, or run nmt average-checkpoints again"
+            raise UsageError(f"--precision int8 needs ranges of activations, which a model lacks. {advice}")
+        self._precision = "auto" if precision == "int8" else precision
         if self.device.type == "cpu":
             self._devices = [self.device] * (workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS))
         elif "LOCAL_RANK" not in os.environ and not torch.cuda.is_initialized():
@@ -86,6 +92,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def _set(
         self, weights: list[Transformer], tokenizer: Tokenizer, settings: recipe.Recipe, device: torch.device
     ) -> None:
+        self._ranges = [None] * len(weights)
         self._weights, self.tokenizer, self.recipe, self.device = weights, tokenizer, settings, device
         self.max_length = min(model.settings.max_length for model in weights)
         self.filter_tokens = min(settings.corpus.cleaning.max_tokens or self.max_length, self.max_length)
@@ -106,7 +113,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         translator = cls.__new__(cls)
         translator._set([model], tokenizer, settings, model.embedding.weight.device)
         translator.seen_tokens = int(min(translator.filter_tokens, seen_tokens))
-        translator._int8, translator.dtype = False, dtype
+        translator.dtype = dtype
         return translator
 
     @functools.cached_property
@@ -116,7 +123,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     @functools.cached_property
     def models(self) -> list[Transformer]:
         torch.get_device_module(self.device).set_device(self.device)  # graphs of steps are captured on the current one
-        return [for_inference(model.to(self.device), self.dtype, int8=self._int8) for model in self._weights]
+        models = zip(self._weights, self._ranges, strict=True)
+        return [for_inference(model.to(self.device), self.dtype, ranges) for model, ranges in models]
 
     def close(self) -> None:
         if self._workers:
