@@ -59,7 +59,9 @@ def activation_ranges(model: Transformer, batch: Batch) -> dict[str, float]:
     frozen, ranges = for_inference(copy.deepcopy(model).cpu(), torch.float32), dict[str, float]()
 
     def measure(path: str, compute: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        ranges[path] = float(x.abs().flatten().kthvalue(max(1, int(WITHIN * x.numel())))[0])
+        sizes = x.abs().flatten()
+        usual = sizes.kthvalue(max(1, int(WITHIN * len(sizes))))[0]  # 0 where ReLU lets hardly anything through
+        ranges[path] = float(usual) or float(sizes.max()) or 1.0
         return compute(x)
 
     for path, layer in frozen.named_modules():
