@@ -65,7 +65,7 @@ def _loop(run: "Run", stop: Stop) -> str:
     training, state = run.settings.training, run.state
     began, text = time.monotonic() - state.seconds, ""
     intervals = training.log_every, training.validate_every, training.checkpoint_every
-    progress = Progress("training", training.steps, "steps", every=None, done=state.step)
+    progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     own_device = {"initializer": run.streams.set_device, "initargs": (run.streams.current_device(),)}
     with ThreadPoolExecutor(1, **own_device) as pool, contextlib.closing(run.writer), progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
@@ -273,7 +273,9 @@ def _log(run: Run, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar
     text = f"nll {record['nll']:.3f}  {record['tgt_tokens_per_second']:,.0f} tok/s"
     if bar.plain:
         left = duration((settings.training.steps - state.step) * seconds / len(window))
-        say(f"step {state.step:,}/{settings.training.steps:,}  {text}  {left} left")
+        most = "at most " if settings.training.patience else ""
+        say(f"step {state.step:,}/{settings.training.steps:,}  {text}  {most}{left} left")
+        bar.last = time.monotonic()
     return text
 
 
