@@ -113,7 +113,7 @@ class Training(Section):  # how the model is trained (section 5)
     validate_bleu: int = Field(500, ge=0, description="dev sentences translated at each validation; 0 for none")
     checkpoint_every: int = Field(1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)")
     keep_checkpoints: int = Field(5, ge=2, description="checkpoints kept; averaging needs this many")
-    patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
+    patience: int | None = Field(None, ge=1, description="stop after so many validations that are not better by 0.2 %")
     init_from: str | None = Field(None, description="model directory to start from: its sizes, tokenizer, languages")
 
 

@@ -141,10 +141,11 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions != "sinusoidal" or widths != {settings.d_model}:
         raise DataError("cannot export: theirs have sinusoidal positions, and num_heads x d_k and x d_v are d_model")
-    transformers, pre, ids, tied = library("transformers"), settings.norm == "pre", numbers[1], len(_matrices(settings))
-    if pre and tied > 1:
+    transformers, pre, ids = library("transformers"), settings.norm == "pre", numbers[1]
+    shared = len(_matrices(settings)) == 1
+    if pre and not shared:
         raise DataError("cannot export: theirs with pre-norm have one embedding for source, target and output")
-    layout = {"share_encoder_decoder_embeddings": tied == 1, "tie_word_embeddings": settings.tied_output}
+    layout = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": settings.tied_output}
     config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
         **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids[PAD]),

@@ -38,7 +38,7 @@ class State:
     skipped_in_a_row: int = 0
     best_step: int = 0
     best_nll: float | None = None
-    not_better: int = 0  # validations since the best one
+    not_better: int = 0  # validations since one that was better by metrics.WORTH
     metrics_bytes: int = 0  # of metrics.jsonl at this step
     dtype: str = ""  # of the arithmetic so far
 

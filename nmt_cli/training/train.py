@@ -19,7 +19,7 @@ from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, agree_after, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.metrics import Metrics, off_the_curve, peak_memory_mb
+from nmt_cli.training.metrics import WORTH, Metrics, off_the_curve, peak_memory_mb
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.streams import ToHost, recorded
 from nmt_cli.training.validation import DevSet, validate
@@ -111,7 +111,7 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
     if agree_after(state.step, run.accelerator) and (urgency := largest(run.accelerator, urgency)):
         return STOPPED if urgency == 2 else f"{training.max_hours} hours are over"
     if training.patience is not None and state.not_better >= training.patience:
-        return f"nothing better in {state.not_better} validations (best: step {state.best_step:,})"
+        return f"nothing much better in {state.not_better} validations (best: step {state.best_step:,})"
     return ""
 
 
@@ -284,8 +284,10 @@ def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
     state = run.state
     nll = on_main(run.accelerator, _measure, run, dev, bar)["dev_nll"]
     state.not_better += 1
+    if state.best_nll is None or nll < state.best_nll * (1 - WORTH):
+        state.not_better = 0
     if state.best_nll is None or nll < state.best_nll:
-        state.not_better, state.best_step, state.best_nll = 0, state.step, nll
+        state.best_step, state.best_nll = state.step, nll
 
 
 def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
