@@ -356,6 +356,8 @@ def show(
     from nmt_cli.recipe import explain, load, named, schema
 
     settings = load(named(name), set_ or [], start=False)
+    if format == "yaml" and settings.training.init_from:
+        typer.echo("# The model's sizes, the tokenizer and both languages become those of training.init_from.")
     typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
 
 

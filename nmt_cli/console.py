@@ -60,9 +60,9 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """A live progress line on a terminal, a plain line every `every` seconds elsewhere (None: the caller prints)."""
+    """A live progress line on a terminal, a plain line every `every` seconds elsewhere."""
 
-    def __init__(self, what: str, total: int | None, unit: str, *, every: float | None = 10, done: int = 0) -> None:
+    def __init__(self, what: str, total: int | None, unit: str, *, every: float = 10, done: int = 0) -> None:
         self.what, self.total, self.unit, self.every = what, total, unit, every
         self.done = self.first = done
         self.start = self.last = time.monotonic()
@@ -91,11 +91,12 @@ class Progress:
         now = time.monotonic()
         if self._live:
             self._live.update(self._live.task_ids[0], completed=self.done, text=f"{self.done:,} {self.unit} {text}")
-        elif self.every is not None and now - self.last >= self.every:
+        elif now - self.last >= self.every:
             self.last = now
             rate = (self.done - self.first) / (now - self.start)
+            speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
             left = f", {duration((self.total - self.done) / rate)} left" if self.total and rate else ""
             of = f" of {self.total:,}" if self.total else ""
-            say(f"{self.what}: {self.done:,}{of} {self.unit}, {rate:,.0f}/s{left}{', ' + text if text else ''}")
+            say(f"{self.what}: {self.done:,}{of} {self.unit}, {speed}/s{left}{', ' + text if text else ''}")
 
     line = staticmethod(say)  # Rich prints it above the live line

@@ -89,6 +89,8 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
     attention_bias: bool = Field(False, description="biases on query, key, value and output projections")
     output_bias: bool = Field(False, description="a bias on the logits (Marian's models have one, the paper's none)")
     activation: Literal["relu", "swish", "gelu"] = Field("relu", description="of the feed-forward sub-layers")
+    source_vocabulary: int = Field(0, ge=0, description="tokens of an embedding for the source alone; 0: none (paper)")
+    tied_output: bool = Field(True, description="logits by the target embedding (paper), not by a matrix of their own")
 
 
 class Training(Section):  # how the model is trained (section 5)
@@ -111,7 +113,7 @@ class Training(Section):  # how the model is trained (section 5)
     validate_bleu: int = Field(500, ge=0, description="dev sentences translated at each validation; 0 for none")
     checkpoint_every: int = Field(1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)")
     keep_checkpoints: int = Field(5, ge=2, description="checkpoints kept; averaging needs this many")
-    patience: int | None = Field(None, ge=1, description="stop after this many validations without a better one")
+    patience: int | None = Field(None, ge=1, description="stop after so many validations that are not better by 0.2 %")
     init_from: str | None = Field(None, description="model directory to start from: its sizes, tokenizer, languages")
 
 
@@ -182,7 +184,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = _Loader(path.read_bytes()).get_single_data() or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
+        what = " ".join(str(error).replace('in "<byte string>", ', "in ").split())[:300]
+        raise UsageError(f"{path} is not valid YAML: {what}") from None
     if not isinstance(values, dict):
         raise UsageError(f"{path} must be a mapping of keys to values")
     return values
@@ -196,7 +199,10 @@ def _find(path: Path, beside: Path = Path()) -> Path:
     for candidate in (beside / path, path, HOME / path, HOME / "recipes" / f"{path}.yaml"):
         if candidate.is_file():
             return candidate
-    raise MissingError(f"no recipe {path}. Give the path of a recipe file, or one that `nmt recipes` lists")
+    name = str(path).removeprefix("recipes/").removesuffix(".yaml")
+    nearest = difflib.get_close_matches(name, [known for known, _ in listed()], 1)
+    meant = f"Did you mean {nearest[0]}? " if nearest else ""
+    raise MissingError(f"no recipe {path}. {meant}Give the path of a recipe file, or one that `nmt recipes` lists")
 
 
 def named(name: str) -> Path:
@@ -256,9 +262,9 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut corpus.mix_src off: leave one out"
     if not all(0 <= share <= 1 for share in recipe.averaging.with_start):
-        yield "averaging.with_start must be shares from 0 to 1"
-    if recipe.averaging.with_start and not (recipe.training.init_from and recipe.training.validate_bleu):
-        yield "averaging.with_start requires training.init_from and training.validate_bleu"
+        yield f"averaging.with_start must be shares from 0 to 1, not {recipe.averaging.with_start}"
+    if recipe.averaging.with_start and not recipe.training.init_from:
+        yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
         yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
     curves = expect.dev_perplexity, expect.dev_bleu

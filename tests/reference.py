@@ -84,7 +84,7 @@ class Reference:
             y = self.sublayer(y, f"decoder.{n}", 2, self.feed_forward, "feed_forward")
         if self.settings.norm == "pre":
             y = self.norm(y, "decoder_norm")
-        out = y @ self.weights["embedding.weight"][1:].T
+        out = y @ self.embedding("output")[1:].T
         return [out[i, : len(pair[1])] for i, pair in enumerate(pairs)]
 
     def rectangle(self, sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -96,8 +96,11 @@ class Reference:
 
     def embed(self, ids: Tensor, side: str) -> Tensor:
         # PAD opens the target: a vector of zeros that is never learnt.
-        vectors = self.weights["embedding.weight"][ids] * math.sqrt(self.settings.d_model) * (ids != 0)[:, :, None]
+        vectors = self.embedding(side)[ids] * math.sqrt(self.settings.d_model) * (ids != 0)[:, :, None]
         return self.dropout(vectors + torch.stack([self.position(i, side) for i in range(ids.shape[1])]))
+
+    def embedding(self, side: str) -> Tensor:
+        return self.weights.get(f"own_embeddings.{side}.weight", self.weights["embedding.weight"])
 
     def position(self, pos: int, side: str) -> Tensor:
         if self.settings.positions == "learned":

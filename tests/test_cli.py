@@ -75,6 +75,8 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("translte", 2, "No such command 'translte'"),
         ("train", 2, "Missing argument 'RECIPE'"),
         ("train mine\x1b[2J.yaml", 66, "no recipe mine\\x1b[2J.yaml"),
+        ("train recipes/mutli30k.yaml", 66, "Did you mean multi30k?"),
+        ("score - --corpus .", 66, ". is no prepared corpus. Name a directory that nmt prepare wrote"),
         ("train recipes/base.yaml", 66, "nmt prepare wmt14-en-de"),  # recipes come with the package
         ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),

@@ -71,11 +71,11 @@ def test_durations_as_people_write_them() -> None:
         (100_000, 10, 0, "reading: 1,000 of 100,000 lines, 100/s, 16 min 30 s left, 3 dropped\n"),
         (None, 10, 0, "reading: 1,000 lines, 100/s, 3 dropped\n"),
         (3000, 10, 1000, "reading: 2,000 of 3,000 lines, 100/s, 10 s left, 3 dropped\n"),  # resumed: the rate is of now
-        (20, None, 0, ""),
+        (20, 30, 0, ""),
     ],
 )
 def test_plain_progress_is_a_line_now_and_then(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch, total: int | None, every: float | None, done: int, line: str
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, total: int | None, every: float, done: int, line: str
 ) -> None:
     now = 0.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
@@ -85,6 +85,10 @@ def test_plain_progress_is_a_line_now_and_then(
             progress.advance(100, "3 dropped")
         assert progress.plain
     assert capsys.readouterr().err == line
+    with Progress("training", 100, "steps", every=10) as slow:
+        now += 20
+        slow.advance(5)
+    assert capsys.readouterr().err == "training: 5 of 100 steps, 0.2/s, 6 min 20 s left\n"
 
 
 def test_a_live_line_on_a_terminal_leaves_stdout_alone(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

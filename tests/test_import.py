@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import sentencepiece
 import torch
+from small_run import page_data
 
 from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
@@ -23,11 +24,14 @@ from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import marian
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
+from nmt_cli.reporting.attend import attend
 from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 from nmt_cli.translation.search import score_targets
-from nmt_cli.translation.segments import halves, split_line
+from nmt_cli.translation.segments import Hypothesis, halves, join, split_line
+from nmt_cli.translation.translate import _alignment
+from nmt_cli.translation.translator import Translation, Translator
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,6 +46,11 @@ def unigram(lines, size):
 
 
 SOURCE = unigram(TEXT, 60)
+OWN_SOURCE, OWN_OUTPUT = {"share_encoder_decoder_embeddings": False}, {"tie_word_embeddings": False}
+
+
+def sides(loaded):
+    return (own := Tokenizer(loaded.tokenizer_file)), own.target
 
 
 @torch.no_grad()
@@ -54,37 +63,44 @@ def randomise(model, *zeros):
         tensor.zero_()
 
 
-def vocabulary(*models, codes=()):
-    """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>."""
+def vocabulary(*models, codes=(), pad_first=False):
+    """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>, or with <pad> before the tokens."""
     tokens = set(codes)
     for model in models:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         tokens |= set(processor.id_to_piece(list(range(len(processor)))))
-    return ["</s>", "<unk>", *sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"}), "<pad>"]
+    names = sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"})
+    return ["</s>", "<unk>", *(["<pad>", *names] if pad_first else [*names, "<pad>"])]
 
 
-def random_marian(out, source=SOURCE, target=SOURCE, codes=(), biased=True, **changes):
+def random_marian(out, source=SOURCE, target=SOURCE, codes=(), biased=True, separate=False, **changes):
     """Save a random Marian model as transformers writes it."""
-    tokens = vocabulary(source, target, codes=codes)
-    size = len(tokens)
+    tokens = [vocabulary(source, target, codes=codes)] * 2
+    if separate:
+        tokens = [vocabulary(source, codes=codes, pad_first=True), vocabulary(target, pad_first=True)]
+    pad = tokens[0].index("<pad>")
     values = {
-        "vocab_size": size, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48,
-        "decoder_ffn_dim": 48, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "scale_embedding": True,
-        "activation_function": "swish", "pad_token_id": size - 1, "decoder_start_token_id": size - 1, "eos_token_id": 0,
-        "forced_eos_token_id": 0, "max_position_embeddings": 64, **changes,
+        "vocab_size": len(tokens[0]), "decoder_vocab_size": len(tokens[1]), "d_model": 32, "encoder_layers": 2,
+        "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "scale_embedding": True, "activation_function": "swish", "pad_token_id": pad,
+        "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0, "max_position_embeddings": 64,
+        **changes,
     }  # fmt: skip
     model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
     biases = [] if biased else [tensor for name, tensor in model.named_parameters() if name.endswith("_proj.bias")]
-    randomise(model, model.model.shared.weight[size - 1], model.model.encoder.layers[0].self_attn.q_proj.bias, *biases)
+    pads = [stack.embed_tokens.weight[pad] for stack in (model.model.encoder, model.model.decoder)]
+    randomise(model, *pads, model.model.encoder.layers[0].self_attn.q_proj.bias, *biases)
     model.final_logits_bias.normal_().mul_(biased)
     model.save_pretrained(out)
     config = json.loads((out / "config.json").read_text())
-    legacy = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[size - 1]], "extra_pos_embeddings": size}
+    legacy = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[pad]], "extra_pos_embeddings": len(tokens[0])}
     (out / "config.json").write_text(json.dumps({**config, **legacy}))  # as those of OPUS-MT are
-    (out / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    for name, side in zip(["vocab.json", "target_vocab.json"][: 1 + separate], tokens, strict=False):
+        (out / name).write_text(json.dumps({token: i for i, token in enumerate(side)}))
     (out / "source.spm").write_bytes(source)
     (out / "target.spm").write_bytes(target)
-    (out / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
+    languages = {"source_lang": "en", "target_lang": "de", "separate_vocabs": separate}
+    (out / "tokenizer_config.json").write_text(json.dumps(languages))
     return model
 
 
@@ -147,6 +163,24 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path):
     assert ours.encode(["der alte fox schläft"]) != [ids]
 
 
+def test_tokens_of_separate_vocabularies_are_named_by_their_side(tmp_path):
+    source, target = (unigram([line.split(" und ")[side] for line in TEXT], size) for side, size in ((0, 40), (1, 50)))
+    random_marian(tmp_path / "hf", source, target, biased=False, separate=True, **OWN_SOURCE, **OWN_OUTPUT)
+    src, tgt = sides(load_model(import_marian(tmp_path / "hf", tmp_path / "model")))
+    assert src.vocabulary_size != tgt.vocabulary_size
+    text, answer = "the old fox sees a shy dog", "der alte fox schläft"
+    with Translator(tmp_path / "model", workers=1, precision="fp32") as translator:
+        pair = src.encode_pair(text, answer)
+        joined = join(src, [Hypothesis(pair[1][:-1], -1.0, -1.0, [-1.0])], 0.6)
+        assert (joined.text, "".join(joined.tokens)) == (answer, "▁der▁alte▁fox▁schläft</s>")
+        points = _alignment(translator, Translation([joined], [tuple(pair)])).split()
+    assert {int(point.partition("-")[2]) for point in points} == {0, 1, 2, 3}
+    attend([text], tmp_path / "model", tmp_path / "page.html", translation=answer)
+    names = page_data((tmp_path / "page.html").read_text())["sentences"][0]["names"]["cross"]
+    spelt = ["".join(each[:-1]).replace("·", "").replace("▁", "") for each in names]
+    assert spelt == [line.replace(" ", "") for line in (answer, text)]
+
+
 def test_a_target_language_is_one_token_at_the_beginning(tmp_path):
     random_marian(tmp_path / "hf", codes=[">>deu<<", ">>swe<<"])
     place = import_marian(tmp_path / "hf", tmp_path / "model")
@@ -190,10 +224,9 @@ def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypat
         ({"decoder_layers": 1}, "one num_layers"),
         ({"scale_embedding": False}, "scaled by sqrt"),
         ({"activation_function": "tanh"}, "activation tanh"),
-        ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "one embedding for source"),
-        ({"share_encoder_decoder_embeddings": False}, "one embedding for source"),
+        ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "no tensor .*embed_tokens"),
         ({"decoder_start_token_id": 0}, "zero embedding"),
-        ({"decoder_vocab_size": 5}, "one embedding for source"),
+        ({"decoder_vocab_size": 5}, r"vocab\.json does not number 5 tokens"),
         ({"encoder_layers": 3, "decoder_layers": 3}, "no tensor"),
         ({"model_type": "t5"}, "t5 model"),
         ({"d_model": "wide"}, r"config\.json is damaged"),
@@ -210,7 +243,7 @@ def test_what_cannot_be_represented_is_refused(tmp_path, saved, changes, reason)
 
 def test_what_computes_something_else_or_has_two_bpe_models_is_refused(tmp_path, saved, monkeypatch):
     random_marian(tmp_path / "hf", bpe := subwords.train(TEXT, 320), bpe.replace(b"fox", b"fex"))
-    with pytest.raises(DataError, match="different BPE models"):
+    with pytest.raises(DataError, match="two BPE models over one vocabulary"):
         import_marian(tmp_path / "hf", tmp_path / "model")
     monkeypatch.setattr(marian, "sines_first", torch.arange)
     with pytest.raises(DataError, match="computes something else than our model"):
@@ -243,9 +276,11 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
     tensors = load_tensors(directory / "model.safetensors")
     del tensors["model.encoder.layers.0.fc1.bias"]
     refused("model.safetensors", safetensors.torch.save(tensors, {"format": "pt"}), DataError, "no tensor .*fc1.bias")
-    refused("model.safetensors", None, MissingError, r"is without model\.safetensors\. A Marian .*pickle")
+    refused("model.safetensors", None, MissingError, r"hf has no model\.safetensors\. Save a pickle's weights")
     (directory / "model.bin").touch()
-    refused("vocab.json", None, MissingError, r"hf is a CTranslate2 model\. A Marian model .* has config")
+    refused("vocab.json", None, MissingError, r"hf is a CTranslate2 model\. Import the one")
+    with pytest.raises(MissingError, match=r"no directory \./nothing\. A model of the hub is named OWNER/NAME"):
+        import_marian("./nothing", tmp_path / "model")
     (tmp_path / "model").mkdir()
     refused("vocab.json", b"", OutputError, "exists")
 
@@ -257,6 +292,11 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
         (True, [], {}),
         (False, [">>deu<<", ">>swe<<"], {"activation_function": "gelu"}),
         (False, [], {"activation_function": "relu", "biased": False}),
+        (False, [], OWN_SOURCE),
+        (True, [], OWN_SOURCE | OWN_OUTPUT),
+        (False, [], OWN_OUTPUT),
+        (True, [">>deu<<"], {**OWN_SOURCE, "separate": True}),
+        (True, [], {**OWN_SOURCE, **OWN_OUTPUT, "separate": True, "biased": False}),
     ],
 )
 def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_text, two_tokenizers, codes, changes):
@@ -264,8 +304,14 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     spm = [unigram(side, 40) for side in text] if two_tokenizers else [unigram(text[0] + text[1], 60)] * 2
     random_marian(tmp_path / "hf", *spm, codes, **changes)
     model = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
-    shape = model.recipe.model.attention_bias, model.recipe.model.output_bias, model.recipe.model.activation
-    assert shape == (*[changes.get("biased", True)] * 2, changes.get("activation_function", "swish"))
+    shape, sizes = model.recipe.model, [side.vocabulary_size for side in sides(model)]
+    assert [shape.attention_bias, shape.output_bias] == [changes.get("biased", True)] * 2
+    assert shape.activation == changes.get("activation_function", "swish")
+    own = {"src": sizes[0]} if {*changes} & {*OWN_SOURCE, *OWN_OUTPUT} else {}  # without tying every matrix is alone
+    own |= {"output": sizes[1]} if {*changes} & {*OWN_OUTPUT} else {}
+    assert {name: len(matrix.weight) for name, matrix in model.model.own_embeddings.items()} == own
+    assert shape.source_vocabulary == own.get("src", 0)
+    assert (sizes[0] == sizes[1]) == (not changes.get("separate"))
     for side, code, lines in (("src", "".join(f"{code} " for code in codes[:1]), text[0]), ("tgt", "", text[1])):
         (tmp_path / side).write_text("".join(f"{code}{line}\n" for line in lines))
     steps = ["steps=3", "tokens_per_step=300", "validate_bleu=0", "precision=fp32", f"init_from={tmp_path}/model"]
@@ -277,15 +323,27 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     theirs = [sentencepiece.SentencePieceProcessor(model_proto=each) for each in spm]
     pieces = [each.encode(lines[0], out_type=str) for each, lines in zip(theirs, text, strict=True)]
     expected = [[*(f"▁{code}" for code in codes[:1]), *pieces[0], "</s>"], [*pieces[1], "</s>"]]
-    assert [Tokenizer(corpus.tokenizer_file).tokens(side) for side in ids] == expected
+    assert [own.tokens(side) for own, side in zip(sides(model), ids, strict=True)] == expected
     for file in files_of(tmp_path / "model" / "tokenizer.model"):
         content = file.read_bytes()
         file.write_bytes(content + b"\x00")
         with pytest.raises(OutputError, match=f"{file.name} is another file"):
             prepare(settings.corpus, corpus.directory, PrepareOptions(workers=1))
         file.write_bytes(content)
+    wrong = settings.model_copy(update={"model": shape.model_copy(update={"source_vocabulary": 7})})
+    with pytest.raises(DataError, match=rf"has {sizes[0]} source tokens: set model\.source_vocabulary={sizes[0]}"):
+        train(wrong, corpus.directory, tmp_path / "wrong")
     assert train(settings, corpus.directory, tmp_path / "run") == 0
-    assert not torch.equal(load_model(tmp_path / "run").model.embedding.weight, model.model.embedding.weight)
+    tuned = load_model(tmp_path / "run").model.state_dict()
+    trained = [name for name, tensor in model.model.state_dict().items() if not torch.equal(tuned[name], tensor)]
+    assert {name for name in tuned if "embed" in name} <= {*trained}
     assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0  # or it raises
-    back = Tokenizer(load_model(import_marian(tmp_path / "again", tmp_path / "back")).tokenizer_file)
-    assert back.encode_pair(text[0][0], text[1][0]) == [ids[0][len(codes[:1]) :], ids[1]]
+    if changes.get("separate"):
+        with pytest.raises(DataError, match="CTranslate2 converts Marian models of one vocabulary"):
+            export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src")
+    elif own:
+        assert export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src") == 0
+    back = load_model(import_marian(tmp_path / "again", tmp_path / "back"))
+    assert back.recipe.model == shape
+    assert all(torch.equal(tensor, tuned[name]) for name, tensor in back.model.state_dict().items())
+    assert Tokenizer(back.tokenizer_file).encode_pair(text[0][0], text[1][0]) == [ids[0][len(codes[:1]) :], ids[1]]

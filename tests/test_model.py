@@ -33,12 +33,14 @@ from nmt_cli.transformer.weights import _Undrawn, load_into
 
 V = 23
 RAGGED = [(3, 7), (1, 1), (9, 2), (4, 4), (5, 6), (5, 6)]
+OWN = {"source_vocabulary": V + 3, "tied_output": False}
 VARIANTS = {
     "paper": {},
     "pre": {"norm": "pre"},
     "equal d_k and d_v, swish": {"d_k": 4, "d_v": 4, "activation": "swish"},
     "one head": {"num_heads": 1, "d_k": 7, "d_v": 3},
     "all options": {"norm": "pre", "positions": "learned", "attention_bias": True, "activation": "gelu"},
+    "own matrices": OWN,
 }
 
 
@@ -88,10 +90,10 @@ def test_logits_equal_the_plain_reference(changes: dict) -> None:
         assert all(torch.isneginf(x[:, PAD]).all() for x in actual)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str) -> None:
+@pytest.mark.parametrize(("norm", "own"), [("post", {}), ("pre", OWN)])
+def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, own: dict) -> None:
     # The reference drops the embedding sums and each sub-layer's output before it is added, and nothing else.
-    model = random_model(tiny(norm=norm, dropout=0.3, positions="learned", attention_bias=True), V)
+    model = random_model(tiny(norm=norm, dropout=0.3, positions="learned", attention_bias=True, **own), V)
     pairs, numbers, masks = random_pairs(3, V, RAGGED), np.array([70, 3, 1, 2**33, 4, 5]), []
     for side, places in enumerate((5, 7)):
         sentences = [(int(n), len(pair[side])) for n, pair in zip(numbers, pairs, strict=True)]
@@ -203,6 +205,7 @@ TABLE_3 = {
     "E learned": ({"positions": "learned"}, 66_121_728, 66_158_592),
     "big": ({"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, 218_226_688, 218_300_416),
     "pre, bias of logits": ({"norm": "pre", "output_bias": True}, 65_116_160, 65_153_024),
+    "untied": ({"source_vocabulary": 10_000, "tied_output": False}, 91_164_672, 91_201_536),
 }
 
 
@@ -219,10 +222,14 @@ def test_initial_weights_are_the_released_codes() -> None:
     torch.manual_seed(3)
     settings = recipe.Model(num_layers=1, d_model=128, d_ff=300, num_heads=4, d_k=24, d_v=40, attention_bias=True)
     model = Transformer(settings, 3000)
-    assert not model.embedding.weight[PAD].any()
-    table = model.embedding.weight[1:].detach()
-    assert float(table.std()) == pytest.approx(128**-0.5, rel=0.02)
-    assert abs(float(table.mean())) < 1e-3
+    untied = Transformer(settings.model_copy(update={"source_vocabulary": 2000, "tied_output": False}), 3000)
+    matrices = [model.embedding_of("output"), *(untied.embedding_of(side) for side in ("src", "tgt", "output"))]
+    for weight_VD in (matrix.weight.detach() for matrix in matrices):
+        assert not weight_VD[PAD].any()
+        assert float(weight_VD[1:].std()) == pytest.approx(128**-0.5, rel=0.02)
+        assert abs(float(weight_VD[1:].mean())) < 1e-3
+    assert [len(matrix.weight) for matrix in matrices] == [3000, 2000, 3000, 3000]
+    assert len({id(matrix) for matrix in matrices}) == 4
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     matrices = [weight for attention in attentions for weight in attention.projections()]
     assert [tuple(w.shape) for w in matrices] == [(4 * 24, 128), (4 * 24, 128), (4 * 40, 128), (128, 4 * 40)] * 3

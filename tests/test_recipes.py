@@ -105,6 +105,8 @@ def test_recipes_are_listed_shown_and_copied(
         schema = json.loads(capsys.readouterr().out)
         assert schema["examples"][0]["training"]["steps"] == 7
         assert schema["$defs"]["Training"]["properties"]["steps"]["minimum"] == 1
+    cli.show("finetune")
+    assert capsys.readouterr().out.startswith("# The model's sizes, the tokenizer and both languages become those of")
     with pytest.raises(OutputError):
         cli.copy(name, path=tmp_path / "a-h1.yaml")
     with pytest.raises(MissingError, match=r"no recipe recipes/nowhere\.yaml.* `nmt recipes` lists"):

@@ -170,14 +170,14 @@ def test_hours_of_all_parts_of_a_run_count(lab: Lab) -> None:
 
 
 def test_patience_stops_and_the_best_checkpoint_stays(lab: Lab) -> None:
-    losses = iter([3.0, 2.0, 2.0, 2.5, 2.5])  # the same again is no better
+    losses = iter([3.0, 2.0, 2.0, 1.998, 2.5])  # by so little is hardly better
     scores = {"dev_perplexity": 9.0, "dev_bleu": None}
     lab.patch.setattr(module, "validate", lambda *_: {**scores, "dev_nll": next(losses)})
     changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
     assert lab.train(*changes, "training.keep_checkpoints=2") == 0
     state = checkpoints.read_state(lab.run, 15)
-    assert (state.best_step, state.best_nll, state.not_better) == (6, 2.0, 3)
-    assert checkpoints.steps_in(lab.run) == [6, 10, 15], "the best, and the last two regular ones"
+    assert (state.best_step, state.best_nll, state.not_better) == (12, 1.998, 3)
+    assert checkpoints.steps_in(lab.run) == [10, 12, 15], "the best, and the last two regular ones"
     assert average(lab.run, 2, None)[1] == [10, 15]
 
 

@@ -72,6 +72,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
     reused = tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
     files = sources.local_files(corpus, options.mirror) + reused
     differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
+    if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
+        differs.append(f"{reused[0]} has or had a model of its own for target text")
     if differs:
         what = f"{out} exists with other inputs ({'; '.join(differs)[:150]})"
         raise OutputError(f"{what}. Run nmt prepare with --overwrite, or choose another --out (reproduce: --data)")
@@ -128,6 +130,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
     report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats)}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
+    tokens_of = tokenizer.Tokenizer(model)
     manifest = {
         "name": corpus.name,
         "src": corpus.src,
@@ -140,7 +143,8 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             for file in dict.fromkeys(text.files)
         ],
         "pairs": pairs,
-        "vocabulary_size": tokenizer.Tokenizer(model).vocabulary_size,
+        "source_vocabulary_size": tokens_of.vocabulary_size,
+        "vocabulary_size": tokens_of.target.vocabulary_size,
         "tokens": tokens,
     }
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:

@@ -180,9 +180,10 @@ def encode(
 ) -> tuple[dict[str, int], CleaningStats]:
     """Write the training ids of the cleaned text beside the tokenizer; return the tokens of each side and the drops."""
     _load.cache_clear()  # another model may have had this name
-    stats, size = CleaningStats(), _load(model).vocabulary_size
+    stats, sides = CleaningStats(), {"src": _load(model), "tgt": _load(model).target}
     with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
-        writers = {name: stack.enter_context(store.SideWriter(model.parent, name, size)) for name in ("src", "tgt")}
+        each = [store.SideWriter(model.parent, name, side.vocabulary_size) for name, side in sides.items()]
+        writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
         for ids, lengths, drops in pool.map(functools.partial(_encode_chunk, model, settings), _chunks(text, repeated)):
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)

@@ -99,9 +99,10 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
     manifest = artefact.verify(directory, KIND, content=content)
-    kinds = {"ids": id_type(int(manifest["vocabulary_size"])), "offsets": "<i8"}
-    sides = [
-        Side(*(np.asarray(np.memmap(directory / f"train.{name}.{part}", kind, "r")) for part, kind in kinds.items()))
-        for name in ("src", "tgt")
-    ]
+    manifest.setdefault("source_vocabulary_size", manifest["vocabulary_size"])  # in older ones they are always the same
+    sides = []
+    for name, size in ("src", "source_vocabulary_size"), ("tgt", "vocabulary_size"):
+        kinds = {"ids": id_type(int(manifest[size])), "offsets": "<i8"}
+        parts = (np.asarray(np.memmap(directory / f"train.{name}.{part}", kind, "r")) for part, kind in kinds.items())
+        sides.append(Side(*parts))
     return Corpus(directory, manifest, *sides)

@@ -1,6 +1,7 @@
 """SentencePiece: one joint byte-pair model for both languages; bytes stand in for characters it has not seen.
 
-An imported model may split target text by a model of its own, with the same ids, in `tokenizer.target.model`.
+An imported model may split target text by a model of its own, in `tokenizer.target.model`. Then its ids are those of
+target text: the same, or of a separate vocabulary.
 """
 
 import io
@@ -80,7 +81,7 @@ def files_of(file: Path) -> list[Path]:
 class Tokenizer:
     """A trained model, loaded; DataError if it is not one of this package (PAD 0, UNK 1, EOS 2, no BOS).
 
-    Target text is encoded by `target`, which is this model itself where there is no other.
+    Target text is encoded and decoded by `target`, which is this model itself where there is no other.
     """
 
     def __init__(self, file: Path) -> None:

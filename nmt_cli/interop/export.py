@@ -43,13 +43,14 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
     with artefact.staged(out, "export", manifest) as stage, tempfile.TemporaryDirectory() as temporary:
         peer: Transformers | CTranslate2
         if target == "hf":
-            marian.write_marian(loaded, penalty, stage)
-            peer = Transformers(stage, marian.exported_ids(tokenizer.vocabulary_size))
+            peer = Transformers(stage, marian.write_marian(loaded, penalty, stage))
             peer.check_ids(tokenizer, [*chosen.values()], [*map(normalise, references)])
         else:
             from ctranslate2.converters import TransformersConverter
 
             marian.write_marian(loaded, penalty, Path(temporary))
+            if (Path(temporary) / "target_vocab.json").is_file():
+                raise DataError("cannot export: CTranslate2 converts Marian models of one vocabulary; this one has two")
             TransformersConverter(temporary).convert(str(stage), quantization=weights, force=True)
             copy(loaded.tokenizer_file, stage / "tokenizer.model")
             peer = CTranslate2(stage, tokenizer)
@@ -57,7 +58,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         translator = Translator.of(loaded.model, tokenizer, settings, torch.float32)
         manifest["proof"], *sides = compare(translator, peer, chosen, exact=weights == "float32")
         if weights != "float32":
-            ours, theirs = (tokenizer.decode([ids[:-1] for ids in side]) for side in sides)
+            ours, theirs = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in sides)
             standard = [references[i] for i in chosen] if references else ours
             before, after = (corpus_bleu(side, standard)[0] for side in (ours, theirs))
             name = "BLEU" if references else "BLEU against the float32 output"

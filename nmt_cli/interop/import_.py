@@ -20,7 +20,7 @@ from nmt_cli.translation.translator import Translator
 
 WEIGHTS = "model.safetensors"
 FILES = "config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"
-OPTIONAL = "generation_config.json", "tokenizer_config.json"
+OPTIONAL = "generation_config.json", "tokenizer_config.json", "target_vocab.json"
 HUB_NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"
 LINES, TOKENS = 12, 4  # of random text, on which both models are compared
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED, UNIGRAM = 2, 3, 4, 5, 1  # types of SentencePiece's tokens, and of its models
@@ -37,11 +37,14 @@ def import_marian(source: Path | str, out: Path) -> Path:
         raise OutputError(f"{out} exists already. Choose another --out")
     marian.library("transformers")
     directory, imported = Path(source), Path(source).resolve().name
-    if not directory.exists() and re.fullmatch(HUB_NAME, str(source)):
+    if not directory.exists():
+        if not re.fullmatch(HUB_NAME, str(source)):
+            raise MissingError(f"no directory {source}. A model of the hub is named OWNER/NAME")
         directory = _download(str(source))
         imported = f"{str(source).partition('@')[0]}@{directory.name}"
     config = _config(directory)
-    ids, tokenizers = _vocabulary(directory, config)
+    numbers, tokenizers = _vocabularies(directory, config)
+    ids = [[*side.values()] for side in numbers]
     try:
         peer = Transformers(directory, ids)
     except Exception as error:  # whatever they raise
@@ -49,9 +52,9 @@ def import_marian(source: Path | str, out: Path) -> Path:
     if peer.missing:
         raise DataError(f"{directory / WEIGHTS} has no tensor {peer.missing[0]}")
     tensors = peer.model.state_dict()
-    settings = _recipe(directory, config, tensors, ids).model_copy(update={"name": imported})
+    settings = _recipe(directory, config, tensors, numbers).model_copy(update={"name": imported})
     ours = marian.from_marian(tensors, settings.model, ids)
-    model = Transformer(settings.model, len(ids))
+    model = Transformer(settings.model, len(ids[1]))
     load_into(model, ours, directory / WEIGHTS)
     peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
     with tempfile.TemporaryDirectory() as temporary:
@@ -82,12 +85,13 @@ def _download(asked: str) -> Path:
 
 def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, peer: Transformers) -> str:
     """Compare tokens, log-probabilities and translations on random text, and return what came of it."""
-    alone, sides = tokenizer.decode([[i] for i in range(tokenizer.vocabulary_size)]), list[list[str]]()
+    codes, sides = list[str](), list[list[str]]()
     for side in (tokenizer, tokenizer.target):  # each of tokens without a character that its model does not know
+        alone = side.decode([[i] for i in range(side.vocabulary_size)])
+        codes = codes or [text for i, text in enumerate(alone) if side is tokenizer and side.language([i])]
         known = [i for i, ids in enumerate(side.encode(alone)) if ids and UNK not in ids and not side.language(ids)]
         draw = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
-        sides.append([normalise(line) for line in tokenizer.decode([[known[k] for k in row] for row in draw])])
-    codes = [text for i, text in enumerate(alone) if tokenizer.language([i])]
+        sides.append([normalise(line) for line in side.decode([[known[k] for k in row] for row in draw])])
     lines = [*sides[0], *(f"{code} {line}" for code, line in zip(codes, sides[0], strict=False))]
     if codes:
         peer.check_ids(tokenizer, codes, [])
@@ -104,20 +108,21 @@ def _config(source: Path) -> Any:
     """Return their configuration after checking that our model can compute theirs."""
     transformers = marian.library("transformers")
     if missing := [name for name in FILES if not (source / name).is_file()]:
-        kind = "a CTranslate2 model" if (source / "model.bin").is_file() else f"without {', '.join(missing)}"
-        advice = f"A Marian model of transformers has {', '.join(FILES)}; save a pickle's weights by save_pretrained()"
-        advice += f", or name a revision that has {WEIGHTS}: OWNER/NAME@refs/pr/N" if missing == [WEIGHTS] else ""
-        raise MissingError(f"{source} is {kind}. {advice}")
+        if (source / "model.bin").is_file():
+            raise MissingError(f"{source} is a CTranslate2 model. Import the one of transformers that it was made from")
+        advice = "A Marian model of transformers has them"
+        if missing == [WEIGHTS]:
+            advice = f"Save a pickle's weights by save_pretrained(), or name a revision with {WEIGHTS}: "
+            advice += "OWNER/NAME@refs/pr/N"
+        raise MissingError(f"{source} has no {', '.join(missing)}. {advice}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
     except Exception as error:  # whatever they raise
         raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
     if config.model_type not in ("marian", "pegasus"):
         raise DataError(f"{source} is a {config.model_type} model; only Marian can be imported")
-    size, activation = config.vocab_size, config.activation_function
-    shared = getattr(config, "share_encoder_decoder_embeddings", True) and config.tie_word_embeddings
+    activation = config.activation_function
     ours = {
-        "one embedding for source, target and output": shared and getattr(config, "decoder_vocab_size", size) == size,
         "embeddings scaled by sqrt(d_model)": config.scale_embedding,
         f"no activation {activation}": activation in ACTIVATIONS,
         "a decoder that starts from a zero embedding": config.decoder_start_token_id == config.pad_token_id,
@@ -128,21 +133,36 @@ def _config(source: Path) -> Any:
     return config
 
 
-def _vocabulary(source: Path, config: Any) -> tuple[list[int], list[bytes]]:
-    """Return their id of each of our tokens, and our SentencePiece model, or two: of source text and of target text."""
-    file, size, first = source / "vocab.json", config.vocab_size, [*SPECIAL]
-    ids: dict[str, int] = artefact.read_json(file)
+def _vocabularies(source: Path, config: Any) -> tuple[list[dict[str, int]], list[bytes]]:
+    """Return their id of each of our tokens, of the source and of the target, in our order, and our SentencePiece
+    model, or two: of source text and of target text."""
+    separate = bool(_tokenizer_config(source).get("separate_vocabs"))
+    target = "target_vocab.json" if separate else "vocab.json"
+    sizes = ("vocab.json", config.vocab_size), (target, getattr(config, "decoder_vocab_size", config.vocab_size))
+    numbers = [_numbers(source / name, size, config) for name, size in sizes]
+    src, tgt = source / "source.spm", source / "target.spm"
+    files = [src] if not separate and src.read_bytes() == tgt.read_bytes() else [src, tgt]
+    models = [_renumbered(file, [*side]) for file, side in zip(files, numbers, strict=False)]
+    if not separate and len(models) == 2 and any(model.trainer_spec.model_type != UNIGRAM for model in models):
+        raise DataError(f"{source} has two BPE models over one vocabulary. Two unigram models are supported")
+    return numbers, [model.SerializeToString() for model in models]
+
+
+def _numbers(file: Path, size: int, config: Any) -> dict[str, int]:
+    """Return their id of each token, in our order."""
+    if not file.is_file():
+        raise MissingError(f"no file {file}, which tokenizer_config.json promises by separate_vocabs")
+    ids, first = artefact.read_json(file), [*SPECIAL]
     special = [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]
     numbers = {number for number in ids.values() if type(number) is int}
     if len(ids) != size or numbers != {*range(size)} or [ids.get(name) for name in first] != special:
         raise DataError(f"{file} does not number {size} tokens from 0, with {', '.join(first)} where config.json says")
-    order = first + sorted(ids.keys() - {*first}, key=ids.__getitem__)
-    src, tgt = source / "source.spm", source / "target.spm"
-    files = [src] if src.read_bytes() == tgt.read_bytes() else [src, tgt]
-    models = [_renumbered(file, order) for file in files]
-    if len(models) == 2 and any(model.trainer_spec.model_type != UNIGRAM for model in models):
-        raise DataError(f"{source} has different BPE models for source and target. Two unigram models are supported")
-    return [ids[name] for name in order], [model.SerializeToString() for model in models]
+    return {name: ids[name] for name in first + sorted(ids.keys() - {*first}, key=ids.__getitem__)}
+
+
+def _tokenizer_config(source: Path) -> Any:
+    file = source / "tokenizer_config.json"
+    return artefact.read_json(file) if file.is_file() else {}
 
 
 def _renumbered(file: Path, order: list[str]) -> Any:
@@ -166,16 +186,19 @@ def _renumbered(file: Path, order: list[str]) -> Any:
     return model
 
 
-def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], ids: list[int]) -> recipe.Recipe:
-    file, size = source / "tokenizer_config.json", config.d_model // config.encoder_attention_heads
-    languages = artefact.read_json(file) if file.is_file() else {}
+def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], numbers: list[dict[str, int]]) -> recipe.Recipe:
+    size, languages = config.d_model // config.encoder_attention_heads, _tokenizer_config(source)
+    src, tgt, output = (tensors[name] for name in marian.EMBEDDINGS.values())
+    _pad, *others = numbers[1].values()
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
     model = {
         **{name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()},
         **{"d_k": size, "d_v": size},
         "norm": "pre" if config.model_type == "pegasus" else "post",
         "attention_bias": any(bool(bias.any()) for bias in biases),
-        "output_bias": bool(tensors[marian.BIAS].flatten()[ids[1:]].any()),
+        "output_bias": bool(tensors[marian.BIAS].flatten()[others].any()),
+        "source_vocabulary": 0 if numbers[0] == numbers[1] and torch.equal(src, tgt) else len(src),
+        "tied_output": torch.equal(tgt, output),
         "activation": ACTIVATIONS[config.activation_function],
     }
     corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}

@@ -20,6 +20,11 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.weights import LoadedModel
 
 SHARED, BIAS = "model.shared.weight", "final_logits_bias"
+EMBEDDINGS = {
+    **{"src": "model.encoder.embed_tokens.weight", "tgt": "model.decoder.embed_tokens.weight"},
+    "output": "lm_head.weight",
+}
+Ids = list[list[int]]  # their id of each of our tokens, of the source and of the target
 NO_LOGIT = -1e9  # what transformers adds to a logit that must never win; ours is -inf
 LONGEST = 512  # tokens of output: theirs has one limit for all sentences
 CONFIG = {  # our settings by what theirs are called
@@ -86,30 +91,35 @@ def sines_first(d_model: int) -> Tensor:
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 
-def exported_ids(size: int) -> list[int]:
-    """Return the id that each of our tokens has in an exported vocabulary."""
-    return [(i - 1) % size for i in range(size)]
+def _matrices(settings: recipe.Model) -> dict[str, str]:
+    """Return the names of our embedding matrices; a side without its own has that of "tgt"."""
+    own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
+    return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 
 
-def to_marian(tensors: dict[str, Tensor], settings: recipe.Model) -> dict[str, Tensor]:
+def to_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) -> dict[str, Tensor]:
     """Return their weights, by their names, for ours; biases that ours does not have are zeros."""
-    places = sines_first(settings.d_model)
-    embedding = tensors["embedding.weight"].roll(-1, 0).index_select(1, places)
-    bias = tensors.get("output_bias", torch.zeros(len(embedding))).roll(-1, 0)[None]
-    bias[0, -1] = NO_LOGIT
-    result = {SHARED: embedding, BIAS: bias}
+    places, own = sines_first(settings.d_model), _matrices(settings)
+    order = {side: torch.tensor(ids[side != "src"]).argsort() for side in EMBEDDINGS}
+    bias = tensors.get("output_bias", torch.zeros(len(ids[1])))[order["tgt"]][None]
+    bias[0, ids[1][PAD]] = NO_LOGIT
+    result, shared = {BIAS: bias}, len(own) == 1
+    for side in own if shared else {"src", *own}:
+        matrix = tensors[own.get(side, own["tgt"])].index_select(1, places)
+        result[SHARED if shared else EMBEDDINGS[side]] = matrix[order[side]]
     for ours, theirs in _names(settings):
         tensor = _reordered(ours, tensors.get(ours, torch.zeros(len(theirs) * settings.d_model)), places)
         result.update(zip(theirs, (part.clone() for part in tensor.chunk(len(theirs))), strict=True))
     return result
 
 
-def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[int]) -> dict[str, Tensor]:
-    """Return our weights for theirs; `ids` are their ids of our tokens."""
-    places = sines_first(settings.d_model).argsort()
-    result = {"embedding.weight": tensors[SHARED].index_select(1, places)[ids]}
+def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) -> dict[str, Tensor]:
+    """Return our weights for theirs."""
+    places, result = sines_first(settings.d_model).argsort(), {}
+    for side, ours in _matrices(settings).items():
+        result[ours] = tensors[EMBEDDINGS[side]].index_select(1, places)[ids[side != "src"]]
     if settings.output_bias:
-        result["output_bias"] = tensors[BIAS].flatten()[ids]
+        result["output_bias"] = tensors[BIAS].flatten()[ids[1]]
     for tensor in result.values():
         tensor[PAD] = 0
     for ours, theirs in _names(settings):
@@ -118,21 +128,30 @@ def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: list[in
     return result
 
 
-def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
+def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
     """Write what transformers loads, and by default searches with the recipe's beam and this penalty, into a directory.
 
     DataError if Marian and Pegasus cannot compute this model.
     """
-    settings, corpus, size = loaded.recipe.model, loaded.recipe.corpus, loaded.model.vocabulary_size
+    settings, corpus, tokenizer = loaded.recipe.model, loaded.recipe.corpus, Tokenizer(loaded.tokenizer_file)
+    sides = [side.tokens([*range(side.vocabulary_size)]) for side in (tokenizer, tokenizer.target)]
+    separate = sides[0] != sides[1]
+    # Of separate vocabularies PAD is first: it must have the same number in both.
+    numbers = [[i if separate else (i - 1) % len(tokens) for i in range(len(tokens))] for tokens in sides]
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions != "sinusoidal" or widths != {settings.d_model}:
         raise DataError("cannot export: theirs have sinusoidal positions, and num_heads x d_k and x d_v are d_model")
-    transformers, pre, ids = library("transformers"), settings.norm == "pre", exported_ids(size)
+    transformers, pre, ids = library("transformers"), settings.norm == "pre", numbers[1]
+    shared = len(_matrices(settings)) == 1
+    if pre and not shared:
+        raise DataError("cannot export: theirs with pre-norm have one embedding for source, target and output")
+    layout = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": settings.tied_output}
     config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
         **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids[PAD]),
         **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), ids[EOS]),
-        **{"vocab_size": size, "unk_token_id": ids[UNK]},
+        **{"vocab_size": len(sides[0]), "unk_token_id": ids[UNK]},
+        **({} if pre else {"decoder_vocab_size": len(ids), **layout}),
         scale_embedding=True,
         static_position_embeddings=True,
         normalize_before=pre,  # these two are read by CTranslate2
@@ -144,18 +163,19 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> None:
     if (beam := loaded.recipe.decoding.beam) > 1:
         search |= {"num_beams": beam, "length_penalty": length_penalty}
     theirs.generation_config.update(**search)
-    theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings))
-    tokenizer = Tokenizer(loaded.tokenizer_file)
-    tokens = [LANGUAGE.sub(r"\1", token) for token in tokenizer.tokens(list(range(size)))]
-    vocabulary = dict(zip(tokens, ids, strict=True))
-    (out / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")
+    theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings, numbers))
+    for name, tokens, each in zip(("vocab.json", "target_vocab.json")[: 1 + separate], sides, numbers, strict=False):
+        vocabulary = dict(zip((LANGUAGE.sub(r"\1", token) for token in tokens), each, strict=True))
+        (out / name).write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")
     target = loaded.tokenizer_file if tokenizer.target is tokenizer else target_file(loaded.tokenizer_file)
     for side, file in (("source", loaded.tokenizer_file), ("target", target)):
         (out / f"{side}.spm").write_bytes(file.read_bytes())
     tokenizer_config = {
         **{"tokenizer_class": "MarianTokenizer", "clean_up_tokenization_spaces": False},
         **{"source_lang": corpus.src, "target_lang": corpus.tgt, "model_max_length": settings.max_length},
-        **{"unk_token": tokens[UNK], "eos_token": tokens[EOS], "pad_token": tokens[PAD]},
+        **{name: sides[0][i] for name, i in (("unk_token", UNK), ("eos_token", EOS), ("pad_token", PAD))},
+        "separate_vocabs": separate,
         "split_special_tokens": True,  # "</s>" in a text is text
     }
     (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config, indent=1), "utf-8")
+    return numbers

@@ -27,42 +27,42 @@ Ids = list[int]
 
 
 class Transformers:
-    """A directory that transformers loads; `ids` are its ids of our tokens."""
+    """A directory that transformers loads; `ids` are its ids of our tokens, of the source and of the target."""
 
-    def __init__(self, directory: Path, ids: list[int]) -> None:
+    def __init__(self, directory: Path, ids: list[Ids]) -> None:
         options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True, **LOCAL}
         self.model, report = library("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
         self.missing = [name for name in report["missing_keys"] if "embed_positions" not in name]
-        self.ids, self.pad = torch.tensor(ids), ids[PAD]
-        self.ours = self.ids.argsort()
+        self.ids, self.pad = [*map(torch.tensor, ids)], ids[1][PAD]
+        self.ours = [side.argsort() for side in self.ids]
 
     def check_ids(self, tokenizer: Tokenizer, lines: list[str], targets: list[str], allowed: int = 0) -> None:
         """Raise DataError if their tokenizer splits these lines of source and target text differently from ours."""
         theirs = library("transformers").AutoTokenizer.from_pretrained(self.model.name_or_path, **LOCAL)
         theirs.punc_normalizer = str  # what sacremoses changes before that is said in the export's README
-        ids = [*theirs(lines)["input_ids"], *(theirs(text_target=line)["input_ids"] for line in targets)]
-        both = zip(ids, tokenizer.encode(lines) + tokenizer.target.encode(targets), strict=True)
-        different = sum(self.ours[row].tolist() != [*mine, EOS] for row, mine in both)
-        if different > allowed:
-            raise DataError(f"MarianTokenizer splits {different} of {len(ids)} lines differently from ours")
+        split = theirs(lines)["input_ids"], [theirs(text_target=line)["input_ids"] for line in targets]
+        both = zip(split, self.ours, (tokenizer.encode(lines), tokenizer.target.encode(targets)), strict=True)
+        rows = [(ours[row].tolist(), mine) for side, ours, own in both for row, mine in zip(side, own, strict=True)]
+        if (different := sum(row != [*mine, EOS] for row, mine in rows)) > allowed:
+            raise DataError(f"MarianTokenizer splits {different} of {len(rows)} lines differently from ours")
 
-    def _padded(self, sentences: Sequence[Ids]) -> torch.Tensor:
-        return pad_sequence([self.ids[ids] for ids in sentences], batch_first=True, padding_value=self.pad)
+    def _padded(self, sentences: Sequence[Ids], side: int) -> torch.Tensor:
+        return pad_sequence([self.ids[side][ids] for ids in sentences], batch_first=True, padding_value=self.pad)
 
     @torch.inference_mode()
     def translate(self, sources: list[Ids], beam: int, limit: int) -> Iterator[Ids]:
         options = {"num_beams": beam, "length_penalty": 0.0, "early_stopping": False, "max_new_tokens": limit}
         for start in range(0, len(sources), BATCH):
-            src = self._padded(sources[start : start + BATCH])
+            src = self._padded(sources[start : start + BATCH], 0)
             for row in self.model.generate(src, attention_mask=(src != self.pad).long(), **options):
-                ids = [*self.ours[row[1:]].tolist(), EOS]
+                ids = [*self.ours[1][row[1:]].tolist(), EOS]
                 yield ids[: ids.index(EOS) + 1]
 
     @torch.inference_mode()
     def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterator[list[float]]:
         for start in range(0, len(pairs), BATCH):
             batch = pairs[start : start + BATCH]
-            src, tgt = self._padded([ids for ids, _ in batch]), self._padded([[PAD, *ids] for _, ids in batch])
+            src, tgt = self._padded([ids for ids, _ in batch], 0), self._padded([[PAD, *ids] for _, ids in batch], 1)
             mask = (src != self.pad).long()
             logits = self.model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt[:, :-1]).logits
             gold = torch.log_softmax(logits, -1).gather(2, tgt[:, 1:, None])[:, :, 0]
@@ -114,7 +114,7 @@ def compare(
         f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same."
     )
     if exact and differing:
-        decode = translator.tokenizer.decode
+        decode = translator.tokenizer.target.decode
         rows = [[str(numbers[i] + 1), *decode([ours[i][:-1], theirs[i][:-1]])] for i in differing[:20]]
         table("lines that differ", ["line", "ours", "theirs"], rows)
     if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and largest <= TOLERANCE):

@@ -83,7 +83,8 @@ def _sentences(
         total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
             raise UsageError(f"{text[:60]!r} makes too many tokens for one page. Give fewer or shorter sentences")
-        rows, says = ([*map(_name, tokenizer.tokens(ids[:-1])), "‹end›"] for ids in (src, tgt))
+        both = (tokenizer, src), (tokenizer.target, tgt)
+        rows, says = ([*map(_name, side.tokens(ids[:-1])), "‹end›"] for side, ids in both)
         names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
         weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
         whole = {role: (w * 10_000).round().int().tolist() for role, w in weights.items()}

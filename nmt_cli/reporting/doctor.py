@@ -13,7 +13,7 @@ from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.errors import MissingError, OutputError, printable
 from nmt_cli.scoring.metrics import corpus_bleu
-from nmt_cli.training.metrics import off_the_curve
+from nmt_cli.training.metrics import WORTH, off_the_curve
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.translation.segments import looping
 
@@ -89,7 +89,9 @@ def _training(r: Record) -> Iterator[Finding]:
         do = f"nmt average-checkpoints {directory}, then translate and score"
         yield Finding(COSTLY, what, directory / "model", do)
     losses = [record["dev_nll"] or math.inf for record in r.run.validations]
-    patient = losses and training.patience and len(losses) - 1 - losses.index(min(losses)) >= training.patience
+    patience = training.patience or len(losses)
+    before, least = losses[:-patience], (1 - WORTH) ** patience
+    patient = before and min(losses) >= min(before) * least
     if 0 < r.step < 0.9 * training.steps and not patient:
         do = "the same command again continues the run"
         yield Finding(COSTLY, f"{r.step:,} of {training.steps:,} steps", log, do)

@@ -93,7 +93,7 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
     language = (options.language_pair or "").partition("-")[2]
     if options.corpus is not None:
         if not artefact.present(options.corpus):
-            raise MissingError(f"no prepared corpus in {options.corpus}. Run: nmt prepare {options.corpus.name}")
+            raise MissingError(f"{options.corpus} is no prepared corpus. Name a directory that nmt prepare wrote")
         language = str(artefact.verify(options.corpus, "corpus")["tgt"])
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
         if not source.is_file():

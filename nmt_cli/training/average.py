@@ -21,6 +21,7 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import TOKENIZER, load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
+LINES = 500  # of each dev set, on which the share of the start is chosen
 MOST_LOST = 0.5  # BLEU that a mixture may lose: on general text to the start, without that on dev to the best share
 
 
@@ -99,11 +100,15 @@ def _best_share(end: Weights, start: Weights, settings: recipe.Recipe, corpus: C
         return 0.0
     model, device = Transformer(settings.model, len(start["embedding.weight"])), choose_device()
     dtype, sets = choose_dtype(settings.training.precision, device), [DevSet(corpus, settings, s) for s in splits]
+    whole = settings.model_copy(update={"training": settings.training.model_copy(update={"validate_bleu": LINES})})
     scores = dict[float, list[float]]()
-    for share in sorted({*settings.averaging.with_start, 1.0}):
+    shares = sorted({*settings.averaging.with_start, 1.0})
+    lines = sum(min(LINES, len(each.lines)) for each in sets)
+    say(f"translating {counted(lines, 'line')} of {' and '.join(splits)} with {len(shares)} mixtures")
+    for share in shares:
         load_into(model, mixture(end, start, share), corpus.directory)
         model.to(device).eval()
-        scores[share] = [validate(model, dtype, each, settings)["dev_bleu"] for each in sets]
+        scores[share] = [validate(model, dtype, each, whole)["dev_bleu"] for each in sets]
     chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
     rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
     table(f"BLEU by the share of the start's weights; {chosen:g} is taken", ["share", *splits], rows)

@@ -38,7 +38,7 @@ class State:
     skipped_in_a_row: int = 0
     best_step: int = 0
     best_nll: float | None = None
-    not_better: int = 0  # validations since the best one
+    not_better: int = 0  # validations since one that was better by metrics.WORTH
     metrics_bytes: int = 0  # of metrics.jsonl at this step
     dtype: str = ""  # of the arithmetic so far
 
@@ -167,6 +167,9 @@ def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0)
 def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
     corpus, stored = open_corpus(data, content=True), run / "recipe.yaml"
+    source, size = (int(corpus.manifest[f"{side}vocabulary_size"]) for side in ("source_", ""))
+    if (settings.model.source_vocabulary or size) != source:
+        raise DataError(f"{corpus.directory} has {source} source tokens: set model.source_vocabulary={source}")
     if stored.exists():
         changes = recipe.differences(recipe.to_plain(recipe.load_stored(stored)), recipe.to_plain(settings))
         fixed = [line for line in changes if not FREE_SETTINGS.match(line)]
@@ -180,7 +183,7 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
     artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run
-    parameters = parameter_count(settings.model, int(corpus.manifest["vocabulary_size"]))
+    parameters = parameter_count(settings.model, size)
     need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), artefact.free_megabytes(run)
     if free < need:
         raise StorageError(f"{run} needs {need} MB for checkpoints and has {free} MB free. Free some space")

@@ -141,10 +141,12 @@ def _seconds(statement: str, tensors: dict[str, Tensor]) -> float:
 
 def _random_corpus(settings: recipe.Recipe, directory: Path) -> Corpus:
     tokenizer = settings.corpus.tokenizer
-    vocabulary = Tokenizer(Path(tokenizer.file)).vocabulary_size if tokenizer.file else tokenizer.vocabulary_size
+    size = tokenizer.vocabulary_size
+    vocabulary = Tokenizer(Path(tokenizer.file)).target.vocabulary_size if tokenizer.file else size
     length = min(TYPICAL_LENGTH, settings.model.max_length)
     pairs = max(64, 4 * settings.training.tokens_per_step // length)
-    ids = np.random.default_rng(1).integers(EOS + 1, vocabulary, pairs * length).astype(np.uint32)
+    known = min(vocabulary, settings.model.source_vocabulary or vocabulary)
+    ids = np.random.default_rng(1).integers(EOS + 1, known, pairs * length).astype(np.uint32)
     ids[length - 1 :: length] = EOS
     side = Side(ids, np.arange(0, len(ids) + 1, length))
     return Corpus(directory, {"vocabulary_size": vocabulary, "files": {}}, side, side)

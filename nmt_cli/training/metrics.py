@@ -13,6 +13,7 @@ from nmt_cli.errors import DataError
 
 # Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
+WORTH = 0.002  # the share of the dev loss by which a validation must be better for patience to begin anew
 
 
 class Metrics:

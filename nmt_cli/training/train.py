@@ -19,7 +19,7 @@ from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints
 from nmt_cli.training.distributed import Stop, agree_after, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.metrics import Metrics, off_the_curve, peak_memory_mb
+from nmt_cli.training.metrics import WORTH, Metrics, off_the_curve, peak_memory_mb
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.streams import ToHost, recorded
 from nmt_cli.training.validation import DevSet, validate
@@ -65,7 +65,7 @@ def _loop(run: "Run", stop: Stop) -> str:
     training, state = run.settings.training, run.state
     began, text = time.monotonic() - state.seconds, ""
     intervals = training.log_every, training.validate_every, training.checkpoint_every
-    progress = Progress("training", training.steps, "steps", every=None, done=state.step)
+    progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     own_device = {"initializer": run.streams.set_device, "initargs": (run.streams.current_device(),)}
     with ThreadPoolExecutor(1, **own_device) as pool, contextlib.closing(run.writer), progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
@@ -111,7 +111,7 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
     if agree_after(state.step, run.accelerator) and (urgency := largest(run.accelerator, urgency)):
         return STOPPED if urgency == 2 else f"{training.max_hours} hours are over"
     if training.patience is not None and state.not_better >= training.patience:
-        return f"nothing better in {state.not_better} validations (best: step {state.best_step:,})"
+        return f"nothing much better in {state.not_better} validations (best: step {state.best_step:,})"
     return ""
 
 
@@ -273,7 +273,9 @@ def _log(run: Run, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar
     text = f"nll {record['nll']:.3f}  {record['tgt_tokens_per_second']:,.0f} tok/s"
     if bar.plain:
         left = duration((settings.training.steps - state.step) * seconds / len(window))
-        say(f"step {state.step:,}/{settings.training.steps:,}  {text}  {left} left")
+        most = "at most " if settings.training.patience else ""
+        say(f"step {state.step:,}/{settings.training.steps:,}  {text}  {most}{left} left")
+        bar.last = time.monotonic()
     return text
 
 
@@ -282,8 +284,10 @@ def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
     state = run.state
     nll = on_main(run.accelerator, _measure, run, dev, bar)["dev_nll"]
     state.not_better += 1
+    if state.best_nll is None or nll < state.best_nll * (1 - WORTH):
+        state.not_better = 0
     if state.best_nll is None or nll < state.best_nll:
-        state.not_better, state.best_step, state.best_nll = 0, state.step, nll
+        state.best_step, state.best_nll = state.step, nll
 
 
 def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:

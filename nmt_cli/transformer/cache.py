@@ -30,7 +30,7 @@ def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, floa
     inputs, with one more layer, `output`, for the logits: the embedding matrix, with rows of zeros up to a multiple of
     BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
-    weight_VD = frozen.embedding.weight
+    weight_VD = frozen.embedding_of("output").weight
     more = -len(weight_VD) % BLOCK
     frozen.output = nn.Linear(weight_VD.shape[1], len(weight_VD) + more, bias=False, device="meta")
     frozen.output.weight = nn.Parameter(F.pad(weight_VD, (0, 0, 0, more)), requires_grad=False)

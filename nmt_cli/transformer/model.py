@@ -1,4 +1,4 @@
-"""The Transformer, in the order of section 3 of the paper, with three-way tied embeddings and residual dropout.
+"""The Transformer, in the order of section 3 of the paper, with residual dropout.
 
 Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary. Layer norm
 epsilon is 1e-5: the paper gives none, the released code had 1e-6; other toolkits load the exported model with 1e-5.
@@ -176,12 +176,16 @@ def layers(stack: nn.ModuleList) -> list[Layer]:
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of figure 1 with one embedding matrix for source, target and output. PAD counts in V."""
+    """The encoder-decoder of figure 1 with one embedding matrix for source, target and output, unless the settings give
+    "src" or "output" its own. V is the size of the target's vocabulary, PAD included."""
 
     def __init__(self, settings: recipe.Model, vocabulary_size: int) -> None:
         super().__init__()
         self.settings, self.vocabulary_size = settings, vocabulary_size
         self.embedding = nn.Embedding(vocabulary_size, settings.d_model, padding_idx=PAD)
+        sizes = {"src": settings.source_vocabulary, "output": 0 if settings.tied_output else vocabulary_size}
+        own = {side: nn.Embedding(size, settings.d_model, padding_idx=PAD) for side, size in sizes.items() if size}
+        self.own_embeddings = nn.ModuleDict(own)
         self.output_bias = nn.Parameter(torch.zeros(vocabulary_size)) if settings.output_bias else None
         if settings.positions == "learned":
             self.src_positions = nn.Embedding(settings.max_length, settings.d_model)
@@ -209,7 +213,12 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(module.outer.weight)
             elif isinstance(module, nn.Embedding):
                 module.weight.normal_(0, self.settings.d_model**-0.5)
-        self.embedding.weight[PAD].zero_()
+        for side in ("src", "tgt", "output"):
+            self.embedding_of(side).weight[PAD].zero_()
+
+    def embedding_of(self, side: str) -> nn.Embedding:
+        """Return the embedding of "src" or "tgt", or that whose matrix gives the logits, "output"."""
+        return cast(nn.Embedding, self.own_embeddings[side]) if side in self.own_embeddings else self.embedding
 
     def positions(self, side: str) -> Tensor:
         if self.settings.positions == "sinusoidal":
@@ -218,7 +227,7 @@ class Transformer(nn.Module):
 
     def embed(self, ids_N: Tensor, positions_N: Tensor, side: str) -> Tensor:
         """Return embeddings x sqrt(d_model) plus positions, float32 (sections 3.4 and 3.5)."""
-        scaled_ND = self.embedding(ids_N) * math.sqrt(self.settings.d_model)
+        scaled_ND = self.embedding_of(side)(ids_N) * math.sqrt(self.settings.d_model)
         return scaled_ND + F.embedding(positions_N, self.positions(side))  # type: ignore[no-any-return]
 
     def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -252,12 +261,13 @@ class Transformer(nn.Module):
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Return what is multiplied for the logits: hidden states and embedding matrix, with a column for the bias."""
+        weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:
-            return hidden_ND, self.embedding.weight
-        return F.pad(hidden_ND, (0, 1), value=1.0), torch.cat([self.embedding.weight, self.output_bias[:, None]], 1)
+            return hidden_ND, weight_VD
+        return F.pad(hidden_ND, (0, 1), value=1.0), torch.cat([weight_VD, self.output_bias[:, None]], 1)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Return logits_NV by the tied embedding matrix; PAD's is -inf."""
+        """Return logits_NV; PAD's is -inf."""
         hidden_ND, weight_VD = self.output_terms(hidden_ND)
         logits_NV = F.linear(hidden_ND, weight_VD.to(hidden_ND.dtype))
         logits_NV[:, PAD] = -torch.inf
@@ -274,4 +284,5 @@ def parameter_count(settings: recipe.Model, vocabulary_size: int) -> int:
     layers = settings.num_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
     final_norms = 4 * d * (settings.norm == "pre")
     positions = 2 * settings.max_length * d * (settings.positions == "learned")
-    return layers + final_norms + positions + vocabulary_size * (d + settings.output_bias)
+    embeddings = vocabulary_size * (1 + (not settings.tied_output)) + settings.source_vocabulary
+    return layers + final_norms + positions + embeddings * d + vocabulary_size * settings.output_bias

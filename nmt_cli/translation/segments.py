@@ -55,13 +55,13 @@ def length_penalty(length: Any, alpha: float) -> Any:
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
     """Return a line's translation from its segments', with a space between two unless both are Chinese or Japanese
     there; an empty one for a line without any."""
-    texts = tokenizer.decode([part.ids for part in parts])
+    texts = tokenizer.target.decode([part.ids for part in parts])
     texts = texts if len(texts) == 1 else list(filter(None, map(str.strip, texts)))
     text = _WIDE_JOINT.sub(r"\1\2", "\n".join(texts)).replace("\n", " ")
     values = [value for part in parts for value in part.token_log_probabilities]
     total = math.fsum(part.log_probability for part in parts)
     score = parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha)
-    tokens = [token for part in parts for token in tokenizer.tokens([*part.ids, EOS])]
+    tokens = [token for part in parts for token in tokenizer.target.tokens([*part.ids, EOS])]
     return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
 
 

@@ -198,8 +198,8 @@ def _alignment(translator: Translator, translation: Translation) -> str:
         weights_HTS = torch.softmax(scores_LHTS[max(0, len(scores_LHTS) - 2)], -1).float()
         looked_at_T = weights_HTS.mean(0)[:-1, :-1].argmax(1).tolist() if min(map(len, ids)) > 1 else []
         numbers: list[list[int]] = []  # of the word of each token
-        for side in (0, 1):
-            starts = [token.startswith("\u2581") for token in translator.tokenizer.tokens(ids[side][:-1])]
+        for side, tokenizer in enumerate((translator.tokenizer, translator.tokenizer.target)):
+            starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids[side][:-1])]
             numbers.append([words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else [])
             words[side] += len(set(numbers[side]))
         pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(looked_at_T)}
