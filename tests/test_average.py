@@ -50,6 +50,17 @@ def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callab
     assert [len(h) for h in result.manifest["checkpoints"]] == [64] * 3
 
 
+def test_without_the_corpus_no_activations_are_measured(
+    run: Path, numbers_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for data, why in ((numbers_corpus, "trained on another corpus"), (None, "no prepared corpus")):
+        target, _ = average(run, None, None, data)
+        assert "activation_ranges" not in load_model(target).manifest
+        said = capsys.readouterr().err
+        assert why in said
+        assert "no activation ranges are measured" in said
+
+
 def test_the_order_does_not_matter(tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(1)
     for i in range(3):

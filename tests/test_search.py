@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.transformer.attention import linear
-from nmt_cli.transformer.cache import BLOCK, DecoderCache, activation_ranges, for_inference
+from nmt_cli.transformer.cache import BLOCK, DecoderCache, _logits, activation_ranges, for_inference
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear, Replayed, choose_dtype
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates
@@ -351,7 +351,7 @@ def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
         first = Int8Linear(weights[0], bias, torch.float32, float(x.abs().max()))
         second = Int8Linear(weights[1], biases[1], torch.float32, float(inner[0].max()))
         if fed:
-            first.feed(second)
+            first.fuse_relu_into(second)
             assert first(x).dtype == torch.uint8
         compute = torch.nn.Sequential(first, *([second] if fed else []))
         whole = compute(x)
@@ -361,9 +361,8 @@ def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
     assert layer(torch.tensor([[9.0, -9.0], [0.0, 3.0]])).tolist() == [[3, -3], [0, 3]]  # larger ones are cut
 
 
-@pytest.mark.skipif(choose_dtype("auto", torch.device("cpu")) == torch.float32, reason="needs a CPU with bfloat16")
 def test_packed_layers_are_the_layers() -> None:
-    for dtype, error in ((torch.bfloat16, 0), (torch.float32, 1e-5)):
+    for dtype, error in {choose_dtype("auto", torch.device("cpu")): 0, torch.float32: 1e-5}.items():
         weight, bias, x = (torch.randn(size).to(dtype) for size in ((96, 64), (96,), (20, 64)))
         for b in (bias, None):
             expected = torch.nn.functional.linear(x, weight, b)
@@ -389,10 +388,14 @@ def test_all_layers_are_of_bytes_by_ranges_and_logits_are_float32(activation: st
     exact, ours = (for_inference(model, torch.float32, known) for known in (None, ranges))
     layers = {name: layer for name, layer in ours.named_modules() if isinstance(layer, Int8Linear)}
     assert set(layers) == set(ranges) == {n for n, layer in exact.named_modules() if isinstance(layer, PackedLinear)}
-    fed = {name.rpartition(".")[2] for name, layer in layers.items() if layer.output[1] == torch.uint8}
+    fed = {name.rpartition(".")[2] for name, layer in layers.items() if layer.result[1] == torch.uint8}
     assert fed == ({"inner"} if activation == "relu" else set())
     with torch.inference_mode():
         logits = [linear(each(batch), each.output) for each in (exact, ours)]
     assert logits[1].dtype == torch.float32
     assert (logits[0] - logits[1]).square().mean().sqrt() < 0.05 * logits[0].std()
+    assert _logits(torch.full((2, 16), torch.inf), ours.output).isnan().all(), "bytes hide nothing"
     assert not [m for m in for_inference(model, torch.bfloat16).modules() if isinstance(m, Int8Linear)]
+    with torch.no_grad():
+        model.decoder[0].feed_forward.inner.weight.fill_(3e38)
+    assert activation_ranges(model, batch) == {}

@@ -32,7 +32,7 @@ def env(as_json: bool) -> str:
         "gpus": "; ".join(f"{gpu.name}, {gpu.total_memory >> 20} MiB" for gpu in gpus),
         "device": device.type,
         "training precision": dtype,
-        "translation precision": "int8" if has_int8(device) else dtype,
+        "translation precision": f"int8; {dtype} for models without activation ranges" if has_int8(device) else dtype,
         "translation workers": str(len(gpus) if device.type == "cuda" else min(cores, MAX_WORKERS)),
     }
     return json.dumps(rows, indent=1) if as_json else "\n".join(f"{key:23}{row}" for key, row in rows.items())

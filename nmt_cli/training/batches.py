@@ -16,7 +16,7 @@ from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, pack, token_seeds
 
-SAMPLE = 100  # pairs
+CALIBRATION_PAIRS = 100
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,10 @@ class BatchPlan:
         return pack(*sides[0], *sides[1], device, *seeds)
 
 
-def sample(corpus: Corpus) -> Batch:
+def calibration_pairs(corpus: Corpus) -> Batch:
     """Return some pairs of the training text, the same for the same corpus."""
-    chosen = np.sort(np.random.Generator(np.random.Philox(1)).permutation(len(corpus.src))[:SAMPLE])
+    count = len(corpus.src)
+    chosen = np.random.Generator(np.random.Philox(1)).choice(count, min(count, CALIBRATION_PAIRS), replace=False)
     return pack(*corpus.src.gather(chosen), *corpus.tgt.gather(chosen))
 
 

@@ -49,10 +49,11 @@ def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = Fa
     """Open a run, and the corpus it was trained on: `data`, else data/<corpus> here or beside runs/, else None."""
     settings, model = stored_recipe(directory), directory / "model"
     default = settings.corpus.directory
-    places = [data] if data else [p for p in (default, directory.resolve().parents[1] / default) if artefact.present(p)]
+    beside = [parent / default for parent in directory.resolve().parents[1:2]]
+    places = [data] if data else [place for place in (default, *beside) if artefact.present(place)]
     corpus = open_corpus(places[0]) if places else None
     if not corpus:
-        warn(f"no prepared corpus in {default}: what needs its text is left out. Name it: --data DIR")
+        warn(f"no prepared corpus in {default}: nothing can be said of texts and scores. Name it: --data DIR")
     trained_on = artefact.read_json(directory / "corpus.json").get("corpus")
     if corpus and corpus.identity != trained_on and not any_corpus:
         raise DataError(f"{directory} was trained on another corpus than {corpus.directory}. Name its own: --data DIR")

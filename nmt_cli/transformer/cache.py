@@ -7,9 +7,11 @@ keys or values is known on the host and kept there: a step never waits for the d
 """
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+import weakref
+from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,14 +23,14 @@ from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 from nmt_cli.transformer.model import PAD, Batch, FeedForward, Transformer, layer_norm, layers
 
 STEPS = 6  # between two clearances of the cache, at least
-WITHIN = 0.9999  # of all inputs of a layer; larger ones become the largest byte
+CLIPPED = 1e-4  # of a layer's absolute inputs that are not 0: the share above its range
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
 def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, float] | None = None) -> Transformer:
-    """Return a copy on the model's device whose matrix products run in `dtype`, or in bytes by the `ranges` of their
-    inputs, with one more layer, `output`, for the logits: the embedding matrix, with rows of zeros up to a multiple of
-    BLOCK."""
+    """Return a copy on the model's device whose matrix products run in `dtype`, or in 8-bit integers with activations
+    scaled by `ranges`, with one more layer, `output`, for the logits: the embedding matrix, with rows of zeros up to a
+    multiple of BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding_of("output").weight
     more = -len(weight_VD) % BLOCK
@@ -37,8 +39,8 @@ def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, floa
     if frozen.output_bias is not None:
         frozen.output.bias = nn.Parameter(F.pad(frozen.output_bias, (0, more)), requires_grad=False)
     packs = weight_VD.is_cpu and dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()
-    for path, layer in list(frozen.named_modules()):
-        parent, _, name = path.rpartition(".")
+    for path in [path for path, _ in frozen.named_modules()]:
+        layer, (parent, _, name) = frozen.get_submodule(path), path.rpartition(".")
         if isinstance(layer, nn.Linear) and ranges:
             to = torch.float32 if layer is frozen.output else dtype
             frozen.get_submodule(parent).add_module(name, Int8Linear(layer.weight, layer.bias, to, ranges[path]))
@@ -48,27 +50,31 @@ def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, floa
             layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
     for each in frozen.modules():
         if isinstance(each, FeedForward) and isinstance(each.inner, Int8Linear) and each.activation is F.relu:
-            each.inner.feed(cast(Int8Linear, each.outer))
+            each.inner.fuse_relu_into(cast(Int8Linear, each.outer))
             each.activation = nn.Identity()
     return frozen
 
 
 @torch.inference_mode()
 def activation_ranges(model: Transformer, batch: Batch) -> dict[str, float]:
-    """Return for each layer that multiplies what its inputs hardly ever exceed, over a batch of real pairs."""
-    frozen, ranges = for_inference(copy.deepcopy(model).cpu(), torch.float32), dict[str, float]()
+    """Return, by the path of each linear layer, what all but CLIPPED of its absolute inputs are below over a batch of
+    real pairs (calibration); nothing where they are not finite. The model is on the CPU."""
+    frozen, ranges = for_inference(model, torch.float32), dict[str, float]()
 
-    def measure(path: str, compute: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def measure(path: str, x: Tensor) -> None:
         sizes = x.abs().flatten()
-        usual = sizes.kthvalue(max(1, int(WITHIN * len(sizes))))[0]  # 0 where ReLU lets hardly anything through
-        ranges[path] = float(usual) or float(sizes.max()) or 1.0
-        return compute(x)
+        sizes = sizes[sizes != 0]
+        ranges[path] = float(sizes.topk(1 + int(CLIPPED * len(sizes)))[0][-1]) if len(sizes) else 1.0
+
+    def measured(path: str, layer: Any, x: Tensor) -> Tensor:
+        measure(path, x)
+        return PackedLinear.forward(layer, x)  # a method of the layer would refer to it in a circle
 
     for path, layer in frozen.named_modules():
         if isinstance(layer, PackedLinear):
-            layer.forward = partial(measure, path, layer.forward)  # type: ignore[method-assign]
-    linear(frozen(batch), cast(nn.Linear, frozen.output))
-    return ranges
+            layer.forward = partial(measured, path, weakref.proxy(layer))  # type: ignore[method-assign]
+    measure("output", frozen(batch))
+    return ranges if all(map(math.isfinite, ranges.values())) else {}
 
 
 def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
@@ -76,8 +82,10 @@ def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
     return np.concatenate([x[list(keep)], np.zeros((size - len(keep), *x.shape[1:]), x.dtype)])
 
 
-def _logits(x_RD: Tensor, output: nn.Linear) -> Tensor:
-    if x_RD.dtype != torch.bfloat16 or not x_RD.is_cuda:
+def _logits(x_RD: Tensor, output: nn.Linear | Int8Linear | PackedLinear) -> Tensor:
+    if isinstance(output, Int8Linear) and not x_RD.isfinite().all():  # which bytes would hide
+        return x_RD.new_full((len(x_RD), len(output.scale_O)), torch.nan, dtype=torch.float32)
+    if isinstance(output, Int8Linear | PackedLinear) or x_RD.dtype != torch.bfloat16 or not x_RD.is_cuda:
         return linear(x_RD, output)
     logits_RV = torch.mm(x_RD, output.weight.t(), out_dtype=torch.float32)
     return logits_RV if output.bias is None else logits_RV.add_(output.bias)
@@ -195,12 +203,13 @@ class DecoderCache:
                 part_SHWK = part_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
                 if self.captured:
                     cache_SHEK.index_copy_(2, new_W, part_SHWK)
-                else:  # five times as fast
+                else:  # five times as fast as index_copy_
                     cache_SHEK[:, :, self.filled - self.width : self.filled] = part_SHWK
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
         scores = torch.bmm(q_SHWK.reshape(self.slots * heads, self.width, -1), k.transpose(1, 2))
         scores = torch.add(bias, scores.view(self.slots, heads, self.width, -1), alpha=attention.d_k**-0.5)
+        # A softmax of bfloat16 is up to three times as slow, and less exact.
         probs = torch.softmax(scores, -1, dtype=torch.promote_types(self.dtype, torch.float32)).to(self.dtype)
         mixed_SHWK = torch.bmm(probs.flatten(0, 1), v)
         mixed_SWHK = mixed_SHWK.view(self.slots, heads, self.width, -1).transpose(1, 2)
@@ -222,7 +231,7 @@ class DecoderCache:
                 x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
             if model.settings.norm == "pre":
                 x_RD = layer_norm(x_RD, model.decoder_norm)
-            logits_RV = _logits(x_RD, cast(nn.Linear, model.output))
+            logits_RV = _logits(x_RD, cast(nn.Linear | Int8Linear | PackedLinear, model.output))
             logits_RV[:, PAD].fill_(-torch.inf)
             logits_RV[:, model.vocabulary_size :].fill_(-torch.inf)
             logits.append(logits_RV)

@@ -127,8 +127,8 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b with 8-bit weights, one scale per output, and 8-bit activations, one scale for all: `largest` becomes
-    the largest byte. It was measured once, so that a sentence's translation does not depend on those beside it."""
+    """x W^T + b with 8-bit weights, one scale per output, and 8-bit activations, one scale for all (static
+    quantisation): inputs above `largest` are clipped. So a translation does not depend on the sentences beside it."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype, largest: float) -> None:
         super().__init__()
@@ -138,18 +138,18 @@ class Int8Linear(nn.Module):
         self.zeros_O = torch.zeros(len(self.scale_O), dtype=torch.int64)
         self.bias_O = None if bias_O is None else bias_O.float()
         self.scale, self.zero = largest / 127, ZERO
-        self.output: tuple[float, torch.dtype, str] = 1.0, dtype, "none"  # scale, type, function
+        self.result: tuple[float, torch.dtype, str] = 1.0, dtype, "none"  # scale, type, function
 
-    def feed(self, other: "Int8Linear") -> None:
-        """Give ReLU(x W^T + b) as the bytes that `other` multiplies."""
+    def fuse_relu_into(self, other: "Int8Linear") -> None:
+        """From now on return ReLU(x W^T + b) as the bytes that `other` multiplies."""
         other.scale, other.zero = other.scale * 127 / 255, 0
-        self.output = other.scale, torch.uint8, "relu"
+        self.result = other.scale, torch.uint8, "relu"
 
     def forward(self, x_NI: Tensor) -> Tensor:
         if x_NI.dtype != torch.uint8:
             # Adding a half before the fraction is cut off rounds to nearest; to bytes by way of int16 is the fast way.
             x_NI = (x_NI.float() * (1 / self.scale)).add_(ZERO + 0.5).clamp_(1, 255).to(torch.int16).to(torch.uint8)
-        weights, (scale, dtype, function) = (self.packed, self.scale_O, self.zeros_O, self.bias_O), self.output
+        weights, (scale, dtype, function) = (self.packed, self.scale_O, self.zeros_O, self.bias_O), self.result
         y_NO: Tensor = torch.ops.onednn.qlinear_pointwise(
             x_NI, self.scale, self.zero, *weights, scale, 0, dtype, function, [], ""
         )

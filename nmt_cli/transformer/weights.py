@@ -93,13 +93,14 @@ def save_model(
     about: dict[str, Any],
     pairs: Batch | None = None,
 ) -> None:
-    """Commit a model directory, replacing the one that is there; `about` goes into its manifest, and so does what
-    8-bit arithmetic has to know, measured on some real `pairs`."""
+    """Commit a model directory, replacing the one that is there; `about` goes into its manifest, and so do the
+    activation ranges that 8-bit layers need, measured on some real `pairs`."""
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
     if pairs:
-        about = {**about, "ranges": activation_ranges(_model_of(tensors, resolved, directory), pairs)}
+        here = {name: tensor.cpu() for name, tensor in tensors.items()}
+        about = {**about, "activation_ranges": activation_ranges(_model_of(here, resolved, directory), pairs)}
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)

@@ -42,8 +42,8 @@ def best_continuations(
 ) -> Tensor:
     """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first: 3 x S x C.
 
-    Where `forced_S` is not PAD, every hypothesis goes on with that token only. Where scores are not finite, sums are
-    NaN. With `sampling`, one token per row (W is 1) is drawn by its number from [0, 1).
+    Where `forced_S` is not PAD, every hypothesis goes on with that token only; it may be empty. Where scores are not
+    finite, sums are NaN. With `sampling`, one token per row (W is 1) is drawn by its number from [0, 1).
     """
     scores_RV = logits[0]
     if len(logits) > 1:  # the models' probabilities are averaged

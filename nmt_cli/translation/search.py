@@ -137,7 +137,8 @@ class _Slots:
         points_S1 = self.random_ST[every, self.position_S if self.settings.sampling else 0, None]
         rows = self.last_SW.reshape(-1), self.position_S.repeat(width), *self.cache.take_entries()
         forced_S = self._forced()
-        forced_S = forced_S if forced_S.any() else forced_S[:0]
+        if not (self.cache.captured or forced_S.any()):
+            forced_S = forced_S[:0]
         best_3SC = self.replayed(self._best, self.alive_SW, forced_S, points_S1, *rows).cpu().numpy()
         if np.isnan(best_3SC).any():
             raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
@@ -148,7 +149,7 @@ class _Slots:
 
     def _forced(self) -> Int64s:
         """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
-        forced_S = np.where(self.position_S + 1 >= self.limit_S, EOS, PAD)
+        forced_S = np.where((self.position_S + 1 >= self.limit_S) & (self.limit_S > 0), EOS, PAD)
         for slot, segment in enumerate(self.segments):
             if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
                 forced_S[slot] = segment.prefix[self.position_S[slot]]
@@ -207,8 +208,8 @@ class _Slots:
 def search(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
     """Yield after each step the ids of segments that finished and their best hypotheses, best first.
 
-    `segments` are read when there is room; neighbours should be alike. Where the next one has not come yet and all
-    are finished, nothing has.
+    `segments` are read when there is room; neighbours should be alike. An empty list also says that all are finished
+    and the next one has not come yet.
     """
     slots = _Slots(models, dtype, segments, settings)
     while True:

@@ -79,10 +79,11 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if precision == "int8" and not has_int8(self.device):
             raise UsageError("--precision int8 needs a CPU with VNNI. Leave it out, or set CUDA_VISIBLE_DEVICES=")
         if precision in ("auto", "int8") and has_int8(self.device):
-            self._ranges = [one.manifest.get("ranges") for one in loaded]
+            self._ranges = [one.manifest.get("activation_ranges") for one in loaded]
         if precision == "int8" and not all(self._ranges):
-            advice = "Leave it out, or run nmt average-checkpoints again"
-            raise UsageError(f"--precision int8 needs ranges of activations, which a model lacks. {advice}")
+            without = next(str(one.directory) for one in loaded if not one.manifest.get("activation_ranges"))
+            advice = "Leave it out, or, for a model of nmt train: nmt average-checkpoints RUN --data DIR"
+            raise UsageError(f"{without} has no activation ranges, which --precision int8 needs. {advice}")
         self._precision = "auto" if precision == "int8" else precision
         if self.device.type == "cpu":
             self._devices = [self.device] * (workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS))
@@ -167,8 +168,6 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self._busy, complete = True, False
         try:
             if len(self._devices) > 1:
-                if self.device.type == "cpu":
-                    self.models  # noqa: B018 - made before the fork, so that all processes share them
                 self._workers = self._workers or Workers(self._devices, self._on)
                 results = self._workers.search(on_its_way.segments(), settings)
             else:

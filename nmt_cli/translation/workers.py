@@ -22,7 +22,7 @@ from nmt_cli.translation.search import Results, SearchSettings, rows_at_once, se
 from nmt_cli.translation.segments import Segment
 
 SHARE = 16  # segments handed to a worker at once, about
-POLL_SECONDS, BUSY_POLL_SECONDS = 0.002, 0.01  # between two looks for new lines; the second while all search
+POLL_SECONDS, BUSY_POLL_SECONDS = 0.002, 0.01  # between two looks for new lines; the second while a worker searches
 _END = Segment(-1, [])
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
