@@ -150,7 +150,7 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
         score.source_lines(ScoreOptions(references=(files["ref"],)))
     with pytest.raises(MissingError, match=r"corpus has no dev set\. Name one by corpus\.dev_src"):
         evaluate(hypothesis=files["good"], corpus=corpus, split="dev")
-    with pytest.raises(MissingError, match="nmt prepare other"):
+    with pytest.raises(MissingError, match=r"other is no prepared corpus\. Name a directory that nmt prepare wrote"):
         evaluate(hypothesis=files["good"], corpus=tmp_path / "other")
 
 
