@@ -17,7 +17,7 @@ from nmt_cli.training.batches import calibration_pairs
 from nmt_cli.training.run import read_run, stored_recipe
 from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
-from nmt_cli.transformer.model import Batch, Transformer
+from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import TOKENIZER, load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
@@ -56,29 +56,31 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     about |= {"steps": steps, "checkpoints": hashes}
     if shares := settings.averaging.with_start:
         files = read_run(run, data)
-        about["tried"], there = shares if files.corpus else [], files.model or {}
+        corpus = files.corpus
+        about["tried"], there = shares if corpus else [], files.model or {}
         same = all(there.get(key) == about[key] for key in ("checkpoints", "tried"))
-        if out is None and same and ("activation_ranges" in there or not files.corpus):
+        if out is None and same and ("activation_ranges" in there or not corpus):
             return run / "model", steps
         start = load_model(Path(str(settings.training.init_from))).model.state_dict()
-        about["with_start"] = _best_share(tensors, start, settings, files.corpus)
+        about["with_start"] = _best_share(tensors, start, settings, corpus)
         tensors = mixture(tensors, start, about["with_start"])
+    else:
+        corpus = _corpus_of(run, data)
+    if not corpus:
+        warn(f"{run}: without its corpus no activation ranges are measured: nmt translate will not use int8")
     target = out or run / "model"
-    save_model(target, tensors, settings, run / TOKENIZER, about, _pairs_of(run, data))
+    save_model(target, tensors, settings, run / TOKENIZER, about, calibration_pairs(corpus) if corpus else None)
     say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}, of step {', '.join(map(str, steps))}")
     return target, steps
 
 
-def _pairs_of(run: Path, data: Path | None) -> Batch | None:
-    """Return training pairs to measure activations on, or None where the run's corpus is not at hand."""
-    corpus = None
+def _corpus_of(run: Path, data: Path | None) -> Corpus | None:
+    """Return the run's corpus, or None, with a warning, where that is not at hand."""
     try:
-        corpus = read_run(run, data).corpus
+        return read_run(run, data).corpus
     except NmtError as error:
         warn(str(error))
-    if not corpus:
-        warn(f"{run}: without its corpus no activation ranges are measured: nmt translate will not use int8")
-    return calibration_pairs(corpus) if corpus else None
+        return None
 
 
 def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
