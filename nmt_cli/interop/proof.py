@@ -32,7 +32,7 @@ class Transformers:
     def __init__(self, directory: Path, ids: list[Ids]) -> None:
         options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True, **LOCAL}
         self.model, report = library("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
-        self.missing = [name for name in report["missing_keys"] if "embed_positions" not in name]
+        self.missing = [name for name in sorted(report["missing_keys"]) if "embed_positions" not in name]
         self.ids, self.pad = [*map(torch.tensor, ids)], ids[1][PAD]
         self.ours = [side.argsort() for side in self.ids]
 
