@@ -148,7 +148,8 @@ class Int8Linear(nn.Module):
     def forward(self, x_NI: Tensor) -> Tensor:
         if x_NI.dtype != torch.uint8:
             # Adding a half before the fraction is cut off rounds to nearest; to bytes by way of int16 is the fast way.
-            x_NI = (x_NI.float() * (1 / self.scale)).add_(ZERO + 0.5).clamp_(1, 255).to(torch.int16).to(torch.uint8)
+            x_NI = torch.add(ZERO + 0.5, x_NI.float(), alpha=1 / self.scale).clamp_(1, 255)
+            x_NI = x_NI.to(torch.int16).to(torch.uint8)
         weights, (scale, dtype, function) = (self.packed, self.scale_O, self.zeros_O, self.bias_O), self.result
         y_NO: Tensor = torch.ops.onednn.qlinear_pointwise(
             x_NI, self.scale, self.zero, *weights, scale, 0, dtype, function, [], ""
