@@ -1,67 +1,75 @@
-"""Minutes of training until a dev BLEU: the steps of `nmt train` beside those of a textbook loop, in one run.
+"""Minutes of training until a dev BLEU: `nmt train`, a textbook loop and Marian, taking turns in one run.
 
-Both train a recipe's model on its corpus from the same initial weights, with its rates, dropout, smoothing and tokens
-per step, in bf16: ours as `nmt train` does, the other with torch.nn.Transformer, autocast, padded batches sorted by
-length and fused Adam (training_systems.py). They take turns of `--every` steps in one process, so that both meet the
-same machine and the same memory allocator. After each turn the weights, in our model, translate the dev set as the
-recipe decodes; that time is not counted. The minute of a BLEU is interpolated. From the repository root:
+All train a recipe's model on its corpus with its vocabulary, rates, dropout, smoothing and tokens per step. `nmt train`
+and the textbook loop start from the same weights, in bf16; the loop is torch.nn.Transformer, autocast, padded batches
+sorted by length and fused Adam (training_systems.py). Marian (the C++ toolkit, where pymarian is installed) has its own
+process, stopped between its turns: float32, since it has nothing faster on a CPU, a thread for each core, batches
+sorted over the whole corpus, its own first weights, and no cooldown, which it does not have. After each turn of
+`--every` steps our model with the weights, or Marian with its own, translates the dev set as the recipe decodes (Marian
+divides by length ** alpha). That is not counted, nor is loading. The minute of a BLEU is interpolated.
 
+    pip install pymarian
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/time_to_quality.py --bleu 30 35
 """
 
 import argparse
+import atexit
+import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+from marian_toolkit import COMMAND, model_options
 from torch import Tensor, nn
 from training_systems import Step, Textbook, default_corpus, ours, plain_loop, sorted_batches
 
 from nmt_cli import recipe
-from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet, validate
-from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.model import Transformer
+
+System = tuple[Callable[[], object], Callable[[], float]]  # a turn, and the dev BLEU after it
+TORCH_NAMES = {
+    **{f"{stack}.": f"transformer.{stack}.layers." for stack in ("encoder", "decoder")},
+    **{"self_attention.query_key_value.": "self_attn.in_proj_", "self_attention.output": "self_attn.out_proj"},
+    **{f"cross_attention.{part}.": "multihead_attn.in_proj_" for part in ("query", "key_value")},
+    **{"cross_attention.output": "multihead_attn.out_proj", "feed_forward.inner": "linear1"},
+    **{"feed_forward.outer": "linear2", **{f"residuals.{i}.norm": f"norm{i + 1}" for i in range(3)}},
+    **{f"{stack}_norm": f"transformer.{stack}.norm" for stack in ("encoder", "decoder")},
+}
 
 
 def same_weights(model: Transformer, other: Textbook) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each weight of our model with the same one of the textbook's."""
-    yield model.embedding.weight, other.embedding.weight
-    stacks = ((model.encoder, other.transformer.encoder.layers), (model.decoder, other.transformer.decoder.layers))
-    for layer, theirs in (pair for mine, other_stack in stacks for pair in zip(mine, other_stack, strict=True)):
-        yield from _same_attention(layer.self_attention, theirs.self_attn)
-        if hasattr(layer, "cross_attention"):
-            yield from _same_attention(layer.cross_attention, theirs.multihead_attn)
-        feed_forward = ((layer.feed_forward.inner, theirs.linear1), (layer.feed_forward.outer, theirs.linear2))
-        norms = ((r.norm, getattr(theirs, f"norm{i}")) for i, r in enumerate(layer.residuals, 1))
-        for a, b in (*feed_forward, *norms):
-            yield a.weight, b.weight
-            yield a.bias, b.bias
+    """Yield each weight of our model with the same one, or the same rows of it, of the textbook's."""
+    theirs, width = dict(other.named_parameters()), model.settings.d_model
+    for name, weight in model.named_parameters():
+        rows = slice(width * ("cross_attention.key" in name), width if "cross_attention.query" in name else None)
+        for mine, torchs in TORCH_NAMES.items():
+            name = name.replace(mine, torchs)
+        yield weight, theirs[name][rows]
 
 
-def _same_attention(mine: Attention, theirs: nn.MultiheadAttention) -> Iterator[tuple[Tensor, Tensor]]:
-    parts = [mine.query, mine.key_value] if hasattr(mine, "query") else [mine.query_key_value]
-    start = 0
-    for part in parts:
-        rows = slice(start, start + part.out_features)
-        yield part.weight, theirs.in_proj_weight[rows]
-        yield part.bias, theirs.in_proj_bias[rows]
-        start = rows.stop
-    yield mine.output.weight, theirs.out_proj.weight
-    yield mine.output.bias, theirs.out_proj.bias
-
-
-def textbook_model(settings: recipe.Model, model: Transformer) -> Textbook:
-    """Return torch's model of the same equations, with the weights of ours."""
-    other = Textbook(settings, model.vocabulary_size)
-    # torch adds a norm at the end of each stack, and dropout inside of sub-layers: the paper has neither.
-    other.transformer.encoder.norm = other.transformer.decoder.norm = None
+def textbook(settings: recipe.Recipe, corpus: Corpus) -> tuple[Step, Callable[[], Transformer]]:
+    """Return steps of torch's model of the same equations and first weights, and what gives its weights as ours."""
+    training = settings.training
+    shape = settings.model.model_copy(update={"attention_bias": True})
+    torch.manual_seed(training.seed)
+    model = Transformer(shape, int(corpus.manifest["vocabulary_size"]))
+    other = Textbook(shape, model.vocabulary_size).train()
+    if shape.norm == "post":  # the paper has no norm at the end of each stack, and no dropout inside of sub-layers
+        other.transformer.encoder.norm = other.transformer.decoder.norm = None
     for module in other.transformer.modules():
         if isinstance(module, nn.MultiheadAttention):
             module.dropout = 0.0
@@ -70,29 +78,85 @@ def textbook_model(settings: recipe.Model, model: Transformer) -> Textbook:
     with torch.no_grad():
         for mine, theirs in same_weights(model, other):
             theirs.copy_(mine)
-    return other
+    steps = BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed).steps_per_epoch
+    batches = sorted_batches(corpus, round(len(corpus.tgt.ids) / steps))
 
-
-def textbook(settings: recipe.Recipe, data: Path) -> tuple[Step, Callable[[], Transformer]]:
-    """Return the steps of the other loop, and a function that gives its weights as our model."""
-    training, corpus = settings.training, open_corpus(data)
-    shape = settings.model.model_copy(update={"attention_bias": True})
-    torch.manual_seed(training.seed)
-    model = Transformer(shape, int(corpus.manifest["vocabulary_size"]))
-    other = textbook_model(shape, model).train()
-    plan = BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed)
-    batches = sorted_batches(corpus, round(len(corpus.tgt.ids) / plan.steps_per_epoch))
-
+    @torch.no_grad()
     def ours_again() -> Transformer:
-        with torch.no_grad():
-            for mine, theirs in same_weights(model, other):
-                mine.copy_(theirs)
+        for mine, theirs in same_weights(model, other):
+            mine.copy_(theirs)
         return model
 
-    def rate(step: int) -> float:
-        return noam_rate(step, shape.d_model, training)
+    step = plain_loop(other, batches, adam(other, training), "bf16", lambda n: noam_rate(n, shape.d_model, training))
+    return step, ours_again
 
-    return plain_loop(other, batches, adam(other, training), "bf16", rate), ours_again
+
+def marian_options(settings: recipe.Recipe, corpus: Corpus) -> dict[str, object]:
+    model, training = settings.model, settings.training
+    words = 2 * training.tokens_per_step / (1 + len(corpus.tgt.ids) / len(corpus.src.ids))  # Marian counts the source's
+    return {
+        **model_options(model) | {"transformer-dropout": model.dropout, "max-length": model.max_length},
+        **{"cpu-threads": torch.get_num_threads(), "sync-sgd": True, "seed": training.seed, "overwrite": True},
+        **{"mini-batch-words": round(words), "maxi-batch": 1000, "shuffle-in-ram": True},
+        **{"lr-warmup": training.warmup_steps, "lr-decay-inv-sqrt": [training.warmup_steps]},
+        **{"learn-rate": training.rate_factor * (model.d_model * training.warmup_steps) ** -0.5, "clip-norm": 0},
+        **{"cost-type": "ce-mean-words", "label-smoothing": training.label_smoothing, "no-spm-encode": True},
+        "optimizer-params": [training.adam_beta1, training.adam_beta2, training.adam_epsilon],
+    }
+
+
+def marian(settings: recipe.Recipe, corpus: Corpus, dev: DevSet, directory: Path, every: int) -> System:
+    """Return turns of Marian's training, and BLEU by its own translation."""
+    train, vocabulary = [directory / "train.src", directory / "train.tgt"], directory / "vocab.spm"
+    for text, side in zip(train, (corpus.src, corpus.tgt), strict=True):
+        ids = (side.ids[start : end - 1].tolist() for start, end in pairwise(side.offsets))
+        text.write_text("".join(" ".join(dev.tokenizer.tokens(line)) + "\n" for line in ids))
+    lines, decoding = dev.lines[: settings.training.validate_bleu], settings.decoding
+    source, output, model, log = (directory / name for name in ("dev", "dev.hyp", "model.npz", "log"))
+    source.write_text("".join(normalise(line) + "\n" for line in lines))
+    vocabulary.write_bytes(corpus.tokenizer_file.read_bytes())
+    options = marian_options(settings, corpus) | {"model": str(model), "log": str(log), "save-freq": f"{every}u"}
+    options |= {"train-sets": [*map(str, train)], "vocabs": [str(vocabulary)] * 2, "quiet": True}
+    (directory / "config.yml").write_text(json.dumps(options))
+    command, saved = [sys.executable, "-c", COMMAND], directory / "model.npz.progress.yml"
+    process = subprocess.Popen([*command, "train", "--config", directory / "config.yml"])
+    atexit.register(process.kill)
+
+    def stop_when(done: Callable[[], bool]) -> None:
+        while not done():
+            if process.poll() is not None:
+                raise SystemExit(f"Marian has ended: {log.read_text()[-500:]}")
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+
+    def turn() -> None:
+        saved.unlink(missing_ok=True)
+        process.send_signal(signal.SIGCONT)
+        stop_when(saved.exists)  # written after the model
+
+    def bleu() -> float:
+        files = f"--models {model} --vocabs {vocabulary} {vocabulary} --input {source} --output {output}"
+        batches = f"--cpu-threads {torch.get_num_threads()} --mini-batch 32 --maxi-batch 100 --maxi-batch-sort src"
+        search = f"--beam-size {decoding.beam} --normalize {decoding.alpha} --quiet --quiet-translation"
+        subprocess.run([*command, "decode", *f"{files} {batches} {search}".split()], check=True)
+        return corpus_bleu(output.read_text().split("\n")[:-1], dev.references[: len(lines)])[0]
+
+    stop_when(lambda: log.exists() and "Training started" in log.read_text())
+    return turn, bleu
+
+
+def systems_of(settings: recipe.Recipe, data: Path, directory: Path, every: int) -> dict[str, System]:
+    corpus = open_corpus(data)
+    dev = DevSet(corpus, settings)
+    our_step, run = ours(settings, data, directory)
+    loops = {"ours": (our_step, lambda: run.transformer), "textbook": textbook(settings, corpus)}
+
+    def system(step: Step, model: Callable[[], Transformer]) -> System:
+        bleu = lambda: validate(model(), torch.bfloat16, dev, settings)["dev_bleu"]  # noqa: E731
+        return lambda: [step() for _ in range(every)], bleu
+
+    peers = {"Marian": marian(settings, corpus, dev, directory, every)} if find_spec("_pymarian") else {}
+    return {name: system(*loop) for name, loop in loops.items()} | peers
 
 
 def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float, float] | None:
@@ -105,33 +169,23 @@ def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float
 
 
 def race(options: argparse.Namespace, data: Path, directory: Path) -> None:
-    settings = recipe.load(options.recipe, ["training.precision=bf16"])
-    dev = DevSet(open_corpus(data), settings)
-    our_step, run = ours(settings, data, directory)
-    their_step, their_model = textbook(settings, data)
-    systems: dict[str, tuple[Step, Callable[[], Transformer]]] = {
-        "ours": (our_step, lambda: run.transformer),
-        "textbook": (their_step, their_model),
-    }
+    settings = recipe.load(options.recipe, ["training.precision=bf16", *options.set])
+    systems = systems_of(settings, data, directory, options.every)
     points: dict[str, list[tuple[int, float, float]]] = {name: [(0, 0.0, 0.0)] for name in systems}
     for done in range(options.every, settings.training.steps + 1, options.every):
-        for name in [name for name in systems if points[name][-1][2] < max(options.bleu)]:
-            step, model = systems[name]
+        for name in [n for n, (*_, (_, s, b)) in points.items() if b < max(options.bleu) and s < 60 * options.minutes]:
+            turn, dev_bleu = systems[name]
             start = time.monotonic()
-            for _ in range(options.every):
-                step()
+            turn()
             seconds = points[name][-1][1] + time.monotonic() - start
-            bleu = 0.0
-            if done >= options.first:
-                bleu = validate(model(), torch.bfloat16, dev, settings)[0]["dev_bleu"]
+            bleu = dev_bleu() if done >= options.first else 0.0
             points[name].append((done, seconds, bleu))
             print(f"{name:10} step {done:5}  {seconds / 60:6.2f} min  BLEU {bleu:.2f}", flush=True)
     for bleu in options.bleu:
         reached = {name: crossing(points[name], bleu) for name in systems}
         for name, at in reached.items():
-            print(f"dev BLEU {bleu:g}: {name:10}", f"step {at[0]:,.0f}, {at[1]:.1f} min" if at else "not reached")
-        if reached["ours"] and reached["textbook"]:
-            print(f"dev BLEU {bleu:g}: {reached['textbook'][1] / reached['ours'][1]:.2f} times as fast")
+            ratio = f", {at[1] / first[1]:.2f} times ours" if at and (first := reached["ours"]) else ""
+            print(f"dev BLEU {bleu:g} {name:9}", f"step {at[0]:,.0f}, {at[1]:.1f} min{ratio}" if at else "not reached")
 
 
 def main() -> None:
@@ -140,6 +194,8 @@ def main() -> None:
     parser.add_argument("--bleu", type=float, nargs="+", default=[30.0, 35.0])
     parser.add_argument("--every", type=int, default=100, help="steps of a turn")
     parser.add_argument("--first", type=int, default=700, help="step of the first validation")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of each system, then it leaves [default: 60]")
+    parser.add_argument("--set", nargs="+", default=[], help="settings that differ from the recipe's")
     parser.add_argument("--corpus", type=Path, help="the corpus, prepared [default: Multi30k from NMT_CORPORA]")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f} at the start")

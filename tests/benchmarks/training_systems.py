@@ -131,7 +131,7 @@ class Textbook(nn.Module):
         self.register_buffer("positions", sinusoids(model.max_length, model.d_model))
         self.dropout = nn.Dropout(model.dropout)
         sizes = (model.d_model, model.num_heads, model.num_layers, model.num_layers, model.d_ff, model.dropout)
-        self.transformer = nn.Transformer(*sizes, batch_first=True)
+        self.transformer = nn.Transformer(*sizes, batch_first=True, norm_first=model.norm == "pre")
 
     def embed(self, ids: Tensor) -> Tensor:
         scaled = self.embedding(ids) * self.embedding.embedding_dim**0.5
