@@ -127,7 +127,7 @@ def train(
 ) -> int:
     """Train a recipe's model, or resume it.
 
-    The same command again goes on where the run stopped. Several processes: accelerate launch -m nmt_cli train RECIPE
+    The same command again goes on where the run stopped. Several GPUs: accelerate launch -m nmt_cli train RECIPE
     """
     from nmt_cli.recipe import load
 

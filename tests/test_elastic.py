@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from conftest import Lab
 from test_train import losses
 
-from nmt_cli.training import checkpoints
+from nmt_cli import recipe
+from nmt_cli.training import checkpoints, distributed, metrics
 from nmt_cli.training.distributed import agree_after, largest
 
 
@@ -118,3 +120,83 @@ def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab)
     assert done.returncode == 0, done.stderr
     assert "; 2 x cpu, " in done.stderr
     assert losses(tmp_path / "runs" / "tiny") == pytest.approx(losses(lab.reference)[:2], rel=1e-5)
+
+
+FORKS = (
+    "training.processes=2",
+    "training.micro_batches=2",
+    "training.memory_tokens=1",
+)  # parts as of one
+
+
+def test_forks_train_the_same_bits_as_one_process_and_leave_no_trace(lab: Lab) -> None:
+    """Three times in one process: with forks half the way, on alone, and with forks from the start."""
+
+    def trace() -> tuple[Any, ...]:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+        return dict(os.environ), torch.get_num_threads(), children, len([*Path("/proc/self/fd").iterdir()])
+
+    before, changes = trace(), (*FORKS, "training.steps=10", "training.validate_every=10", "training.log_every=1")
+    assert lab.train(*changes, "training.steps=5") == 0
+    assert trace() == before
+    assert lab.train(*changes, "training.processes=1") == 0
+    lab.reference, lab.run = lab.run, lab.run.with_name("forks")
+    assert lab.train(*changes) == 0
+    assert lab.same(10)
+    assert losses(lab.run) == pytest.approx(losses(lab.reference), rel=1e-12)
+    scores = [metrics.read(run / "metrics.jsonl")[-1] for run in (lab.run, lab.reference)]
+    assert scores[0]["dev_nll"] == pytest.approx(scores[1]["dev_nll"], rel=1e-5)
+    assert [scores[0][name] for name in ("dev_bleu", "samples")] == [
+        scores[1][name] for name in ("dev_bleu", "samples")
+    ]
+    text = lab.stderr()
+    assert (text.count("; 2 x cpu, "), text.count("; 1 x cpu, "), text.count("step 10  dev nll")) == (2, 1, 2)
+
+
+def test_a_fork_that_fails_ends_the_run_with_one_line_and_the_main_process_its_forks(lab: Lab) -> None:
+    pids = lab.run.with_name("pids")
+    pids.mkdir()
+    faults = [{"kill": ["SIGKILL", 7, 1]}, {"raise": [7, 1]}, {"kill": ["SIGKILL", 7, 0]}]
+    specs = [{"set": FORKS, "name": f"run-{i}", "ids": str(pids), **fault} for i, fault in enumerate(faults)]
+    results = lab.jobs(*specs)
+    assert [result["codes"] for result in results] == [[74], [74], [-9]], results[0]["stderr"]
+    errors = [line for line in results[0]["stderr"].splitlines() if "error" in line.lower()]
+    assert len(errors) == 2, errors
+    assert errors[0].startswith("nmt train: error: lost another process of this run")
+    assert errors[1].startswith("nmt train: error: out of memory. Resume with")
+    assert len(ids := [path.stem.removeprefix("ids-") for path in pids.iterdir()]) == 6
+    assert [pid for pid in ids if Path("/proc", pid).exists()] == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_the_main_process_or_a_fork_stops_both_after_the_same_step(lab: Lab, rank: int) -> None:
+    stopped, resumed = lab.jobs(
+        {"set": FORKS, "kill": ["SIGTERM", 7, rank]}, {"set": [*FORKS, "training.steps=9"], "world": 1}
+    )
+    assert (stopped["codes"], resumed["codes"]) == ([143], [0]), stopped["stderr"]
+    assert stopped["stderr"].count("stopped after step 7") == stopped["stderr"].count("resuming after step 7") == 1
+    assert checkpoints.steps_in(lab.run) == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("changes", "environment", "count"),
+    [
+        ((), {}, 8),
+        (("training.tokens_per_step=1000",), {}, 3),
+        (("training.tokens_per_step=10",), {}, 1),
+        (("model.d_model=8192", "model.d_ff=32768"), {}, 1),  # its weights fill the memory
+        (("training.processes=3",), {}, 3),
+        (("training.processes=3",), {"WORLD_SIZE": "2"}, 1),
+        ((), {"ACCELERATE_MIXED_PRECISION": "no"}, 2),  # accelerate launch, which sets OMP_NUM_THREADS
+    ],
+)
+def test_as_many_processes_as_cores_that_have_enough_to_do(
+    monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], environment: dict[str, str], count: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(distributed, "physical_memory", lambda: 64 << 30)
+    for name in ("WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "environ", os.environ | environment)
+    assert distributed.local_processes(recipe.load(Path("recipes/multi30k.yaml"), changes)) == count

@@ -35,7 +35,6 @@ from nmt_cli.training import checkpoints, metrics, validation
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average
 from nmt_cli.training.batches import calibration_pairs
-from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.loss import LossModel, smoothed_loss
 from nmt_cli.training.streams import ToHost
 from nmt_cli.training.train import Run, train
@@ -432,10 +431,3 @@ def test_what_does_not_fit_is_refused(lab: Lab) -> None:
     shutil.rmtree(lab.run)
     with pytest.raises(DataError, match=r"Raise model\.max_length"):
         lab.train("model.max_length=8")
-
-
-def test_one_process_where_several_were_asked_for_is_warned_of(lab: Lab, tmp_path: Path) -> None:
-    lab.patch.setenv("MASTER_ADDR", "127.0.0.1")  # as `accelerate launch --cpu --num_processes 2` sets it
-    lab.patch.delenv("WORLD_SIZE", raising=False)
-    make_accelerator(lab.recipe(), tmp_path)
-    assert "starts only one process" in lab.stderr()

@@ -18,12 +18,12 @@ from nmt_cli.console import duration, say, table
 from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.training.checkpoints import disk_megabytes
-from nmt_cli.training.distributed import largest, make_accelerator, to_user_error
+from nmt_cli.training.distributed import in_processes, largest, make_accelerator, to_user_error
 from nmt_cli.training.metrics import peak_memory_mb
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.model import parameter_count
 
-MEASURED_SECONDS, MEASURED_TOKENS = 4.0, 2048  # of a step on the CPU: more tokens make it no faster
+MEASURED_SECONDS, MEASURED_TOKENS = 4.0, 2048  # of a process on the CPU: more make it no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
 Parts = dict[str, tuple[float, float]]  # operations of matrix products, and bytes read and written
 
@@ -51,23 +51,27 @@ def step_parts(model: recipe.Model, vocabulary_size: int, src: Lengths, tgt: Len
 
 def dry_run(settings: recipe.Recipe, data: Path) -> int:
     """Show what training takes on this machine, with random sentences where no corpus is prepared; return 0."""
-    training, prepared = settings.training, artefact.present(data)
     with tempfile.TemporaryDirectory() as directory:
-        accelerator = make_accelerator(settings, Path(directory))
-        if accelerator.is_main_process:
-            say(f"measuring on {accelerator.device.type}: about 15 s, and on CUDA a minute to compile")
-        corpus = open_corpus(data) if prepared else _random_corpus(settings, Path(directory))
-        changes: dict[str, object] = {} if prepared else {"init_from": None}
-        if accelerator.device.type == "cpu":
-            changes["tokens_per_step"] = min(training.tokens_per_step, MEASURED_TOKENS)
-        measured = settings.model_copy(update={"training": training.model_copy(update=changes)})
-        try:
-            run = Run(measured, corpus, accelerator, Path(directory), 0)
-            tokens_per_second, step_seconds = _measure(run)
-            memory = peak_memory_mb()  # of the steps
-            bounds = _bounds(run, step_seconds)
-        except (RuntimeError, MemoryError) as error:
-            raise to_user_error(error, settings) from error
+        return in_processes(settings, partial(_dry_run, settings, data, Path(directory)))
+
+
+def _dry_run(settings: recipe.Recipe, data: Path, directory: Path) -> int:
+    training, prepared = settings.training, artefact.present(data)
+    accelerator = make_accelerator(settings, directory)
+    if accelerator.is_main_process:
+        say(f"measuring on {accelerator.device.type}: about 15 s, and on CUDA a minute to compile")
+    corpus = open_corpus(data) if prepared else _random_corpus(settings, directory)
+    changes: dict[str, object] = {} if prepared else {"init_from": None}
+    if accelerator.device.type == "cpu":
+        changes["tokens_per_step"] = min(training.tokens_per_step, MEASURED_TOKENS * accelerator.num_processes)
+    measured = settings.model_copy(update={"training": training.model_copy(update=changes)})
+    try:
+        run = Run(measured, corpus, accelerator, directory, 0)
+        tokens_per_second, step_seconds = _measure(run)
+        memory = peak_memory_mb()  # of the steps
+        bounds = _bounds(run, step_seconds)
+    except (RuntimeError, MemoryError) as error:
+        raise to_user_error(error, settings) from error
     src, tgt, vocabulary = run.plan.src_lengths, run.plan.tgt_lengths, run.transformer.vocabulary_size
     tokens = training.tokens_per_step * 2 * tgt.sum() / (src.sum() + tgt.sum())
     parameters, seconds = parameter_count(settings.model, vocabulary), tokens / tokens_per_second
@@ -85,7 +89,7 @@ def dry_run(settings: recipe.Recipe, data: Path) -> int:
         ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
         ("time to the end", time_to_the_end, "12 h", "3.5 d"),
         ("not included", "validation, checkpoints", "-", "-"),
-        ("memory, measured peak", f"{memory:,} MB", "-", "-"),
+        ("memory of a process, peak", f"{memory:,} MB", "-", "-"),
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
     if accelerator.is_main_process:

@@ -4,6 +4,7 @@ import contextlib
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from nmt_cli.console import Progress, duration, say, warn
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
-from nmt_cli.training import batches, checkpoints
+from nmt_cli.training import batches, checkpoints, distributed
 from nmt_cli.training.distributed import Stop, agree_after, largest, make_accelerator, on_main, to_user_error
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import WORTH, Metrics, off_the_curve, peak_memory_mb
@@ -33,6 +34,10 @@ DONE, STOPPED = "done", "a signal asked for it; the same command resumes"
 
 def train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
     """Train a recipe's model to the end, resuming where an earlier process stopped, and return the exit code."""
+    return distributed.in_processes(settings, partial(_train, settings, data, directory, tracker))
+
+
+def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | None) -> int:
     accelerator = make_accelerator(settings, directory, tracker)
     with Stop() as stop, contextlib.ExitStack() as lock:
 
@@ -201,8 +206,7 @@ class Run:
         pairs = self.plan.batch(longest[:count], 0, self.accelerator.device)
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
         _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam makes them in its first step
-        with self.accelerator.no_sync(self.model):
-            self.accelerator.backward(0 * self.model(pairs)[0])
+        self.accelerator.backward(0 * self.model(pairs)[0])  # DDP puts its buckets in the order they are to have, too
         self.optimizer.zero_grad(set_to_none=True)
 
 
@@ -280,9 +284,13 @@ def _log(run: Run, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar
 
 
 def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
-    """Measure the development set on the main process; all remember the best step."""
-    state = run.state
-    nll = on_main(run.accelerator, _measure, run, dev, bar)["dev_nll"]
+    """Measure the development set, each process a share of it; all remember the best step."""
+    state, start, accelerator = run.state, time.monotonic(), run.accelerator
+    place = accelerator.process_index, accelerator.num_processes
+    record = validate(run.transformer, run.dtype, dev, run.settings, *place)
+    if accelerator.is_main_process:
+        _report(run, record, time.monotonic() - start, bar)
+    nll = record["dev_nll"]
     state.not_better += 1
     if state.best_nll is None or nll < state.best_nll * (1 - WORTH):
         state.not_better = 0
@@ -290,18 +298,16 @@ def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
         state.best_step, state.best_nll = state.step, nll
 
 
-def _measure(run: Run, dev: DevSet, bar: Progress) -> dict[str, Any]:
-    step, start = run.state.step, time.monotonic()
-    record = validate(run.transformer, run.dtype, dev, run.settings)
+def _report(run: Run, record: dict[str, Any], seconds: float, bar: Progress) -> None:
+    step = run.state.step
     run.metrics.write({"step": step, **record, "seconds": run.state.seconds})
     scores = {name: score for name, score in record.items() if isinstance(score, float)}
     run.accelerator.log(scores, step=step)
     text = "  ".join(f"{name.replace('_', ' ').replace('bleu', 'BLEU')} {score:.3f}" for name, score in scores.items())
-    bar.line(f"step {step:,}  {text}  ({duration(time.monotonic() - start)})")
+    bar.line(f"step {step:,}  {text}  ({duration(seconds)})")
     if not run.warned and (worse := off_the_curve(run.settings.expect, step, record)):
         run.warned = True
         warn(f"step {step:,}: {worse}. nmt doctor {run.directory} may say why")
-    return {"dev_nll": record["dev_nll"]}
 
 
 def _save_model(run: Run) -> None:

@@ -1,7 +1,8 @@
 """How fast `nmt train` is beside the loop one would write: the same corpus, subwords, model and tokens per step.
 
-Each system works in a process of its own; they take turns in windows, and medians count. The corpus is Multi30k from
-the directory NMT_CORPORA. Marian takes part where transformers is installed. From the repository root:
+Each system starts anew; they take turns in windows, and medians count. "ours" is `nmt train` as it runs by itself, on a
+CPU in several processes; "products" are the model's products of weights alone, in as many; "+threads" is one process of
+all threads, "+compile" is compiled. Marian takes part where transformers is installed. From the repository root:
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/train_speed.py --cases small:bf16 base:bf16
 """
@@ -17,15 +18,18 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import training_systems
 from torch.utils.benchmark import Timer, timer
 from training_systems import DEVICE, SIZES, Marian, Step, Textbook, default_corpus, ours, plain_loop, settings_of
 from training_systems import sorted_batches as padded_batches
 
 from nmt_cli.corpus.store import open_corpus
+from nmt_cli.training.distributed import in_processes, largest
 from nmt_cli.training.estimate import step_parts
 from nmt_cli.training.metrics import peak_memory_mb
 
@@ -54,30 +58,37 @@ def profile(step: Step) -> str:
     return text
 
 
-def work(system: str, options: argparse.Namespace) -> None:
+def work(system: str, options: argparse.Namespace) -> int:
     """Be one system for a window, after three steps to warm up, and print what it did."""
     size, precision = options.cases[0].split(":")
-    corpus, tokens = open_corpus(options.corpus), options.tokens
-    settings = settings_of(size, precision, corpus, tokens)
+    corpus, tokens, world = open_corpus(options.corpus), options.tokens, int(os.environ.get("WORLD_SIZE", 1))
+    settings, vocabulary = settings_of(size, precision, corpus, tokens), int(corpus.manifest["vocabulary_size"])
     with tempfile.TemporaryDirectory() as directory:
-        if system == "ours":
-            step, _ = ours(settings, options.corpus, Path(directory))
+        run = None
+        if system.startswith("ours"):
+            step, run = ours(settings, options.corpus, Path(directory))
+        elif system.startswith("products"):
+            step = training_systems.products(settings.model, vocabulary, precision, tokens, world)
         else:
             kind = {"textbook": Textbook, "marian": Marian}[system.removesuffix("+compile")]
-            model = kind(settings.model, int(corpus.manifest["vocabulary_size"])).to(DEVICE).train()
+            model = kind(settings.model, vocabulary).to(DEVICE).train()
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
-            run = torch.compile(model, dynamic=True) if system.endswith("+compile") else model
-            step = plain_loop(run, padded_batches(corpus, tokens), optimizer, precision)  # type: ignore[arg-type]
+            compiled = torch.compile(model, dynamic=True) if system.endswith("+compile") else model
+            step = plain_loop(compiled, padded_batches(corpus, tokens), optimizer, precision)  # type: ignore[arg-type]
         for _ in range(3):
             step()
-        start, done, steps = timer(), 0, 0  # timer waits for the GPU, too
-        while not steps or time.perf_counter() - start < options.seconds:
+        start, done, steps, more = timer(), 0, 0, 1  # timer waits for the GPU, too
+        while more:
             done, steps = done + step(), steps + 1
             if steps % 10 == 0:
                 timer()
+            more = int(time.perf_counter() - start < options.seconds)
+            more = largest(run.accelerator, more) if run else more
         took = timer() - start
-        result = {"rate": done / took, "step": took / steps, "memory": peak_memory_mb()}
-        print(json.dumps({**result, "profile": profile(step) if options.profile else ""}), flush=True)
+        result = {"rate": done / took, "step": took / steps, "memory": peak_memory_mb() * world}
+        text = profile(step) if options.profile else ""
+        if os.environ.get("RANK", "0") == "0":
+            print(json.dumps({**result, "profile": text}), flush=True)
         os._exit(0)  # threads that prepare further batches are not waited for
 
 
@@ -108,11 +119,7 @@ def compare(options: argparse.Namespace, data: Path) -> None:
         medians = {s: statistics.median(w["rate"] for w in own) for s, own in windows.items() if own}
         for system, rate in medians.items():
             rates = [w["rate"] for w in windows[system]]
-            ratio = (
-                f"  ours is {medians['ours'] / rate:.2f} times as fast"
-                if "ours" in medians and system != "ours"
-                else ""
-            )
+            ratio = f"  ours is {medians['ours'] / rate:.2f} times as fast" if "ours" in medians else ""
             memory = max(w["memory"] for w in windows[system])
             step = 1000 * statistics.median(w["step"] for w in windows[system])
             print(
@@ -128,7 +135,7 @@ def arguments(description: str | None, cases: list[str], systems: list[str], tok
     """Return a parser of what both speed benchmarks take."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=cases, metavar="SIZE:PRECISION", help=f"of {list(SIZES)}")
-    parser.add_argument("--systems", nargs="+", default=systems, help="ours, textbook, marian; +compile")
+    parser.add_argument("--systems", nargs="+", default=systems, help="ours, products, textbook, marian")
     parser.add_argument("--tokens", type=int, default=tokens, help="target tokens per step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of a window; at least one step is done")
@@ -139,10 +146,13 @@ def arguments(description: str | None, cases: list[str], systems: list[str], tok
 
 
 def main() -> None:
-    systems = ["ours", "textbook", *(["marian"] if importlib.util.find_spec("transformers") else [])]
+    systems = ["ours", "ours+threads", "products", "products+threads", "textbook"]
+    systems += ["marian"] if importlib.util.find_spec("transformers") else []
     options = arguments(__doc__, ["small:bf16", "base:bf16", "small:fp32", "base:fp32"], systems, 4096).parse_args()
     if options.worker:
-        work(options.worker, options)
+        settings = settings_of(*options.cases[0].split(":"), open_corpus(options.corpus), options.tokens)
+        settings.training.processes = None if options.worker in ("ours", "products") else 1
+        in_processes(settings, partial(work, options.worker, options))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f} at the start")
     with tempfile.TemporaryDirectory() as directory:
         compare(options, options.corpus or default_corpus(Path(directory)))

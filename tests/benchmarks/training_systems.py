@@ -7,6 +7,7 @@ of sentences of one length, sorted over the whole corpus and prepared ahead, aut
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, PAD
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.train import Run
-from nmt_cli.transformer.model import sinusoids
+from nmt_cli.transformer.model import Transformer, sinusoids
 
 Step = Callable[[], int]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -65,6 +66,22 @@ def ours(settings: recipe.Recipe, data: Path, directory: Path) -> tuple[Step, Ru
         return batch.tgt_tokens
 
     return step, run
+
+
+def products(model: recipe.Model, vocabulary_size: int, precision: str, tokens: int, world: int) -> Step:
+    """Return steps that are the products of weights alone, forward and backward, for one process' share of the tokens.
+
+    The embedding counts once, for the logits."""
+    draw = partial(torch.randn, device=DEVICE, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
+    shapes = [p.shape for p in Transformer(model, vocabulary_size).parameters() if p.dim() == 2]
+    sizes = [(draw(tokens // world, i), draw(tokens // world, o), draw(o, i)) for o, i in shapes]
+
+    def step() -> int:
+        for x, y, weight in sizes:
+            _ = x @ weight.t(), y @ weight, y.t() @ x
+        return tokens
+
+    return step
 
 
 def _pad(ids_N: Lengths, lengths: Lengths) -> Tensor:

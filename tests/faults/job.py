@@ -6,6 +6,7 @@ SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["trai
 "ids": a directory to log in which sentences each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
 "kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step;
+"raise": [step, rank]: that rank has no memory left in that step;
 "kill_after": SHARE: all are killed after this share of the first job's time;
 "started": so many of the processes are started; "port": where they meet.
 
@@ -30,11 +31,14 @@ from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
 
 
-def inject(spec: dict[str, Any], rank: int) -> None:
-    """Patch this process' run as the spec says."""
+def inject(spec: dict[str, Any]) -> None:
+    """Patch the run of this process, and of its forks, as the spec says."""
     now = {"step": 0}
     step_batch, batch, take_step, forward = Run.step_batch, BatchPlan.batch, Run.take_step, LossModel.forward
     seen: list[int] = []
+
+    def here(step_and_rank: list[int] | None) -> bool:
+        return step_and_rank == [now["step"], int(os.environ.get("RANK", 0))]
 
     def logged_batch(self: BatchPlan, sentences: Any, *rest: Any) -> Any:
         seen.extend(sentences.tolist())
@@ -43,19 +47,21 @@ def inject(spec: dict[str, Any], rank: int) -> None:
     def logged_step_batch(self: Run, index: int) -> Any:
         seen.clear()
         result = step_batch(self, index)
-        with (Path(spec["ids"]) / f"ids-{rank}.jsonl").open("a") as log:
+        with (Path(spec["ids"]) / f"ids-{os.getpid()}.jsonl").open("a") as log:
             log.write(json.dumps({"step": index, "ids": seen}) + "\n")
         return result
 
     def injected_step(self: Run, step: int, *rest: Any) -> Any:
         now["step"] = step
-        if spec.get("kill") and spec["kill"][1:] == [step, rank]:
+        if here(spec.get("raise")):
+            raise MemoryError
+        if here(spec.get("kill", [])[1:]):
             os.kill(os.getpid(), getattr(signal, spec["kill"][0]))
         return take_step(self, step, *rest)
 
     def injected_forward(self: LossModel, *inputs: Any) -> Any:
         loss, nll = forward(self, *inputs)
-        return (loss * float("nan") if spec.get("nan") == [now["step"], rank] else loss), nll
+        return (loss * float("nan") if here(spec.get("nan")) else loss), nll
 
     Run.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
     if spec.get("ids"):
@@ -75,7 +81,7 @@ def start(spec: dict[str, Any], rank: int, port: int) -> int:
     sys.argv = ["nmt", *spec["args"]]
     code = 1
     try:
-        inject(spec, rank)
+        inject(spec)
         from nmt_cli.__main__ import main
 
         main()
