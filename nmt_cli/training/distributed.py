@@ -20,12 +20,11 @@ from accelerate import tracking
 from nmt_cli import recipe
 from nmt_cli.console import set_quiet, warn
 from nmt_cli.errors import INTERRUPTED, TERMINATED, BusyError, NmtError, StorageError, UsageError, from_os_error
-from nmt_cli.training.batches import physical_memory
+from nmt_cli.training.batches import PHYSICAL_MEMORY
 from nmt_cli.transformer.hardware import choose_device
 from nmt_cli.transformer.model import parameter_count
 
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
-# With the exit code of each.
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
 AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
@@ -42,14 +41,13 @@ NOT_FOLLOWED = {
 
 
 def local_processes(settings: recipe.Recipe) -> int:
-    """Return how many processes train: on a CPU one per core with enough to do, which is faster than one of as many
-    threads. With a GPU, or where a launcher has started several, this one."""
+    """Return how many processes to train in: on a CPU one per core with enough to do (faster than as many threads)."""
     if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED:
         return 1
-    training, vocabulary_size = settings.training, settings.corpus.tokenizer.vocabulary_size
-    replicas = physical_memory() // (64 * parameter_count(settings.model, vocabulary_size))  # 16 bytes each, a quarter
-    accelerate_launch = "ACCELERATE_MIXED_PRECISION" in os.environ  # it allows one thread by OMP_NUM_THREADS
-    cores = len(os.sched_getaffinity(0)) if accelerate_launch else torch.get_num_threads()
+    training, size = settings.training, settings.corpus.tokenizer.vocabulary_size
+    replicas = PHYSICAL_MEMORY // (64 * parameter_count(settings.model, size))  # 16 bytes each, a quarter of the memory
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ  # by accelerate, which allows one thread by OMP_NUM_THREADS
+    cores = len(os.sched_getaffinity(0)) if launched else torch.get_num_threads()
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
     return training.processes or max(1, most)
 
@@ -73,12 +71,11 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
         while not any(codes := [fork.exitcode for fork in forks]) and not answers.poll():
             wait([answers, *(fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None)])
         code = next(filter(None, codes), 0)
-        answer: Any = SIGNALS.get(-code, code) if code else answers.recv()
-    if isinstance(answer, Exception):
-        raise answer
-    if answer < 0:
-        raise StorageError(f"lost another process of this run: signal {-answer} ended it. The same command resumes")
-    return int(answer)
+        if not code and isinstance(answer := answers.recv(), Exception):
+            raise answer
+    if code < 0 and -code not in SIGNALS:
+        raise StorageError(f"lost another process of this run: signal {-code} ended it. The same command resumes")
+    return SIGNALS.get(-code, code) if code else int(answer)
 
 
 def _fork(rank: int, count: int, meeting: int, sender: Connection, work: Callable[[], int]) -> None:
@@ -87,8 +84,7 @@ def _fork(rank: int, count: int, meeting: int, sender: Connection, work: Callabl
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # until Stop handles it
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of a training before in the command
-    threads = max(1, torch.get_num_threads() // count)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads := max(1, torch.get_num_threads() // count))
     job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": threads}
     where = {"GLOO_SOCKET_IFNAME": "lo", MEETING: f"file:///proc/self/fd/{meeting}"}
     os.environ.update({name: str(value) for name, value in (job | where).items()})
@@ -190,6 +186,8 @@ def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) ->
     if "EADDRINUSE" in text:
         advice = "Give this one another: torchrun --master_port N, or accelerate launch --main_process_port N"
         return BusyError(f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training job. {advice}")
+    if "Unable to find address for: lo" in text:
+        return StorageError("the network interface lo is down: set it up, or --set training.processes=1")
     if isinstance(error, torch.distributed.DistError) or "gloo" in text:
         return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
     return error
