@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli import __version__, recipe
-from nmt_cli.training.distributed import local_processes
+from nmt_cli import __version__
 from nmt_cli.transformer.hardware import choose_device, choose_dtype, has_int8
 from nmt_cli.translation.translator import MAX_WORKERS
 
@@ -33,7 +32,6 @@ def env(as_json: bool) -> str:
         "gpus": "; ".join(f"{gpu.name}, {gpu.total_memory >> 20} MiB" for gpu in gpus),
         "device": device.type,
         "training precision": dtype,
-        "training processes": f"{local_processes(recipe.Recipe())} for recipes/base.yaml",
         "translation precision": f"int8; {dtype} for models without activation ranges" if has_int8(device) else dtype,
         "translation workers": str(len(gpus) if device.type == "cuda" else min(cores, MAX_WORKERS)),
     }

@@ -1,13 +1,14 @@
 """The processes of a run: how they find each other, what one decides for all, how all stop at the same step."""
 
 import contextlib
-import ctypes
+import multiprocessing
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,13 +20,14 @@ from accelerate import tracking
 from nmt_cli import recipe
 from nmt_cli.console import set_quiet, warn
 from nmt_cli.errors import INTERRUPTED, TERMINATED, BusyError, NmtError, StorageError, UsageError, from_os_error
-from nmt_cli.training.batches import physical_memory
+from nmt_cli.training.batches import PHYSICAL_MEMORY
 from nmt_cli.transformer.hardware import choose_device
 from nmt_cli.transformer.model import parameter_count
 
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
-SIGNALS = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}  # and exit codes
+SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
 AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
+LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 MEETING = "NMT_MEETING"  # variable: the file by which forks find each other (no port that others could use)
 ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
@@ -38,17 +40,12 @@ NOT_FOLLOWED = {
 }
 
 
-class LostProcessError(StorageError):  # the others may know why
-    pass
-
-
 def local_processes(settings: recipe.Recipe) -> int:
-    """Return how many processes train: on a CPU as many as there are cores with enough to do, which is faster than one
-    of as many threads. With a GPU, or where a launcher has started several, this one."""
-    if choose_device().type != "cpu" or "WORLD_SIZE" in os.environ:
+    """Return how many processes to train in: on a CPU one per core with enough to do (faster than as many threads)."""
+    if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED:
         return 1
-    training, vocabulary_size = settings.training, settings.corpus.tokenizer.vocabulary_size
-    replicas = physical_memory() // (64 * parameter_count(settings.model, vocabulary_size))  # 16 bytes each, a quarter
+    training, size = settings.training, settings.corpus.tokenizer.vocabulary_size
+    replicas = PHYSICAL_MEMORY // (64 * parameter_count(settings.model, size))  # 16 bytes each, a quarter of the memory
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ  # by accelerate, which allows one thread by OMP_NUM_THREADS
     cores = len(os.sched_getaffinity(0)) if launched else torch.get_num_threads()
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
@@ -56,58 +53,52 @@ def local_processes(settings: recipe.Recipe) -> int:
 
 
 def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
-    """Do `work` in this process, the main one, and in forks of it; return its answer, or raise what ended any."""
+    """Do `work` here, or in several forks of this process; return the first one's answer, or raise what ended any."""
     if (count := local_processes(settings)) == 1:
         return work()
-    parent, threads, share = os.getpid(), torch.get_num_threads(), max(1, torch.get_num_threads() // count)
-    children, (causes, to_causes), meeting = list[int](), Pipe(duplex=False), os.memfd_create("nmt")
-    world = {"world_size": count, "local_world_size": count, "omp_num_threads": share, "gloo_socket_ifname": "lo"}
-    job = {"rank": 0, "local_rank": 0, "master_port": 0, MEETING: f"file:///proc/self/fd/{meeting}", **world}
-    with accelerate.utils.patch_environment(**job):
-        try:
-            _forget_processes()
-            torch.set_num_threads(share)
-            for rank in range(1, count):
-                if not (pid := os.fork()):
-                    _follow(rank, parent, to_causes, work)
-                children.append(pid)
-            to_causes.close()
-            return work()
-        except LostProcessError as lost:
-            with contextlib.suppress(EOFError):
-                raise causes.recv() if causes.poll(1) else lost from None
-            raise
-        finally:
-            for pid in children:  # they have nothing to save
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            os.close(meeting)
-            _forget_processes()
-            torch.set_num_threads(threads)
+    (answers, sender), meeting = multiprocessing.Pipe(duplex=False), os.memfd_create("nmt")
+    arguments, process = (count, meeting, sender, work), multiprocessing.get_context("fork").Process
+    forks = [process(target=_fork, args=(rank, *arguments), daemon=True) for rank in range(count)]
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(os.close, meeting)
+        for fork in forks:
+            fork.start()
+            at_end.callback(fork.join)
+            at_end.callback(fork.kill)  # what the first one had to save is saved
+        for number in SIGNALS:  # to the first one, which tells the others
+            before = signal.signal(number, lambda number, _: os.kill(forks[0].pid or 0, number))
+            at_end.callback(signal.signal, number, before)
+        while not any(codes := [fork.exitcode for fork in forks]) and not answers.poll():
+            wait([answers, *(fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None)])
+        code = next(filter(None, codes), 0)
+        if not code and isinstance(answer := answers.recv(), Exception):
+            raise answer
+    if code < 0 and -code not in SIGNALS:
+        raise StorageError(f"lost another process of this run: signal {-code} ended it. The same command resumes")
+    return SIGNALS.get(-code, code) if code else int(answer)
 
 
-def _follow(rank: int, parent: int, causes: Connection, work: Callable[[], int]) -> None:
-    """Be a fork: work in silence, tell the main process of an error that it may not meet itself, and end before it."""
+def _fork(rank: int, count: int, meeting: int, sender: Connection, work: Callable[[], int]) -> None:
+    """Be one of `count` processes, in silence but for the first; send the first one's answer, or the error of any."""
+    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]  # end with the command
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)  # until Stop handles it
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of a training before in the command
+    torch.set_num_threads(threads := max(1, torch.get_num_threads() // count))
+    job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": threads}
+    where = {"GLOO_SOCKET_IFNAME": "lo", MEETING: f"file:///proc/self/fd/{meeting}"}
+    os.environ.update({name: str(value) for name, value in (job | where).items()})
+    if rank:
+        set_quiet(True)
     try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() == parent:
-            set_quiet(True)
-            os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
-            work()
-    except LostProcessError:
+        answer = work()
+        if not rank:
+            sender.send(answer)
+    except SystemExit:  # the first one says why
         pass
     except Exception as error:
-        told = isinstance(error, NmtError)
-        causes.send(error if told else NmtError(f"a process failed: {type(error).__name__}: {error}"))
-    finally:
-        os._exit(0)
-
-
-def _forget_processes() -> None:
-    """Make torch and Accelerate forget the processes of a training that is over."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        error.add_note(traceback.format_exc()[-2000:])
+        sender.send(error)
 
 
 def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = None) -> Any:
@@ -149,7 +140,7 @@ class Stop:
             signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        code = SIGNALS[signal.Signals(number)]
+        code = SIGNALS[number]
         if not self.asked:
             self.asked, self.exit_code, self._since = True, code, time.monotonic()
         elif time.monotonic() - self._since > ECHO_SECONDS:
@@ -195,6 +186,8 @@ def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) ->
     if "EADDRINUSE" in text:
         advice = "Give this one another: torchrun --master_port N, or accelerate launch --main_process_port N"
         return BusyError(f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training job. {advice}")
+    if "Unable to find address for: lo" in text:
+        return StorageError("the network interface lo is down: set it up, or --set training.processes=1")
     if isinstance(error, torch.distributed.DistError) or "gloo" in text:
-        return LostProcessError(f"lost another process of this run: {text[:150]}. The same command resumes")
+        return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
     return error

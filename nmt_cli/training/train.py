@@ -288,8 +288,7 @@ def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
     state, start, accelerator = run.state, time.monotonic(), run.accelerator
     place = accelerator.process_index, accelerator.num_processes
     record = validate(run.transformer, run.dtype, dev, run.settings, *place)
-    if accelerator.is_main_process:
-        _report(run, record, time.monotonic() - start, bar)
+    on_main(accelerator, _report, run, record, time.monotonic() - start, bar)
     nll = record["dev_nll"]
     state.not_better += 1
     if state.best_nll is None or nll < state.best_nll * (1 - WORTH):

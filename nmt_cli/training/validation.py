@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,29 +30,22 @@ class DevSet:
             raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")
 
 
-def dev_nll(model: Transformer, dtype: torch.dtype, pairs: Sequence[Sequence[Sequence[int]]]) -> float:
-    """Return the sum of the negative log-likelihoods of all target tokens in nats."""
-    total = 0.0
-    with torch.inference_mode():
-        for _, batch in pair_batches(pairs, model.embedding.weight.device):
-            _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)
-            total += float(nll)
-    return total
-
-
 def validate(
     model: Transformer, dtype: torch.dtype, dev: DevSet, settings: recipe.Recipe, rank: int = 0, world: int = 1
 ) -> dict[str, Any]:
     """Return the loss over the development set, BLEU over its first `validate_bleu` lines (0: None), and samples.
 
-    Each process does the work of every `world`th line, and all return the same."""
-    lines, count = list[str](), min(settings.training.validate_bleu, len(dev.lines))
-    total = dev_nll(model, dtype, dev.pairs[rank::world])
+    Each of `world` processes does every `world`th line, and all return the same."""
+    total, lines, count = 0.0, list[str](), min(settings.training.validate_bleu, len(dev.lines))
+    with torch.inference_mode():
+        for _, batch in pair_batches(dev.pairs[rank::world], model.embedding.weight.device):
+            _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)
+            total += float(nll)
     if count:
         translator = Translator.of(model, dev.tokenizer, settings, dtype, dev.seen_tokens)
         lines = [translation.text for translation in translator.translate(dev.lines[:count][rank::world])]
     shares = gather_object([(total, lines)]) if world > 1 else [(total, lines)]
-    nll = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
+    loss = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
     lines = [shares[i % world][1][i // world] for i in range(count)]
     bleu = corpus_bleu(lines, dev.references[:count])[0] if count else None
-    return {"dev_nll": nll, "dev_perplexity": math.exp(min(nll, 700)), "dev_bleu": bleu, "samples": lines[:10]}
+    return {"dev_nll": loss, "dev_perplexity": math.exp(min(loss, 700)), "dev_bleu": bleu, "samples": lines[:10]}

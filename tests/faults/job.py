@@ -5,7 +5,7 @@
 SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} and what it is for:
 "ids": a directory to log in which sentences each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
-"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step;
+"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step; -1: the first fork to the command;
 "raise": [step, rank]: that rank has no memory left in that step;
 "kill_after": SHARE: all are killed after this share of the first job's time;
 "started": so many of the processes are started; "port": where they meet.
@@ -55,8 +55,9 @@ def inject(spec: dict[str, Any]) -> None:
         now["step"] = step
         if here(spec.get("raise")):
             raise MemoryError
-        if here(spec.get("kill", [])[1:]):
-            os.kill(os.getpid(), getattr(signal, spec["kill"][0]))
+        name, at, rank = spec.get("kill", ["SIGKILL", 0, 0])
+        if here([at, max(0, rank)]):
+            os.kill(os.getppid() if rank < 0 else os.getpid(), getattr(signal, name))
         return take_step(self, step, *rest)
 
     def injected_forward(self: LossModel, *inputs: Any) -> Any:
