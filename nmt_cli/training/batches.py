@@ -17,7 +17,6 @@ from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, pack, token_seeds
 
 CALIBRATION_PAIRS = 100
-PHYSICAL_MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -107,5 +106,9 @@ def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
     bytes_per_token = 8 * width * model.num_layers + 16 * model.d_model  # of activations, one token of each side
     if device.type == "cuda":
         return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
-    memory = 0.4 * PHYSICAL_MEMORY / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    memory = 0.4 * physical_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return max(256, min(8192, int(memory / bytes_per_token)))  # more would not stay in the CPU's caches
+
+
+def physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -20,7 +20,7 @@ from accelerate import tracking
 from nmt_cli import recipe
 from nmt_cli.console import set_quiet, warn
 from nmt_cli.errors import INTERRUPTED, TERMINATED, BusyError, NmtError, StorageError, UsageError, from_os_error
-from nmt_cli.training.batches import PHYSICAL_MEMORY
+from nmt_cli.training.batches import physical_memory
 from nmt_cli.transformer.hardware import choose_device
 from nmt_cli.transformer.model import parameter_count
 
@@ -45,7 +45,7 @@ def local_processes(settings: recipe.Recipe) -> int:
     if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED:
         return 1
     training, size = settings.training, settings.corpus.tokenizer.vocabulary_size
-    replicas = PHYSICAL_MEMORY // (64 * parameter_count(settings.model, size))  # 16 bytes each, a quarter of the memory
+    replicas = physical_memory() // (64 * parameter_count(settings.model, size))  # 16 bytes each, in a quarter
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ  # by accelerate, which allows one thread by OMP_NUM_THREADS
     cores = len(os.sched_getaffinity(0)) if launched else torch.get_num_threads()
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
@@ -59,6 +59,12 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
     (answers, sender), meeting = multiprocessing.Pipe(duplex=False), os.memfd_create("nmt")
     arguments, process = (count, meeting, sender, work), multiprocessing.get_context("fork").Process
     forks = [process(target=_fork, args=(rank, *arguments), daemon=True) for rank in range(count)]
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(forks[0].pid, number)  # type: ignore[arg-type]  # it has been started
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until all know what to do with them
     with contextlib.ExitStack() as at_end:
         at_end.callback(os.close, meeting)
         for fork in forks:
@@ -66,8 +72,8 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
             at_end.callback(fork.join)
             at_end.callback(fork.kill)  # what the first one had to save is saved
         for number in SIGNALS:  # to the first one, which tells the others
-            before = signal.signal(number, lambda number, _: os.kill(forks[0].pid or 0, number))
-            at_end.callback(signal.signal, number, before)
+            at_end.callback(signal.signal, number, signal.signal(number, pass_on))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         while not any(codes := [fork.exitcode for fork in forks]) and not answers.poll():
             wait([answers, *(fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None)])
         code = next(filter(None, codes), 0)
@@ -83,6 +89,7 @@ def _fork(rank: int, count: int, meeting: int, sender: Connection, work: Callabl
     torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]  # end with the command
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # until Stop handles it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of a training before in the command
     torch.set_num_threads(threads := max(1, torch.get_num_threads() // count))
     job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": threads}
@@ -152,6 +159,11 @@ def largest(accelerator: Any, value: int) -> int:
     if accelerator.num_processes == 1:
         return value
     return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).max())
+
+
+def of_all(value: Any, world: int) -> list[Any]:
+    """Return the values of all processes, by rank."""
+    return list(accelerate.utils.gather_object([value])) if world > 1 else [value]
 
 
 def agree_after(step: int, accelerator: Any) -> bool:
