@@ -2,12 +2,11 @@
 
 All train a recipe's model on its corpus with its vocabulary, rates, dropout, smoothing and tokens per step. `nmt train`
 (in one process here) and the textbook loop start from the same weights, in bf16; the loop is torch.nn.Transformer,
-autocast, padded batches sorted by length and fused Adam (training_systems.py). Marian (the C++ toolkit, where pymarian
-is installed) has its own process, stopped between its turns: float32, since it has nothing faster on a CPU, a thread
-for each core, batches sorted over the whole corpus, its own first weights, and no cooldown, which it does not have.
-After each turn of `--every` steps our model with the weights, or Marian with its own, translates the dev set as the
-recipe decodes (Marian divides by length ** alpha). That is not counted, nor is loading. The minute of a BLEU is
-interpolated.
+autocast, padded batches sorted by length and fused Adam (training_systems.py). Marian (the C++ toolkit, if installed)
+has its own process, stopped between its turns: float32, its fastest on a CPU, a thread for each core, batches sorted
+over the whole corpus, its own first weights, and no cooldown. After each turn of `--every` steps our model with the
+weights, or Marian with its own, translates the dev set as the recipe decodes (Marian divides by length ** alpha). That
+is not counted, nor is loading. The minute of a BLEU is interpolated.
 
     pip install pymarian
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/time_to_quality.py --bleu 30 35
