@@ -141,7 +141,7 @@ def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, toler
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
-    """40 steps in which hypotheses continue each other at random, so that the cache is cleared many times."""
+    """40 steps in which hypotheses continue each other at random, so that entries are taken over many times."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
     decoder = DecoderCache([model], dtype, width)

@@ -66,7 +66,8 @@ def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.d
         rows_RV.copy_(probs_RV)
     norm_C1 = torch.cat(norms)
     # The label's probability anew and not from the rounded softmax: it may be close to 1 - smoothing.
-    logits_CV.scatter_(1, labels_C1, ((gold_C1 - norm_C1).exp() - (1 - smoothing)).to(logits_CV.dtype))
+    rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
+    logits_CV[rows_C1, labels_C1] = ((gold_C1 - norm_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
     return gold_C1 - norm_C1, norm_C1
 
 

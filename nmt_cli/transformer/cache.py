@@ -2,7 +2,7 @@
 
 Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads, K size per
 head, E cache entries, L source positions. Keys and values are not moved when a hypothesis continues another one:
-`used_SWE` says whose past an entry is. Entries that no hypothesis needs are dropped when the cache is full. What is not
+`used_SWE` says whose past an entry is. A new token takes an entry that no hypothesis of its slot needs. What is not
 keys or values is known on the host and kept there: a step never waits for the device.
 """
 
@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli.transformer.attention import Attention, Int64s, Layout, linear, mask_bias, padding_bias
+from nmt_cli.transformer.attention import Attention, Int64s, Layout, linear, mask_bias, padding_bias, softmax
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 from nmt_cli.transformer.model import PAD, Batch, FeedForward, Transformer, layer_norm, layers
 
-STEPS = 6  # between two clearances of the cache, at least
 CLIPPED = 1e-4  # of a layer's absolute inputs that are not 0: the share above its range
+SMALL = 1 << 16  # weights of a layer that is no faster in 8 bits than in bfloat16, and slower for one sentence
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
@@ -41,7 +41,7 @@ def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, floa
     packs = weight_VD.is_cpu and dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()
     for path in [path for path, _ in frozen.named_modules()]:
         layer, (parent, _, name) = frozen.get_submodule(path), path.rpartition(".")
-        if isinstance(layer, nn.Linear) and ranges:
+        if isinstance(layer, nn.Linear) and ranges and (dtype != torch.bfloat16 or layer.weight.numel() > SMALL):
             to = torch.float32 if layer is frozen.output else dtype
             frozen.get_submodule(parent).add_module(name, Int8Linear(layer.weight, layer.bias, to, ranges[path]))
         elif isinstance(layer, nn.Linear) and packs:
@@ -83,7 +83,7 @@ def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
 
 
 def _logits(x_RD: Tensor, output: nn.Linear | Int8Linear | PackedLinear) -> Tensor:
-    if isinstance(output, Int8Linear) and not x_RD.isfinite().all():  # which bytes would hide
+    if isinstance(output, Int8Linear) and not x_RD.sum().isfinite():  # which bytes would hide
         return x_RD.new_full((len(x_RD), len(output.scale_O)), torch.nan, dtype=torch.float32)
     if isinstance(output, Int8Linear | PackedLinear) or x_RD.dtype != torch.bfloat16 or not x_RD.is_cuda:
         return linear(x_RD, output)
@@ -100,10 +100,10 @@ class DecoderCache:
         self.captured = self.device.type == "cuda"  # a graph of a step reads all that changes from tensors
         # A step on CUDA is captured anew when the size of its caches changes, so there it changes seldom: caches hold a
         # multiple of `round` entries, at most `spare` times as many as needed.
-        self.round, self.spare = (64, 2) if self.device.type == "cuda" else (8, 1)
+        self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.25)
         self.past = [self._empty(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
-        self.src_lengths_S, self.filled = np.zeros(0, np.int64), 0
+        self.src_lengths_S = np.zeros(0, np.int64)
         self.used_SWE = np.zeros((0, width, self.round), bool)
 
     def _empty(self, model: Transformer) -> list[Tensor]:
@@ -123,28 +123,6 @@ class DecoderCache:
 
     def reorder(self, parents_SW: Int64s) -> None:
         self.used_SWE = self.used_SWE[np.arange(self.slots)[:, None], parents_SW]
-
-    def _clear(self) -> None:
-        """Drop entries that no hypothesis needs. Caches stay contiguous: products of slices would be copied first."""
-        needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
-        self.filled = most = int(needed_SE.sum(1).max())
-        old = needed_SE.shape[1]
-        entries = -(-(most + STEPS * self.width) // self.round) * self.round
-        entries = old if entries <= old <= self.spare * entries else entries
-        order_SE = np.argsort(~needed_SE, axis=1, kind="stable")[:, :most]
-        order_SM = torch.from_numpy(order_SE).to(self.device)
-
-        def cleared(x: Tensor) -> Tensor:
-            rows_SH1 = torch.arange(self.slots * x.shape[1], device=self.device).view(self.slots, -1, 1)
-            from_M = (rows_SH1 * old + order_SM[:, None]).flatten()
-            y = x if entries == old else x.new_zeros(*x.shape[:2], entries, x.shape[3])
-            y[:, :, :most] = x.flatten(0, 2).index_select(0, from_M).view(*x.shape[:2], most, x.shape[3])
-            return y
-
-        self.past = [[cleared(x) for x in pair] for pair in self.past]
-        used_SWE = np.zeros((self.slots, self.width, entries), bool)
-        used_SWE[:, :, :most] = np.take_along_axis(self.used_SWE, order_SE[:, None], 2)
-        self.used_SWE = used_SWE
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
         """Return cross-attention's keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
@@ -174,49 +152,48 @@ class DecoderCache:
 
     def take_entries(self) -> list[Int64s]:
         """Take an entry for the next token of each hypothesis; return what `step` has to know about entries."""
-        if self.filled + self.width > self.used_SWE.shape[2]:
-            self._clear()
-        hypotheses_W = np.arange(self.width)
-        new_W = self.filled + hypotheses_W
-        self.used_SWE[:, hypotheses_W, new_W] = True
-        self.filled += self.width
-        return [self.used_SWE, new_W, self.src_lengths_S]
+        needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
+        entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
+        enough = -(-max(last, int(needed_SE.sum(1).max()) + self.width) // self.round) * self.round
+        if not enough <= entries <= self.spare * enough:
+            more = enough - entries  # or fewer: products of slices would be copied first
+            self.past = [[F.pad(x, (0, 0, 0, more)) for x in pair] for pair in self.past]
+            self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
+            needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))
+        new_SW = np.argsort(needed_SE, axis=1, kind="stable")[:, : self.width]
+        self.used_SWE[np.arange(self.slots)[:, None], np.arange(self.width), new_SW] = True
+        return [self.used_SWE, new_SW, self.src_lengths_S]
 
     def storage(self) -> list[tuple[int, torch.Size]]:
         """Return where on the device all keys and values lie, and in what shapes."""
         return [(x.data_ptr(), x.shape) for pair in (*self.past, *self.memory) for x in pair]
 
     def _attend(
-        self, attention: Attention, k_v: list[Tensor], bias: Tensor, new_W: Tensor | None, x_RD: Tensor
+        self, attention: Attention, k_v: list[Tensor], bias: Tensor, new_G: Tensor | None, x_RD: Tensor
     ) -> Tensor:
         """Return attention's output R x D; keys and values are S x H x keys x K, `bias` is added to the scores.
 
-        In self-attention the keys and values of x_RD are put at the entries `new_W` first.
+        In self-attention the keys and values of x_RD are put at the entries `new_G` first.
         """
         heads = attention.num_heads
-        if new_W is None:
+        if new_G is None:
             q_RC = linear(x_RD, attention.query)
         else:
             sizes = [heads * x.shape[3] for x in k_v]
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
-                part_SHWK = part_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
-                if self.captured:
-                    cache_SHEK.index_copy_(2, new_W, part_SHWK)
-                else:  # five times as fast as index_copy_
-                    cache_SHEK[:, :, self.filled - self.width : self.filled] = part_SHWK
+                # Of rows, index_copy_ takes half the time.
+                cache_SHEK.flatten(0, 2).index_copy_(0, new_G, part_RC.reshape(-1, cache_SHEK.shape[3]))
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
         scores = torch.bmm(q_SHWK.reshape(self.slots * heads, self.width, -1), k.transpose(1, 2))
         scores = torch.add(bias, scores.view(self.slots, heads, self.width, -1), alpha=attention.d_k**-0.5)
-        # A softmax of bfloat16 is up to three times as slow, and less exact.
-        probs = torch.softmax(scores, -1, dtype=torch.promote_types(self.dtype, torch.float32)).to(self.dtype)
-        mixed_SHWK = torch.bmm(probs.flatten(0, 1), v)
+        mixed_SHWK = torch.bmm(softmax(scores).flatten(0, 1), v)
         mixed_SWHK = mixed_SHWK.view(self.slots, heads, self.width, -1).transpose(1, 2)
         return linear(mixed_SWHK.reshape(self.slots * self.width, -1), attention.output)
 
     def step(
-        self, ids_R: Tensor, positions_R: Tensor, used_SWE: Tensor, new_W: Tensor, lengths_S: Tensor
+        self, ids_R: Tensor, positions_R: Tensor, used_SWE: Tensor, new_SW: Tensor, lengths_S: Tensor
     ) -> list[Tensor]:
         """Return each model's logits after every hypothesis' last token (PAD at the first position), R x V rounded up
         to BLOCK; the last three are from `take_entries`. It can be repeated, and captured as a CUDA graph."""
@@ -224,9 +201,12 @@ class DecoderCache:
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)
         caches, logits = zip(self.past, self.memory, strict=True), []
         for model in self.models:
+            heads = model.settings.num_heads
+            first_SH = torch.arange(self.slots * heads, device=self.device).view(-1, 1, heads) * used_SWE.shape[2]
+            new_G = (first_SH + new_SW[:, :, None]).flatten()
             x_RD = model.embed(ids_R, positions_R, "tgt").to(self.dtype)
             for layer, (past, memory) in zip(layers(model.decoder), caches, strict=False):
-                attend = partial(self._attend, layer.self_attention, past, past_bias, new_W)
+                attend = partial(self._attend, layer.self_attention, past, past_bias, new_G)
                 attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
                 x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
             if model.settings.norm == "pre":

@@ -21,6 +21,7 @@ from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
+from nmt_cli.transformer.hardware import reuse_memory
 from nmt_cli.transformer.weights import RECIPE
 from nmt_cli.translation.translator import Translation, Translator
 
@@ -76,6 +77,7 @@ def translate(options: TranslateOptions) -> int:
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
     translator = Translator(models, precision=options.precision, workers=options.workers)
+    reuse_memory()
     target, part = 1, None
     if options.output and options.output.exists() and not options.output.is_file():
         target = os.open(options.output, os.O_WRONLY)  # a pipe or a device: nothing to replace

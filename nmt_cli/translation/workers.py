@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from nmt_cli.errors import NmtError, StorageError
+from nmt_cli.transformer.hardware import reuse_memory
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import Results, SearchSettings, rows_at_once, search_with_oom_retry
 from nmt_cli.translation.segments import Segment
@@ -77,6 +78,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> No
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
+        reuse_memory()
         threading.Thread(target=receive, daemon=True).start()
         models, dtype = prepare(device)
         settings = messages.get()
