@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 
 Device = torch.device | str
+NARROWEST = 16  # of grids: a softmax over fewer places takes ten times as long on a CPU
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
 
@@ -36,16 +37,17 @@ class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
     On the device: `positions_N` are each token's place in its sentence, `offsets_B` the first token of each sentence
-    and N, `widths_B` the longest of its block. `integers` are their copies on the host. On the host only: `rows_N`,
-    each token's sentence; `blocks`, how many sentences a block has and how long the longest is; `full`, whether it has
-    no pads. `bounds` are the first sentence of each block, and B.
+    and N, `widths_B` how wide the grids of its block are. `integers` are their copies on the host. On the host only:
+    `rows_N`, each token's sentence; `blocks`, how many sentences a block has and how wide its grids are; `full`,
+    whether they have no pads. `bounds` are the first sentence of each block, and B.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
         counts, bounds = np.asarray(lengths), bounds or (0, len(lengths))
         self.rows_N, offsets_B = np.repeat(np.arange(len(counts)), counts), np.append(0, counts.cumsum())
         self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
-        sentences, longest = np.diff(bounds), np.maximum.reduceat(counts, bounds[:-1])
+        sentences = np.diff(bounds)
+        longest = np.maximum(np.maximum.reduceat(counts, bounds[:-1]), NARROWEST)
         self.blocks = list(zip(sentences.tolist(), longest.tolist(), strict=True))
         self.full = (np.minimum.reduceat(counts, bounds[:-1]) == longest).tolist()
         self.max_length = int(counts.max())

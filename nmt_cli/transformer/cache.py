@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli.transformer.attention import Attention, Int64s, Layout, linear, mask_bias, padding_bias, softmax
+from nmt_cli.transformer.attention import NARROWEST, Attention, Int64s, Layout, linear, mask_bias, padding_bias, softmax
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 from nmt_cli.transformer.model import PAD, Batch, FeedForward, Transformer, layer_norm, layers
 
@@ -49,8 +49,11 @@ def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, floa
         elif isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
             layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
     for each in frozen.modules():
-        if isinstance(each, FeedForward) and isinstance(each.inner, Int8Linear) and each.activation is F.relu:
-            each.inner.fuse_relu_into(cast(Int8Linear, each.outer))
+        if isinstance(each, FeedForward) and each.activation is F.relu and not isinstance(each.inner, nn.Linear):
+            if isinstance(each.inner, Int8Linear):
+                each.inner.fuse_relu_into(cast(Int8Linear, each.outer))
+            else:
+                cast(PackedLinear, each.inner).function = "relu"
             each.activation = nn.Identity()
     return frozen
 
@@ -100,7 +103,7 @@ class DecoderCache:
         self.captured = self.device.type == "cuda"  # a graph of a step reads all that changes from tensors
         # A step on CUDA is captured anew when the size of its caches changes, so there it changes seldom: caches hold a
         # multiple of `round` entries, at most `spare` times as many as needed.
-        self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.25)
+        self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._empty(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
         self.src_lengths_S = np.zeros(0, np.int64)
@@ -109,6 +112,9 @@ class DecoderCache:
     def _empty(self, model: Transformer) -> list[Tensor]:
         heads, sizes = model.settings.num_heads, (model.settings.d_k, model.settings.d_v)
         return [torch.zeros(0, heads, self.round, size, dtype=self.dtype, device=self.device) for size in sizes]
+
+    def _rounded(self, entries: int) -> int:
+        return -(-max(entries, NARROWEST) // self.round) * self.round
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
         index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
@@ -135,7 +141,7 @@ class DecoderCache:
     def fill(self, slots: list[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
         """Put sentences into slots: rows start to start + length of what `encode` returned."""
         self.src_lengths_S[slots], self.used_SWE[slots] = lengths, False
-        length, room = -(-int(self.src_lengths_S.max()) // self.round) * self.round, self.memory[0][0].shape[2]
+        length, room = self._rounded(int(self.src_lengths_S.max())), self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
             room, pads = length, (0, 0, 0, length - room)  # a negative one cuts
             self.memory = [[F.pad(x, pads) for x in pair] for pair in self.memory]
@@ -154,7 +160,7 @@ class DecoderCache:
         """Take an entry for the next token of each hypothesis; return what `step` has to know about entries."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
-        enough = -(-max(last, int(needed_SE.sum(1).max()) + self.width) // self.round) * self.round
+        enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
             more = enough - entries  # or fewer: products of slices would be copied first
             self.past = [[F.pad(x, (0, 0, 0, more)) for x in pair] for pair in self.past]

@@ -121,9 +121,10 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.to(dtype, copy=True))
         self.bias_O = None if bias_O is None else bias_O.to(dtype)
+        self.function = "none"  # of the output: "relu" is computed with the product
 
     def forward(self, x_NI: Tensor) -> Tensor:
-        y_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self.packed, self.bias_O, "none", [], "")
+        y_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self.packed, self.bias_O, self.function, [], "")
         return y_NO
 
 

@@ -52,7 +52,7 @@ class SearchSettings:
 
 
 def rows_at_once(settings: SearchSettings, device: torch.device) -> int:
-    return settings.rows or (1024 if device.type == "cuda" else 384)
+    return settings.rows or (1024 if device.type == "cuda" else min(384, 256 * settings.beam))
 
 
 class _Slots:
