@@ -74,10 +74,11 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
         for number in SIGNALS:  # to the first one, which tells the others
             at_end.callback(signal.signal, number, signal.signal(number, pass_on))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        while not any(codes := [fork.exitcode for fork in forks]) and not answers.poll():
+        while None in (codes := [fork.exitcode for fork in forks]) and not any(codes) and not answers.poll():
             wait([answers, *(fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None)])
         code = next(filter(None, codes), 0)
-        if not code and isinstance(answer := answers.recv(), Exception):
+        answer = answers.recv() if not code and answers.poll() else 0
+        if isinstance(answer, Exception):
             raise answer
     if code < 0 and -code not in SIGNALS:
         raise StorageError(f"lost another process of this run: signal {-code} ended it. The same command resumes")

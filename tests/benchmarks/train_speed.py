@@ -152,7 +152,7 @@ def main() -> None:
     if options.worker:
         settings = settings_of(*options.cases[0].split(":"), open_corpus(options.corpus), options.tokens)
         settings.training.processes = None if options.worker in ("ours", "products") else 1
-        in_processes(settings, partial(work, options.worker, options))
+        sys.exit(in_processes(settings, partial(work, options.worker, options)))
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f} at the start")
     with tempfile.TemporaryDirectory() as directory:
         compare(options, options.corpus or default_corpus(Path(directory)))
