@@ -159,7 +159,8 @@ def test_forks_train_the_same_bits_as_one_process_and_leave_no_trace(lab: Lab) -
         (signal.pause, lambda: os.kill(os.getppid(), signal.SIGINT), 130),
         (lambda: 1 / 0, lambda: sys.exit(65), "division by zero"),
         (signal.pause, lambda: os._exit(143), 143),  # as a second signal does
-        (lambda: os._exit(0), lambda: os._exit(0), 0),  # without an answer
+        (lambda: os._exit(0), signal.pause, 0),  # without an answer
+        (lambda: sys.exit(65), signal.pause, 65),
     ],
 )
 def test_what_ends_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome: Any) -> None:

@@ -74,7 +74,7 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
         for number in SIGNALS:  # to the first one, which tells the others
             at_end.callback(signal.signal, number, signal.signal(number, pass_on))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        while None in (codes := [fork.exitcode for fork in forks]) and not any(codes) and not answers.poll():
+        while (codes := [fork.exitcode for fork in forks])[0] is None and not any(codes) and not answers.poll():
             wait([answers, *(fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None)])
         code = next(filter(None, codes), 0)
         answer = answers.recv() if not code and answers.poll() else 0
@@ -102,8 +102,9 @@ def _fork(rank: int, count: int, meeting: int, sender: Connection, work: Callabl
         answer = work()
         if not rank:
             sender.send(answer)
-    except SystemExit:  # the first one says why
-        pass
+    except SystemExit:
+        if not rank:  # else the first one says why
+            raise
     except Exception as error:
         error.add_note(traceback.format_exc()[-2000:])
         sender.send(error)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 
 Device = torch.device | str
-NARROWEST = 16  # of grids: a softmax over fewer places takes ten times as long on a CPU
+NARROWEST = 16  # of grids: a float32 softmax over fewer places takes ten times as long on a CPU
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
 
@@ -46,12 +46,11 @@ class Layout:
         counts, bounds = np.asarray(lengths), bounds or (0, len(lengths))
         self.rows_N, offsets_B = np.repeat(np.arange(len(counts)), counts), np.append(0, counts.cumsum())
         self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
-        sentences = np.diff(bounds)
-        longest = np.maximum(np.maximum.reduceat(counts, bounds[:-1]), NARROWEST)
-        self.blocks = list(zip(sentences.tolist(), longest.tolist(), strict=True))
-        self.full = (np.minimum.reduceat(counts, bounds[:-1]) == longest).tolist()
+        sentences, widths = np.diff(bounds), np.maximum(np.maximum.reduceat(counts, bounds[:-1]), NARROWEST)
+        self.blocks = list(zip(sentences.tolist(), widths.tolist(), strict=True))
+        self.full = (np.minimum.reduceat(counts, bounds[:-1]) == widths).tolist()
         self.max_length = int(counts.max())
-        self.integers = self.places_N, counts, offsets_B, np.repeat(longest, sentences)
+        self.integers = self.places_N, counts, offsets_B, np.repeat(widths, sentences)
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
         self.hold(to_device(self.integers, device)[1])
 
@@ -66,7 +65,7 @@ class Layout:
             starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
             starts_NH = starts_BH.repeat_interleave(self.lengths_B, 0, output_size=tokens)
             index_R = (starts_NH + self.positions_N[:, None]).flatten()
-            rows_G = index_R.new_zeros(heads * sum(size * longest for size, longest in self.blocks))
+            rows_G = index_R.new_zeros(heads * sum(size * width for size, width in self.blocks))
             rows_G[index_R] = torch.arange(len(index_R), device=index_R.device)
             self._indices[heads] = index_R, rows_G
         return self._indices[heads]
@@ -75,13 +74,14 @@ class Layout:
         """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
-            return [mask_bias(ones(longest, longest).tril_(), dtype) for _, longest in self.blocks]
+            return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]
         blocks = zip(self.lengths_B.split([size for size, _ in self.blocks]), self.blocks, self.full, strict=True)
-        return [None if full else padding_bias(own_B, longest, dtype) for own_B, (_, longest), full in blocks]
+        return [None if full else padding_bias(own_B, width, dtype) for own_B, (_, width), full in blocks]
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
-    """Return the first pair of each block, and the number of pairs; a block's score grids are at least half full."""
+    """Return the first pair of each block, and the number of pairs; a block's score grids are at least
+    half full, but for those of NARROWEST."""
     bounds, scores, src, tgt = [0], 0, 0, 0  # src and tgt are the longest of the block
     for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
         src, tgt, scores = max(src, s), max(tgt, t), scores + s * s + s * t + t * t
@@ -109,7 +109,7 @@ def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
     nobody may look at them, and they pass no gradient on."""
     _, heads, size = x_NHK.shape
     rows_GK: Tensor = _ToGrid.apply(x_NHK.reshape(-1, size), *layout.index(heads))  # type: ignore[no-untyped-call]
-    grids = rows_GK.split([sentences * heads * longest for sentences, longest in layout.blocks])
+    grids = rows_GK.split([sentences * heads * width for sentences, width in layout.blocks])
     return [grid.view(b, heads, t, size) for grid, (b, t) in zip(grids, layout.blocks, strict=True)]
 
 

@@ -1,9 +1,10 @@
 """The decoder one token at a time, for many sentences at once, each at its own position.
 
 Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads, K size per
-head, E cache entries, L source positions. Keys and values are not moved when a hypothesis continues another one:
-`used_SWE` says whose past an entry is. A new token takes an entry that no hypothesis of its slot needs. What is not
-keys or values is known on the host and kept there: a step never waits for the device.
+head, E cache entries, L source positions, G = S x W x H rows that a step adds to a cache. Keys and values are not moved
+when a hypothesis continues another one: `used_SWE` says whose past an entry is. A new token takes an entry that no
+hypothesis of its slot needs. What is not keys or values is known on the host and kept there: a step never waits for the
+device.
 """
 
 import copy
@@ -29,8 +30,8 @@ BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, float] | None = None) -> Transformer:
     """Return a copy on the model's device whose matrix products run in `dtype`, or in 8-bit integers with activations
-    scaled by `ranges`, with one more layer, `output`, for the logits: the embedding matrix, with rows of zeros up to a
-    multiple of BLOCK."""
+    scaled by `ranges` (beside bfloat16 only those of more than SMALL weights), with one more layer, `output`, for the
+    logits: the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding_of("output").weight
     more = -len(weight_VD) % BLOCK
@@ -49,11 +50,8 @@ def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, floa
         elif isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
             layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
     for each in frozen.modules():
-        if isinstance(each, FeedForward) and each.activation is F.relu and not isinstance(each.inner, nn.Linear):
-            if isinstance(each.inner, Int8Linear):
-                each.inner.fuse_relu_into(cast(Int8Linear, each.outer))
-            else:
-                cast(PackedLinear, each.inner).function = "relu"
+        if isinstance(each, FeedForward) and isinstance(each.inner, Int8Linear) and each.activation is F.relu:
+            each.inner.fuse_relu_into(cast(Int8Linear, each.outer))
             each.activation = nn.Identity()
     return frozen
 
@@ -102,7 +100,7 @@ class DecoderCache:
         self.device = models[0].embedding.weight.device
         self.captured = self.device.type == "cuda"  # a graph of a step reads all that changes from tensors
         # A step on CUDA is captured anew when the size of its caches changes, so there it changes seldom: caches hold a
-        # multiple of `round` entries, at most `spare` times as many as needed.
+        # multiple of `round` entries, at most `spare` times as many as up to the last that is needed.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._empty(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -189,7 +187,7 @@ class DecoderCache:
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
                 # Of rows, index_copy_ takes half the time.
-                cache_SHEK.flatten(0, 2).index_copy_(0, new_G, part_RC.reshape(-1, cache_SHEK.shape[3]))
+                cache_SHEK.view(-1, cache_SHEK.shape[3]).index_copy_(0, new_G, part_RC.reshape(-1, cache_SHEK.shape[3]))
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
         scores = torch.bmm(q_SHWK.reshape(self.slots * heads, self.width, -1), k.transpose(1, 2))

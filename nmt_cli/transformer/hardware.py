@@ -75,7 +75,8 @@ def _can_compile(device: torch.device) -> bool:
 
 def reuse_memory() -> None:
     """Make glibc keep freed memory for the next tensor; large ones would come anew from the kernel. That saves a sixth
-    of a training step, a third of a search step with 37,000 subwords (tests/benchmarks/README.md)."""
+    of a training step, a third of a search step with 37,000 subwords (tests/benchmarks/README.md). It holds for the
+    whole process, so it is for commands and their forks, not for a user's own process."""
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(m_arena_max, 1)  # else what the thread that prepares batches frees is of no use to the others
@@ -121,10 +122,9 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.to(dtype, copy=True))
         self.bias_O = None if bias_O is None else bias_O.to(dtype)
-        self.function = "none"  # of the output: "relu" is computed with the product
 
     def forward(self, x_NI: Tensor) -> Tensor:
-        y_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self.packed, self.bias_O, self.function, [], "")
+        y_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self.packed, self.bias_O, "none", [], "")
         return y_NO
 
 

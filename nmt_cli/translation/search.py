@@ -52,7 +52,7 @@ class SearchSettings:
 
 
 def rows_at_once(settings: SearchSettings, device: torch.device) -> int:
-    return settings.rows or (1024 if device.type == "cuda" else min(384, 256 * settings.beam))
+    return settings.rows or (1024 if device.type == "cuda" else 256 if settings.beam == 1 else 384)
 
 
 class _Slots:
