@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.transformer import cache
 from nmt_cli.transformer.attention import linear
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, _logits, activation_ranges, for_inference
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear, Replayed, choose_dtype
@@ -380,8 +381,10 @@ def test_huge_seeds_are_seeds_like_others() -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_all_layers_are_of_bytes_by_ranges_and_logits_are_float32(activation: str) -> None:
-    """The ranges are those of 100 real pairs; without them a model is computed in 16 bits."""
+def test_all_layers_are_of_bytes_by_ranges_and_logits_are_float32(
+    activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranges are those of 100 real pairs; without them, and in small layers, a model is computed in 16 bits."""
     model = random_model(tiny(activation=activation, d_ff=96), 600).float()
     batch = batch_of(random_pairs(1, 600, [(5, 7)] * 100))
     ranges = activation_ranges(model, batch)
@@ -396,6 +399,9 @@ def test_all_layers_are_of_bytes_by_ranges_and_logits_are_float32(activation: st
     assert (logits[0] - logits[1]).square().mean().sqrt() < 0.05 * logits[0].std()
     assert _logits(torch.full((2, 16), torch.inf), ours.output).isnan().all(), "bytes hide nothing"
     assert not [m for m in for_inference(model, torch.bfloat16).modules() if isinstance(m, Int8Linear)]
+    monkeypatch.setattr(cache, "SMALL", model.decoder[0].feed_forward.inner.weight.numel() - 1)
+    mixed = for_inference(model, torch.bfloat16, ranges).named_modules()
+    assert {n.rpartition(".")[2] for n, m in mixed if isinstance(m, Int8Linear)} == {"inner", "outer", "output"}
     with torch.no_grad():
         model.decoder[0].feed_forward.inner.weight.fill_(3e38)
     assert activation_ranges(model, batch) == {}
