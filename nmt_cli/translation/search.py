@@ -52,7 +52,8 @@ class SearchSettings:
 
 
 def rows_at_once(settings: SearchSettings, device: torch.device) -> int:
-    return settings.rows or (1024 if device.type == "cuda" else 256 if settings.beam == 1 else 384)
+    on_cpu = 256 if settings.beam == 1 else 384  # each greedy one is a line more that is read ahead
+    return settings.rows or (1024 if device.type == "cuda" else on_cpu)
 
 
 class _Slots:
