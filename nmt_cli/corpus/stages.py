@@ -10,12 +10,9 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from multiprocessing import resource_tracker
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,8 +36,8 @@ LONG_TRAINING = 100_000  # pairs; fewer take SentencePiece seconds
 HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much while they are sorted
 
 
-def _follow_parent(parent: int) -> None:
-    """Leave interrupts to the parent, and end with it even if it is killed."""
+def _serve(link: Any, parent: int) -> None:
+    """Answer calls that come through `link`. Leave interrupts to the parent, and end with it even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
@@ -50,46 +47,91 @@ def _follow_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):  # of the pipe
+        while True:
+            function, arguments = link.recv()
+            result = failure = None
+            try:
+                result = function(*arguments)
+            except Exception as error:
+                failure = error
+            link.send((result, failure))
+
+
+@contextlib.contextmanager
+def _noticing_death() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError):
+        raise StorageError("a worker process was killed, perhaps for want of memory. Lower --workers") from None
 
 
 class Pool(contextlib.AbstractContextManager["Pool"]):
-    """Worker processes, started when they are first needed. Leaving the block on an error kills them."""
+    """Worker processes, started when they are first needed and killed when the block is left.
+
+    Each has its own pipe: in the shared one of concurrent.futures, the rest of a killed worker's answer is awaited
+    forever. And no lock is ever held here, so a signal may interrupt anything but the start of a process.
+    """
 
     def __init__(self, workers: int) -> None:
-        self.workers, self._others = workers, set(multiprocessing.active_children())
+        self.workers, self._processes = workers, dict[Any, Any]()  # by the parent's end of the pipe
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for link, process in self._processes.items():
+            process.join()
+            link.close()
+
+    def _start(self) -> None:
+        """Start what is missing. Signals wait meanwhile: a start cut short prints Python's own traceback."""
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
-        self._executor = ProcessPoolExecutor(workers, context, _follow_parent, (os.getpid(),))
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error:
-            for process in set(multiprocessing.active_children()) - self._others:
-                process.kill()  # shutting down would wait for what they are doing
-        self._executor.shutdown(cancel_futures=True)
-        if isinstance(error, BrokenProcessPool):
-            raise StorageError("a worker process was killed, perhaps for want of memory. Lower --workers") from None
-
-    def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Have a worker call `function`. Signals wait meanwhile: a start cut short prints Python's own traceback."""
         resource_tracker.ensure_running()  # else the first start starts it, which lets signals through again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
-            return self._executor.submit(function, *arguments)
+            while len(self._processes) < self.workers:
+                link, its_end = context.Pipe()
+                process = context.Process(target=_serve, args=(its_end, os.getpid()), daemon=True)
+                process.start()
+                self._processes[link] = process
+                its_end.close()  # the last copy here: the worker's death ends the stream
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _calls(self, function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
+        """Yield the results in the order of `calls`, each of which goes to the first worker that is free."""
+        self._start()
+        numbered, idle = enumerate(calls), list[Any](self._processes)
+        working, results, following = dict[Any, int](), dict[int, Result](), 0
+        while True:
+            for link, (number, arguments) in zip(idle, numbered, strict=False):
+                with _noticing_death():
+                    link.send((function, arguments))
+                working[link] = number
+            while following in results:
+                yield results.pop(following)
+                following += 1
+            if not working:
+                return
+            idle[:] = connection.wait(working)
+            for link in idle:
+                with _noticing_death():
+                    result, failure = link.recv()
+                if failure:
+                    raise failure
+                results[working.pop(link)] = result
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what `function` returns in a worker."""
+        return next(self._calls(function, [arguments]))
 
     def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for every job, in order; in this process if the jobs are few or the workers one."""
         stream = iter(jobs)
         first = list(islice(stream, SERIAL_JOBS))
         if self.workers == 1 or len(first) < SERIAL_JOBS:
-            yield from map(function, chain(first, stream))
-            return
-        waiting = deque[Future[Result]]()
-        for job in chain(first, stream):
-            waiting.append(self.submit(function, job))
-            if len(waiting) > 2 * self.workers:
-                yield waiting.popleft().result()
-        yield from (future.result() for future in waiting)
+            return map(function, chain(first, stream))
+        return self._calls(function, ((job,) for job in chain(first, stream)))
 
 
 def clean(
@@ -147,7 +189,7 @@ def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, 
     """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`."""
     # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
     if len(repeated) > LONG_TRAINING:
-        return pool.submit(_train, directory, repeated, corpus).result()
+        return pool.call(_train, directory, repeated, corpus)
     return _train(directory, repeated, corpus, list)
 
 

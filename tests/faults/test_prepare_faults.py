@@ -1,5 +1,6 @@
 import gzip
 import itertools
+import multiprocessing
 import os
 import re
 import resource
@@ -184,6 +185,18 @@ def test_a_killed_worker_is_noticed(busy: Busy) -> None:
     os.kill(workers[-1], signal.SIGKILL)
     _, text = process.communicate(timeout=10)
     assert (process.returncode, "a worker process was killed" in text, "Traceback" in text) == (74, True, False), text
+
+
+def test_half_an_answer_of_a_killed_worker_is_noticed() -> None:
+    with stages.Pool(2) as pool:
+        answers = pool.map(bytes, [1 << 20] * 10)  # more than a pipe holds
+        assert len(next(answers)) == 1 << 20
+        time.sleep(0.3)
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        with pytest.raises(StorageError, match="a worker process was killed"):
+            list(answers)
+    assert not multiprocessing.active_children()
 
 
 def test_training_in_a_worker_answers_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
