@@ -30,7 +30,11 @@ from nmt_cli.translation.search import SearchSettings, _Slots, score_targets, se
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 DOUBLE = torch.float64
-GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 READS = {"cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__", "nonzero", "masked_select"}
 READS |= {"_local_scalar_dense", "equal", "is_nonzero", "unique", "_unique2"}
 V = 30
@@ -74,8 +78,9 @@ def log_probabilities(model: Transformer, source: list[int], prefixes: list[list
     return torch.log_softmax(logits[ends], -1)
 
 
-def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tuple[list[int], float]:
-    """Return the best translation by the search that search.py describes, one sentence and one step at a time."""
+def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tuple[list[int], float, int]:
+    """Return the best translation by the search that search.py describes, one sentence and one step at a time, with
+    its score and the steps it took."""
     limit = min(len(source) + how.extra_length, model.settings.max_length)
     alive: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
@@ -96,8 +101,11 @@ def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tu
         if how.beam == 1 and finished:
             break
         alive = [(total, [*ids, token]) for total, ids, token in every if token != EOS][: how.beam]
+        longest = min(position + 2 + 10 * how.alpha, limit)
+        if finished and alive and alive[0][0] / length_penalty(longest, how.alpha) <= max(finished)[0]:
+            break
     best = max(finished, key=lambda f: f[0])
-    return best[1], best[0]
+    return best[1], best[0], position + 1
 
 
 def test_full_width_beam_search_is_brute_force() -> None:
@@ -122,9 +130,20 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float) ->
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
         model, sources = model_of(seed, eos=eos, **changes), sources_of(15, seed)
         for source, (best,) in zip(sources, searched([model], sources, how), strict=True):
-            ids, score = plain_beam(model, source, how)
+            ids, score, _ = plain_beam(model, source, how)
             assert best.score == pytest.approx(score, abs=1e-10)
             assert best.ids == ids
+
+
+def test_search_stops_when_nothing_can_win_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sources, how = model_of(2, eos=1.5, max_length=64), sources_of(10, 2), SearchSettings(alpha=1.0)
+    step, steps = _Slots.step, list[int]()
+    monkeypatch.setattr(_Slots, "step", lambda slots: steps.append(1) or step(slots))
+    for source in sources:
+        steps.clear()
+        ((best,),) = searched([model], [source], how)
+        ids, _, count = plain_beam(model, source, how)
+        assert (best.ids, len(steps)) == (ids, count)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
@@ -222,6 +241,7 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
         slots.step()
     steps.clear()
     for _ in range(8):
+        slots.replayed.key = None  # on CUDA it would replay its graph and call nothing
         with HostReads() as reads:
             slots.step()
         assert reads.count == 1
@@ -246,11 +266,17 @@ def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
 
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
-def test_replayed_steps_are_the_steps(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, sources = model_of(3, device=device, dtype=torch.float32, eos=2), sources_of(300, 3, longest=14)
-    replayed = searched([model], sources, SearchSettings(extra_length=8), torch.float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "how", [SearchSettings(extra_length=8), SearchSettings(1, extra_length=8, sampling=Sampling())]
+)
+def test_replayed_steps_are_the_steps(
+    device: str, dtype: torch.dtype, how: SearchSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sources = model_of(3, device=device, dtype=dtype, eos=2, d_k=16, d_v=16), sources_of(300, 3, longest=14)
+    replayed = searched([model], sources, how, dtype)
     monkeypatch.setattr(Replayed, "__call__", lambda _, best, *x: best(*(torch.from_numpy(y).cuda() for y in x)))
-    assert searched([model], sources, SearchSettings(extra_length=8), torch.float32) == replayed
+    assert searched([model], sources, how, dtype) == replayed
 
 
 @pytest.mark.parametrize("members", [1, 2])
