@@ -260,11 +260,14 @@ class Transformer(nn.Module):
         return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is multiplied for the logits: hidden states and embedding matrix, with a column for the bias."""
+        """Return what is multiplied for the logits: hidden states and embedding matrix, with a column for the bias and
+        zeros up to a multiple of 8 columns, which GPUs' fast products need."""
         weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:
             return hidden_ND, weight_VD
-        return F.pad(hidden_ND, (0, 1), value=1.0), torch.cat([weight_VD, self.output_bias[:, None]], 1)
+        zeros = 0, -(hidden_ND.shape[1] + 1) % 8
+        with_bias_VD = torch.cat([weight_VD, self.output_bias[:, None]], 1)
+        return F.pad(F.pad(hidden_ND, (0, 1), value=1.0), zeros), F.pad(with_bias_VD, zeros)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits_NV; PAD's is -inf."""
