@@ -5,14 +5,15 @@ The same bytes come out whatever the number of workers. Memory grows with the co
 
 import contextlib
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
-from multiprocessing import connection, resource_tracker
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,12 +59,14 @@ def _serve(link: Any, parent: int) -> None:
             link.send((result, failure))
 
 
-@contextlib.contextmanager
-def _noticing_death() -> Iterator[None]:
+def _answer(link: Any) -> Any:
     try:
-        yield
+        result, failure = link.recv()
     except (EOFError, OSError):
         raise StorageError("a worker process was killed, perhaps for want of memory. Lower --workers") from None
+    if failure:
+        raise failure
+    return result
 
 
 class Pool(contextlib.AbstractContextManager["Pool"]):
@@ -99,27 +102,17 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _calls(self, function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
-        """Yield the results in the order of `calls`, each of which goes to the first worker that is free."""
+        """Yield the results in the order of `calls`, which the workers take in turn, each the next when it is done."""
         self._start()
-        numbered, idle = enumerate(calls), list[Any](self._processes)
-        working, results, following = dict[Any, int](), dict[int, Result](), 0
-        while True:
-            for link, (number, arguments) in zip(idle, numbered, strict=False):
-                with _noticing_death():
-                    link.send((function, arguments))
-                working[link] = number
-            while following in results:
-                yield results.pop(following)
-                following += 1
-            if not working:
-                return
-            idle[:] = connection.wait(working)
-            for link in idle:
-                with _noticing_death():
-                    result, failure = link.recv()
-                if failure:
-                    raise failure
-                results[working.pop(link)] = result
+        links, busy = itertools.cycle(self._processes), deque[Any]()
+        for arguments in calls:
+            link = next(links)
+            answers = [_answer(busy.popleft())] if len(busy) == self.workers else []
+            with contextlib.suppress(OSError):  # of a killed worker: `_answer` says so
+                link.send((function, arguments))
+            busy.append(link)
+            yield from answers
+        yield from map(_answer, busy)
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return what `function` returns in a worker."""
@@ -128,10 +121,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for every job, in order; in this process if the jobs are few or the workers one."""
         stream = iter(jobs)
-        first = list(islice(stream, SERIAL_JOBS))
+        first = list(itertools.islice(stream, SERIAL_JOBS))
         if self.workers == 1 or len(first) < SERIAL_JOBS:
-            return map(function, chain(first, stream))
-        return self._calls(function, ((job,) for job in chain(first, stream)))
+            return map(function, itertools.chain(first, stream))
+        return self._calls(function, ((job,) for job in itertools.chain(first, stream)))
 
 
 def clean(
@@ -167,7 +160,7 @@ def _find_repeated(file: Path, wanted: bool) -> Repeated:
 def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
     with (directory / "src").open("rb") as src, (directory / "tgt").open("rb") as tgt:
         for start in range(0, len(repeated), CHUNK):
-            sides = [[line[:-1].decode() for line in islice(side, CHUNK)] for side in (src, tgt)]
+            sides = [[line[:-1].decode() for line in itertools.islice(side, CHUNK)] for side in (src, tgt)]
             yield sides[0], sides[1], repeated[start : start + CHUNK]
 
 
