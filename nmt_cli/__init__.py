@@ -12,6 +12,7 @@ __all__ = ["Translator", "__version__"]
 # oneDNN and torch's layer on top of it keep kernels for 1,024 shapes each by default: memory on CPUs would creep up.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, "32")
+os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")  # wrong gradients in silence (pytorch issue 193061)
 
 
 def __getattr__(name: str) -> Any:

@@ -277,6 +277,15 @@ def test_weights_keep_their_names() -> None:
     assert hashlib.sha256("\n".join(names).encode()).hexdigest().startswith("65c58e1fa30feff2"), names
 
 
+def test_a_bias_of_logits_is_a_column_more_and_columns_are_a_multiple_of_eight() -> None:
+    model = random_model(tiny(output_bias=True), V)
+    hidden_ND, bias_V = torch.randn(3, model.settings.d_model, dtype=torch.float64), model.output_bias
+    assert bias_V is not None
+    expected = hidden_ND @ model.embedding.weight.t() + bias_V
+    assert torch.allclose(model.logits(hidden_ND)[:, 1:], expected[:, 1:], rtol=0, atol=1e-12)
+    assert [term.shape[1] % 8 for term in model.output_terms(hidden_ND)] == [0, 0]
+
+
 # --- hardware -------------------------------------------------------------------------------------------------------
 
 

@@ -135,15 +135,19 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float) ->
             assert best.ids == ids
 
 
-def test_search_stops_when_nothing_can_win_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, sources, how = model_of(2, eos=1.5, max_length=64), sources_of(10, 2), SearchSettings(alpha=1.0)
-    step, steps = _Slots.step, list[int]()
-    monkeypatch.setattr(_Slots, "step", lambda slots: steps.append(1) or step(slots))
-    for source in sources:
-        steps.clear()
+@pytest.mark.parametrize(("seed", "eos", "steps"), [(4, 1.0, [24, 3, 5, 6, 6]), (1, 1.4, [54, 40, 56, 40, 56])])
+def test_search_stops_when_nothing_can_win_soon(
+    seed: int, eos: float, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the longest length what counts, it would take 35 and 44 steps where these take 24 and 40."""
+    model, how, step, taken = model_of(seed, eos=eos, max_length=64), SearchSettings(), _Slots.step, list[int]()
+    monkeypatch.setattr(_Slots, "step", lambda slots: taken.append(1) or step(slots))
+    for source, count in zip(sources_of(5, 2), steps, strict=True):
+        taken.clear()
         ((best,),) = searched([model], [source], how)
-        ids, _, count = plain_beam(model, source, how)
-        assert (best.ids, len(steps)) == (ids, count)
+        ids, _, expected = plain_beam(model, source, how)
+        assert (best.ids, len(taken)) == (ids, expected)
+        assert expected == count
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])

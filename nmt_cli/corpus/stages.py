@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import resource_tracker
@@ -50,11 +51,12 @@ def _serve(link: Any, parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # of the pipe
         while True:
-            function, arguments = link.recv()
+            function, job = link.recv()
             result = failure = None
             try:
-                result = function(*arguments)
+                result = function(job)
             except Exception as error:
+                error.add_note(traceback.format_exc()[-2000:])
                 failure = error
             link.send((result, failure))
 
@@ -72,8 +74,8 @@ def _answer(link: Any) -> Any:
 class Pool(contextlib.AbstractContextManager["Pool"]):
     """Worker processes, started when they are first needed and killed when the block is left.
 
-    Each has its own pipe: in the shared one of concurrent.futures, the rest of a killed worker's answer is awaited
-    forever. And no lock is ever held here, so a signal may interrupt anything but the start of a process.
+    Each has its own pipe. (concurrent.futures has one for all, and hangs where a killed worker has written half an
+    answer.) No lock is held, so a signal may interrupt anything but the start of a process.
     """
 
     def __init__(self, workers: int) -> None:
@@ -101,30 +103,26 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _calls(self, function: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> Iterator[Result]:
-        """Yield the results in the order of `calls`, which the workers take in turn, each the next when it is done."""
+    def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
+        """Yield `function(job)` for every job, in order; the workers take turns."""
         self._start()
         links, busy = itertools.cycle(self._processes), deque[Any]()
-        for arguments in calls:
+        for job in jobs:
             link = next(links)
             answers = [_answer(busy.popleft())] if len(busy) == self.workers else []
             with contextlib.suppress(OSError):  # of a killed worker: `_answer` says so
-                link.send((function, arguments))
+                link.send((function, job))
             busy.append(link)
             yield from answers
         yield from map(_answer, busy)
 
-    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return what `function` returns in a worker."""
-        return next(self._calls(function, [arguments]))
-
     def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield `function(job)` for every job, in order; in this process if the jobs are few or the workers one."""
+        """Do the same, but in this process if the jobs are few or the workers one."""
         stream = iter(jobs)
         first = list(itertools.islice(stream, SERIAL_JOBS))
         if self.workers == 1 or len(first) < SERIAL_JOBS:
             return map(function, itertools.chain(first, stream))
-        return self._calls(function, ((job,) for job in itertools.chain(first, stream)))
+        return self.calls(function, itertools.chain(first, stream))
 
 
 def clean(
@@ -182,7 +180,7 @@ def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, 
     """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`."""
     # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
     if len(repeated) > LONG_TRAINING:
-        return pool.call(_train, directory, repeated, corpus)
+        return next(pool.calls(functools.partial(_train, directory, repeated), [corpus]))
     return _train(directory, repeated, corpus, list)
 
 

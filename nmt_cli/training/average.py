@@ -65,22 +65,17 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         about["with_start"] = _best_share(tensors, start, settings, corpus)
         tensors = mixture(tensors, start, about["with_start"])
     else:
-        corpus = _corpus_of(run, data)
+        try:
+            corpus = read_run(run, data).corpus
+        except NmtError as error:
+            warn(str(error))
+            corpus = None
     if not corpus:
         warn(f"{run}: without its corpus no activation ranges are measured: nmt translate will not use int8")
     target = out or run / "model"
     save_model(target, tensors, settings, run / TOKENIZER, about, calibration_pairs(corpus) if corpus else None)
     say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}, of step {', '.join(map(str, steps))}")
     return target, steps
-
-
-def _corpus_of(run: Path, data: Path | None) -> Corpus | None:
-    """Return the run's corpus, or None, with a warning, where that is not at hand."""
-    try:
-        return read_run(run, data).corpus
-    except NmtError as error:
-        warn(str(error))
-        return None
 
 
 def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:

@@ -131,11 +131,9 @@ def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Return the softmax over the last dimension, that of bfloat16 computed in float32: up to three times as fast on a
-    CPU. CUDA's does that within its kernel."""
-    if scores.is_cuda:
-        return torch.softmax(scores, -1)
-    return torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
+    """Return the softmax over the last dimension; on a CPU, up to three times as fast in float32 as in bfloat16."""
+    wide = None if scores.is_cuda else torch.promote_types(scores.dtype, torch.float32)
+    return torch.softmax(scores, -1, dtype=wide).to(scores.dtype)
 
 
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:

@@ -62,9 +62,6 @@ def compiled(function: Callable[..., Any], device: torch.device, eager: Callable
 def _can_compile(device: torch.device) -> bool:
     if device.type == "cpu":
         return False
-    from torch._inductor import config as inductor  # takes a second
-
-    inductor.triton.mix_order_reduction = False  # wrong gradients in silence (pytorch issue 193061)
     torch.fx.experimental._config.use_duck_shape = False  # two sizes that are equal now may differ in the next batch
     torch._dynamo.config.specialize_float = True  # floats are settings, not data
     torch._dynamo.config.optimize_ddp = False  # it would cut graphs at DDP's buckets; a graph is but one layer
@@ -109,7 +106,7 @@ class Replayed:
             self.buffers, self.graph = [x.to(self.device) for x in inputs], torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
             free, total = torch.cuda.mem_get_info(self.device)
-            if free < total / 8:  # a capture can neither take nor free what the allocator keeps; to empty it takes long
+            if free < total / 8:  # a capture cannot take cached memory, and freeing that takes long
                 torch.cuda.empty_cache()
             with torch.cuda.stream(self.stream):
                 # Other threads prepare batches and write checkpoints meanwhile.

@@ -266,8 +266,8 @@ class Transformer(nn.Module):
         if self.output_bias is None:
             return hidden_ND, weight_VD
         zeros = 0, -(hidden_ND.shape[1] + 1) % 8
-        with_bias_VD = torch.cat([weight_VD, self.output_bias[:, None]], 1)
-        return F.pad(F.pad(hidden_ND, (0, 1), value=1.0), zeros), F.pad(with_bias_VD, zeros)
+        columns = F.pad(hidden_ND.new_ones(len(hidden_ND), 1), zeros), F.pad(self.output_bias[:, None], zeros)
+        return torch.cat([hidden_ND, columns[0]], 1), torch.cat([weight_VD, columns[1]], 1)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Return logits_NV; PAD's is -inf."""

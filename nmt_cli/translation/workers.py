@@ -157,7 +157,9 @@ class Workers:
                     break
                 batch.append(segment)
             if cpu and len(batch) == 1 and not unfinished:
-                yield from self._search_here(batch, settings)
+                with _one_thread():
+                    results = [*search_with_oom_retry(*self._prepare(self._devices[0]), iter(batch), settings)]
+                yield from results
                 continue
             if batch and not started:
                 self._start(settings)
@@ -176,7 +178,3 @@ class Workers:
                 continue
             ready = wait([worker.connection for worker in busy], 0 if batch else BUSY_POLL_SECONDS if more else None)
             yield from (worker.receive() for worker in busy if worker.connection in ready)
-
-    def _search_here(self, batch: list[Segment], settings: SearchSettings) -> list[Any]:
-        with _one_thread():
-            return list(search_with_oom_retry(*self._prepare(self._devices[0]), iter(batch), settings))

@@ -192,7 +192,7 @@ def test_half_an_answer_of_a_killed_worker_is_noticed() -> None:
         answers = pool.map(bytes, [1 << 20] * 10)  # more than a pipe holds
         assert len(next(answers)) == 1 << 20
         time.sleep(0.3)
-        for worker in multiprocessing.active_children():
+        for worker in pool._processes.values():
             worker.kill()
         with pytest.raises(StorageError, match="a worker process was killed"):
             list(answers)
