@@ -101,9 +101,6 @@ class Training(Section):  # how the model is trained (section 5)
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up")
     rate_factor: float = Field(1.0, ge=0, description="factor on the paper's learning rate")
     cooldown_steps: int = Field(0, ge=0, description="last steps, in which the rate falls to zero (not in the paper)")
-    bidirectional_steps: int = Field(
-        0, ge=0, description="first steps, on both directions of each pair (not in the paper)"
-    )
     adam_beta1: float = Field(0.9, ge=0, le=0.999999, description="Adam beta 1")
     adam_beta2: float = Field(0.98, ge=0, le=0.999999, description="Adam beta 2")
     adam_epsilon: float = Field(1e-9, ge=0, description="Adam epsilon")
@@ -267,8 +264,6 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "corpus.limit would cut corpus.mix_src off: leave one out"
     if not all(0 <= share <= 1 for share in recipe.averaging.with_start):
         yield f"averaging.with_start must be shares from 0 to 1, not {recipe.averaging.with_start}"
-    if recipe.training.bidirectional_steps and recipe.model.source_vocabulary:
-        yield "training.bidirectional_steps requires one vocabulary: no model.source_vocabulary"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):

@@ -163,12 +163,3 @@ def test_a_sentence_drops_out_the_same_in_any_company_and_anew_in_every_step() -
         other.batch(chosen, 7).src_seeds_N,
     ]
     assert len(torch.cat(drawn).unique()) == sum(map(len, drawn))
-
-
-def test_both_directions_are_the_pairs_and_their_reverses() -> None:
-    corpus = corpus_of([(3, 2), (1, 4)])
-    both = batches.both_directions(corpus)
-    (src, _), (tgt, _) = (side.gather(np.array([3, 0])) for side in (both.src, both.tgt))
-    assert src.tolist() == [104, 104, 104, 2, 3, 3, 2]  # the target of pair 1, the source of pair 0
-    assert tgt.tolist() == [2, 103, 2]
-    assert len(both.src) == len(both.tgt) == 4

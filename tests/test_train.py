@@ -269,18 +269,6 @@ def test_the_gradient_is_that_of_the_sentences_one_by_one(
                 assert difference(one_by_one, gradients(settings, lab.corpus, world, memory_tokens, step)) < 1e-10
 
 
-def test_the_first_steps_may_go_in_both_directions(lab: Lab) -> None:
-    corpus, found = open_corpus(lab.corpus), []
-    known = [{tuple(side.gather(np.array([i]))[0]) for i in range(len(side))} for side in (corpus.src, corpus.tgt)]
-    for steps in (0, 2):
-        run = Run(lab.recipe(f"training.bidirectional_steps={steps}"), corpus, one_of(1, 0), Path(), 0)
-        for index in range(3):
-            (batch,) = run.step_batch(index).passes
-            texts = [tuple(text.tolist()) for text in batch.src_N.split(batch.src.lengths_B.tolist())]
-            found.append([any(text in side for text in texts) for side in known])
-    assert found == [[True, False]] * 3 + [[True, True]] * 2 + [[True, False]]
-
-
 def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab, tmp_path: Path) -> None:
     settings, corpus = lab.recipe("training.memory_tokens=200", "training.seed=5"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward

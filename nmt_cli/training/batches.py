@@ -6,14 +6,14 @@ What drops out belongs to a sentence; processes and memory only decide who compu
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from nmt_cli import recipe
-from nmt_cli.corpus.store import Corpus, Lengths, Side
+from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, pack, token_seeds
 
 CALIBRATION_PAIRS = 100
@@ -80,16 +80,6 @@ class BatchPlan:
         sides = self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)
         seeds = [token_seeds((self.seed, index, i), sentences, lengths) for i, (_, lengths) in enumerate(sides)]
         return pack(*sides[0], *sides[1], device, *seeds)
-
-
-def both_directions(corpus: Corpus) -> Corpus:
-    """Return the pairs of a corpus, and after them the same pairs from target to source."""
-
-    def joined(first: Side, then: Side) -> Side:
-        offsets = np.concatenate([first.offsets, then.offsets[1:] + first.offsets[-1]])
-        return Side(np.concatenate([first.ids, then.ids]), offsets)
-
-    return replace(corpus, src=joined(corpus.src, corpus.tgt), tgt=joined(corpus.tgt, corpus.src))
 
 
 def calibration_pairs(corpus: Corpus) -> Batch:

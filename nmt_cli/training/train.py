@@ -128,10 +128,7 @@ class Run:
         self.warned = False  # one warning of a bad curve is enough
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
-        how = training.tokens_per_step, parts, training.seed
-        self.plan = self._both_plan = batches.BatchPlan(corpus, *how)
-        if step < training.bidirectional_steps:
-            self._both_plan = batches.BatchPlan(batches.both_directions(corpus), *how)
+        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed)
         longest = int(self.plan.longer_lengths.max())
         if longest > settings.model.max_length:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
@@ -167,14 +164,10 @@ class Run:
         self.writer = checkpoints.Writer(directory, training, self.metrics, self.about)
         self.check_memory()
 
-    def plan_of(self, index: int) -> batches.BatchPlan:
-        return self._both_plan if index < self.settings.training.bidirectional_steps else self.plan
-
     def step_batch(self, index: int) -> batches.StepBatch:
         """Return this process' share of a step (from 0)."""
-        plan = self.plan_of(index)
-        micro_batches = plan.micro_batches_of(index)
-        tokens = [plan.tokens(sentences) for sentences in micro_batches]
+        micro_batches = self.plan.micro_batches_of(index)
+        tokens = [self.plan.tokens(sentences) for sentences in micro_batches]
         costs, weight = [max(sides) for sides in tokens], 1.0
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         groups = batches.group_micro_batches(costs, rank, world, self.memory_tokens)
@@ -182,7 +175,7 @@ class Run:
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
         with self.streams.stream(self.copies):  # another than that of the step before, which goes on
-            passes = [plan.batch(each, index, self.accelerator.device) for each in sentences]
+            passes = [self.plan.batch(each, index, self.accelerator.device) for each in sentences]
             copied = recorded(self.accelerator.device)
         return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
 
@@ -205,13 +198,12 @@ class Run:
 
     def check_memory(self) -> None:
         """Compute the gradient of the longest sentences and forget it: too little memory shows now, not on day two."""
-        plan = self.plan_of(0)
-        longer, share = plan.longer_lengths, 1.1 * self.settings.training.tokens_per_step
-        most = max(self.memory_tokens, share / plan.micro_batches)
+        longer, share = self.plan.longer_lengths, 1.1 * self.settings.training.tokens_per_step
+        most = max(self.memory_tokens, share / self.plan.micro_batches)
         tokens = max(1, int(min(most, share / self.accelerator.num_processes)))
         longest = np.argsort(-longer)[:tokens]
         count = max(1, np.searchsorted(longer[longest].cumsum(), tokens, "right"))
-        pairs = plan.batch(longest[:count], 0, self.accelerator.device)
+        pairs = self.plan.batch(longest[:count], 0, self.accelerator.device)
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
         _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam makes them in its first step
         self.accelerator.backward(0 * self.model(pairs)[0])  # DDP puts its buckets in the order they are to have, too
@@ -256,7 +248,7 @@ def _count_skipped(run: Run, unread: list[tuple[int, ToHost]], late: int) -> Non
 
 def _give_up(run: Run, step: int) -> None:
     crash = run.directory / "crash.json"
-    record = {"step": step, "sentences": [m.tolist() for m in run.plan_of(step - 1).micro_batches_of(step - 1)]}
+    record = {"step": step, "sentences": [m.tolist() for m in run.plan.micro_batches_of(step - 1)]}
     artefact.replace_file(crash, artefact.json_bytes(record))
     what = f"{run.state.skipped} steps had no finite gradient, the last was step {step} (its sentences: {crash})"
     raise DivergedError(f"{what}. The last good checkpoint is kept. Lower training.rate_factor or use fp32")
