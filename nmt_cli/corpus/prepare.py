@@ -130,7 +130,6 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
     report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats)}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
-    both = tokenizer.Tokenizer(model)
     manifest = {
         "name": corpus.name,
         "src": corpus.src,
@@ -143,14 +142,18 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
             for file in dict.fromkeys(text.files)
         ],
         "pairs": pairs,
-        "source_vocabulary_size": both.vocabulary_size,
-        "vocabulary_size": both.target.vocabulary_size,
+        **_vocabulary_sizes(model),
         "tokens": tokens,
     }
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
         for file in sorted(directory.iterdir()):
             file.rename(stage / file.name)
     console.say(f"{out}: {console.counted(pairs, 'training pair')}")
+
+
+def _vocabulary_sizes(model: Path) -> dict[str, int]:
+    both = tokenizer.Tokenizer(model)
+    return {"source_vocabulary_size": both.vocabulary_size, "vocabulary_size": both.target.vocabulary_size}
 
 
 def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:
