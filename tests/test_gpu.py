@@ -31,11 +31,7 @@ from nmt_cli.transformer.cache import for_inference
 from nmt_cli.translation.search import SearchSettings, search
 from nmt_cli.translation.segments import Segment
 
-GPU = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 V = 100
 READS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique", "_unique2"}
 

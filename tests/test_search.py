@@ -30,11 +30,7 @@ from nmt_cli.translation.search import SearchSettings, _Slots, score_targets, se
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 DOUBLE = torch.float64
-GPU = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 READS = {"cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__", "nonzero", "masked_select"}
 READS |= {"_local_scalar_dense", "equal", "is_nonzero", "unique", "_unique2"}
 V = 30

@@ -104,7 +104,7 @@ class Replayed:
             return function(*(x.to(self.device) for x in inputs))
         if not self.graph:
             self.buffers, self.graph = [x.to(self.device) for x in inputs], torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.device)
             free, total = torch.cuda.mem_get_info(self.device)
             if free < total / 8:  # a capture cannot take cached memory, and freeing that takes long
                 torch.cuda.empty_cache()
