@@ -36,6 +36,17 @@ def test_value_and_gradients_are_torchs_whatever_the_blocks(
         assert not grads[1][0].any()
 
 
+def test_a_scaled_loss_scales_gradients_in_float32() -> None:
+    draw = torch.Generator().manual_seed(1)
+    hidden, weight = torch.randn(9, 6, generator=draw).bfloat16(), torch.randn(11, 6, generator=draw)
+    inputs = (hidden.requires_grad_(), weight.requires_grad_())
+    whole, third = (
+        torch.autograd.grad(smoothed_loss(*inputs, torch.arange(1, 10), 0.1)[0] * x, inputs) for x in (1.0, 1 / 3)
+    )
+    for one, scaled in zip(whole, third, strict=True):
+        assert torch.equal(scaled, (one.float() * (1 / 3)).to(one.dtype))
+
+
 def test_large_scores_give_numbers() -> None:
     hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
     weight = torch.tensor([[5.0], [1.0], [-1.0]], requires_grad=True)

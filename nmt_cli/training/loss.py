@@ -52,7 +52,8 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_ND, grad_VD = ctx.saved_tensors
-        return grad_ND * grads[0].to(grad_ND.dtype), grad_VD.mul_(grads[0].to(grad_VD.dtype)), None, None
+        scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)  # with no dimensions it would be rounded to bfloat16 first
+        return (grad_ND * scale_11).to(grad_ND.dtype), grad_VD.mul_(scale_11), None, None
 
 
 def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """How fast `nmt train` is on a CUDA GPU at the paper's batch size: 25,000 source and target tokens per step.
 
-BASE and BIG in bf16 beside torch.nn.Transformer and Marian (where transformers is installed), plain and compiled. The
-corpus is generated: random tokens in sentences as long as WMT14's. From the repository root:
+BASE and BIG in bf16 beside torch.nn.Transformer and Marian (where transformers is installed), plain and compiled, all
+without cuDNN's attention. The corpus is random tokens in sentences as long as WMT14's. From the repository root:
 
     PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --profile    # also the ten longest kernels, and waits
     PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --trial      # a minute on a CPU: does it all work?

@@ -8,7 +8,7 @@ Every system is a process of its own that loads, warms up, and then translates a
 in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
 Prints medians with their range, tokens by the model's own tokenizer, and how many lines are those of the first system;
 in the end how many of Marian's first are ours once our positions have its wavelengths, which are not the paper's.
-With `--device cuda` the peers use the GPU, as ours does: --systems "nmt bf16" "ctranslate2 float16".
+With `--device cuda` the peers use the GPU, as ours does wherever there is one.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 BEAM = 4
-OURS = ("nmt fp32", "nmt bf16", "nmt int8")
-PEERS = ("ctranslate2 int8", "ctranslate2 float32", "pymarian intgemm8", "pymarian float32")
+CPU = ("nmt fp32", "nmt bf16", "nmt int8", "ctranslate2 int8", "ctranslate2 float32")
+SYSTEMS = {"cpu": (*CPU, "pymarian intgemm8", "pymarian float32"), "cuda": ("nmt bf16", "ctranslate2 float16")}
 Run = Callable[[list[str]], list[str]]
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -95,15 +95,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name in ("model", "exports", "source", "reference"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--lines", type=int, default=1000)
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    for name, number in (("rounds", 5), ("lines", 1000), ("cores", len(os.sched_getaffinity(0)))):
+        parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the peers")
-    parser.add_argument("--systems", nargs="+", default=[*OURS, *(p for p in PEERS if find_spec(p.split()[0]))])
+    parser.add_argument("--systems", nargs="+", help="default: all of the device that are installed")
     parser.add_argument("--child")
     arguments = parser.parse_args()
     if arguments.child:
         return child(arguments)
+    systems = arguments.systems or [s for s in SYSTEMS[arguments.device] if "nmt" in s or find_spec(s.split()[0])]
     import marian_toolkit
     import sacrebleu
     import sentencepiece
@@ -111,11 +111,11 @@ def main() -> None:
     from nmt_cli.transformer.weights import load_model
 
     loaded = load_model(arguments.model)
-    if kinds := [system.split()[1] for system in arguments.systems if "pymarian" in system]:
+    if kinds := [system.split()[1] for system in systems if "pymarian" in system]:
         marian_toolkit.write_model(loaded, arguments.exports / "marian", kinds)
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     command = [sys.executable, __file__, *sys.argv[1:], "--child"]
-    children = {system: subprocess.Popen([*command, system], **pipes) for system in arguments.systems}
+    children = {system: subprocess.Popen([*command, system], **pipes) for system in systems}
     answers: dict[str, list[dict[str, Any]]] = {system: [] for system in children}
     for _ in range(arguments.rounds):
         for system, process in children.items():
@@ -125,14 +125,14 @@ def main() -> None:
         process.communicate()
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
     reference = arguments.reference.read_text().split("\n")[: arguments.lines]
-    peer = next((system for system in answers if system not in OURS), arguments.systems[0])
+    peer = next((system for system in answers if not system.startswith("nmt")), systems[0])
     base = statistics.median(a["seconds"] for a in answers[peer])
     print(f"| system | lines/s (range) | tokens/s | x {peer} | ms for one line | peak MB | BLEU | same lines |")
     print("|--|--|--|--|--|--|--|--|")
     for system, turns in answers.items():
         seconds = sorted(a["seconds"] for a in turns)
         middle, output = statistics.median(seconds), turns[0]["output"]
-        same = sum(map(str.__eq__, output, answers[arguments.systems[0]][0]["output"]))
+        same = sum(map(str.__eq__, output, answers[systems[0]][0]["output"]))
         tokens = sum(map(len, tokenizer.encode(output))) + len(output)
         bleu = sacrebleu.corpus_bleu(output, [reference]).score
         span = f"{len(output) / middle:.0f} ({len(output) / seconds[-1]:.0f}-{len(output) / seconds[0]:.0f})"
