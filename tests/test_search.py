@@ -250,6 +250,16 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
     assert all(step == steps[0] for step in steps[1:])
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> None:
+    slots = _Slots([model_of(1)], DOUBLE, iter([]), SearchSettings(4))
+    slots.cache.captured, sizes = captured, []
+    for count in (8, 5, 4, 3, 2, 4, 5):
+        slots._resize(range(min(count, len(slots.segments))), count)
+        sizes.append(len(slots.segments))
+    assert sizes == ([8, 8, 8, 8, 2, 4, 8] if captured else [8, 8, 4, 4, 2, 4, 8])
+
+
 @torch.inference_mode()
 def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
     """Else the search that starts again with fewer rows, for want of memory, finds it still taken."""

@@ -120,6 +120,13 @@ def test_a_line_is_translated_alike_alone_in_company_and_by_many_workers(transla
         assert three._workers is workers is not None
 
 
+def test_forks_are_not_made_of_a_process_that_uses_cuda(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with Translator(model, workers=2) as two:
+        assert len(list(two.translate(["der Hund", "die Katze", "rot"]))) == 3
+        assert two._workers is None
+
+
 def test_blank_lines_keep_their_places_and_ask_no_model(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from nmt_cli import recipe
 from nmt_cli.console import set_quiet, warn
 from nmt_cli.errors import INTERRUPTED, TERMINATED, BusyError, NmtError, StorageError, UsageError, from_os_error
 from nmt_cli.training.batches import physical_memory
-from nmt_cli.transformer.hardware import choose_device
+from nmt_cli.transformer.hardware import choose_device, is_out_of_memory
 from nmt_cli.transformer.model import parameter_count
 
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
@@ -193,7 +193,7 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
 def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
     """Map a torch error to an NmtError; return an unknown one itself."""
     text = str(error)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+    if is_out_of_memory(error):
         advice = "Resume with --set training.memory_tokens=N, lower than"
         now = settings.training.memory_tokens or "what fits this memory"
         return StorageError(f"out of memory. {advice} {now}, or with more training.micro_batches")

@@ -1,5 +1,6 @@
 """What the hardware offers to training and translation: devices, arithmetic, 8-bit products, memory."""
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -84,6 +85,12 @@ def reuse_memory() -> None:
         mallopt(m_trim_threshold, 2**31 - 1)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error, of Python, of torch or of what it calls, is for want of memory."""
+    texts = "allocate memory", "out of memory", "ALLOC_FAILED"
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in texts)
+
+
 class Replayed:
     """Calls of one function of arrays that reads nothing on the host. On CUDA a call with the same shapes, and the same
     value of `storage`, as the call before is captured as a graph, which the next ones replay: one launch for hundreds
@@ -106,15 +113,19 @@ class Replayed:
             self.buffers, self.graph = [x.to(self.device) for x in inputs], torch.cuda.CUDAGraph()
             torch.cuda.synchronize(self.device)
             free, total = torch.cuda.mem_get_info(self.device)
-            if free < total / 8:  # a capture cannot take cached memory, and freeing that takes long
+            cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            if free < total / 8 or cached > total / 8:  # a capture takes no cached memory; freeing that takes long
                 torch.cuda.empty_cache()
             with torch.cuda.stream(self.stream):
                 # Other threads prepare batches and write checkpoints meanwhile.
                 self.graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     self.output = function(*self.buffers)
-                finally:
-                    self.graph.capture_end()
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):  # of a capture that the first error ended
+                        self.graph.capture_end()
+                    raise
+                self.graph.capture_end()
         for buffer, x in zip(self.buffers, inputs, strict=True):
             buffer.copy_(x, non_blocking=True)
         self.graph.replay()

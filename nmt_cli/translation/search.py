@@ -27,7 +27,7 @@ from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DivergedError, StorageError
 from nmt_cli.transformer.attention import Int64s, Layout
 from nmt_cli.transformer.cache import DecoderCache, resized_array
-from nmt_cli.transformer.hardware import Replayed
+from nmt_cli.transformer.hardware import Replayed, is_out_of_memory
 from nmt_cli.transformer.model import PAD, Batch, Transformer, pack
 from nmt_cli.translation.candidates import Sampling, best_continuations, widened
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
@@ -124,9 +124,10 @@ class _Slots:
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.settings.beam - 1)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each."""
-        size = min(self.most, 1 << (count - 1).bit_length())
-        if size == len(self.segments):
+        """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each. Where
+        steps are captured, half the room is not worth a new capture."""
+        size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
+        if size == room or (self.cache.captured and room / 4 < size < room):
             return
         self.segments = [self.segments[s] for s in keep] + [None] * (size - len(keep))
         for name, old in list(vars(self).items()):
@@ -248,7 +249,7 @@ def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Segments
                 yield results
             return
         except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            if not is_out_of_memory(error):
                 raise
         rows //= 2
         if rows < settings.beam:

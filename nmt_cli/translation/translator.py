@@ -87,7 +87,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self._precision = "auto" if precision == "int8" else precision
         if self.device.type == "cpu":
             self._devices = [self.device] * (workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS))
-        elif "LOCAL_RANK" not in os.environ and not torch.cuda.is_initialized():
+        elif "LOCAL_RANK" not in os.environ:
             self._devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
 
     def _set(
@@ -167,7 +167,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         on_its_way = _Lines(self, lines, prefixes, chosen.split, n_best if sampling else 0)
         self._busy, complete = True, False
         try:
-            if len(self._devices) > 1:
+            if len(self._devices) > 1 and (self._workers or not torch.cuda.is_initialized()):  # forks could not use it
                 self._workers = self._workers or Workers(self._devices, self._on)
                 results = self._workers.search(on_its_way.segments(), settings)
             else:
