@@ -57,7 +57,7 @@ _model = partial(_directory, default="$NMT_MODEL, else the newest under runs/")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file, such as recipes/toy.yaml")]
 MARIAN = "A Marian model of transformers (OPUS-MT): a directory, or OWNER/NAME[@REVISION] of the hub"
-RecipeName = Annotated[str, typer.Argument(help="A name that nmt recipes lists")]
+RecipeName = Annotated[Path, typer.Argument(help="A name that nmt recipes lists, or a file")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run, such as runs/base")]
 Set = Annotated[list[str] | None, _option("Change a setting: training.steps=200", "--set", kind="KEY=VALUE")]
 Data = Annotated[Path | None, _directory("The prepared corpus", default="data/CORPUS")]
@@ -353,9 +353,9 @@ def show(
     format: Annotated[Literal["yaml", "json"], _option("json: the schema, with the recipe as example")] = "yaml",
 ) -> None:
     """Print a recipe with every setting and its meaning."""
-    from nmt_cli.recipe import explain, load, named, schema
+    from nmt_cli.recipe import explain, load, schema
 
-    settings = load(named(name), set_ or [], start=False)
+    settings = load(name, set_ or [], start=False)
     if format == "yaml" and settings.training.init_from:
         typer.echo("# The model's sizes, the tokenizer and both languages become those of training.init_from.")
     typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
@@ -367,9 +367,9 @@ def copy(
     path: Annotated[Path | None, typer.Argument(help="The new file", show_default="./NAME.yaml")] = None,
 ) -> None:
     """Copy a recipe, to edit it."""
-    from nmt_cli.recipe import named, to_copy
+    from nmt_cli.recipe import find, to_copy
 
-    source = named(name)
+    source = find(name)
     path = path or Path(source.name)
     if path.exists():
         raise OutputError(f"{path} exists already. Name another file")

@@ -196,7 +196,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_dir())
 
 
-def _find(path: Path, beside: Path = Path()) -> Path:
+def find(path: Path, beside: Path = Path()) -> Path:
+    """Return the file of a recipe; one of the package may be "toy", "table3/base" or "recipes/toy.yaml"."""
     for candidate in (beside / path, path, HOME / path, HOME / "recipes" / f"{path}.yaml"):
         if candidate.is_file():
             return candidate
@@ -204,11 +205,6 @@ def _find(path: Path, beside: Path = Path()) -> Path:
     nearest = difflib.get_close_matches(name, [known for known, _ in listed()], 1)
     meant = f"Did you mean {nearest[0]}? " if nearest else ""
     raise MissingError(f"no recipe {path}. {meant}Give the path of a recipe file, or one that `nmt recipes` lists")
-
-
-def named(name: str) -> Path:
-    """Return the file of a recipe of the package: "toy", "table3/base" or "recipes/toy.yaml"."""
-    return _find(Path(f"recipes/{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"))
 
 
 def listed() -> Iterator[tuple[str, str]]:
@@ -241,7 +237,7 @@ def _keys(values: dict[str, Any], section: str = "") -> Iterator[str]:
 def _complaint(error: Any) -> str:
     path = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        keys, name = list(_keys(to_plain(Recipe()))), path.rpartition(".")[2]
+        keys, name = list(_keys(Recipe().model_dump())), path.rpartition(".")[2]
         nearest = [key for key in keys if key.endswith(f".{name}")] or difflib.get_close_matches(path, keys, 1)
         advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(Recipe.model_fields)}"
         return f"unknown key {path[:80]!r}; {advice}"
@@ -305,10 +301,10 @@ def override(text: str) -> dict[str, Any]:
 
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
     """Read a recipe file, apply `key.key=value` overrides, and take the rest from training.init_from if `start`."""
-    path = _find(path)
+    path = find(path)
     values = _read_yaml(path)
     if base := values.pop("base", None):
-        lower = _read_yaml(_find(Path(str(base)), path.parent))
+        lower = _read_yaml(find(Path(str(base)), path.parent))
         if _corpus_name(values) not in (None, _corpus_name(lower)):
             lower.pop("expect", None)  # figures of other text
         values = merge(lower, values)
@@ -324,7 +320,7 @@ def _settings_of(model: Path) -> dict[str, Any]:
     """Return what a recipe takes from the model it starts from."""
     if not (model / "recipe.yaml").is_file():
         raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
-    stored = to_plain(load_stored(model / "recipe.yaml"))
+    stored = load_stored(model / "recipe.yaml").model_dump()
     languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
     return {"model": stored["model"], "corpus": {**languages, "tokenizer": {"file": str(model / "tokenizer.model")}}}
 
@@ -334,7 +330,7 @@ def load_stored(path: Path) -> Recipe:
     try:
         values = _read_yaml(path)
         recipe = from_plain(values, str(path), stored=True)
-        unknown = sorted(set(_keys(values)) - set(_keys(to_plain(recipe))))
+        unknown = sorted(set(_keys(values)) - set(_keys(recipe.model_dump())))
         if any(name.startswith("model.") for name in unknown):
             raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
     except UsageError as error:
@@ -342,10 +338,6 @@ def load_stored(path: Path) -> Recipe:
     if unknown:
         warn(f"{path}: settings unknown to nmt {__version__} are ignored: {', '.join(unknown)}")
     return recipe
-
-
-def to_plain(section: Section) -> dict[str, Any]:
-    return section.model_dump()
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -357,7 +349,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def to_yaml(recipe: Recipe) -> bytes:
     """Return the resolved recipe as YAML, every setting with its value, in the order of this file."""
-    return yaml.safe_dump(to_plain(recipe), sort_keys=False, allow_unicode=True).encode()
+    return yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True).encode()
 
 
 def explain(section: Section, indent: str = "") -> Iterator[str]:
@@ -374,4 +366,4 @@ def explain(section: Section, indent: str = "") -> Iterator[str]:
 
 def schema(recipe: Recipe) -> str:
     """Return the JSON schema of recipes, with `recipe` as its example."""
-    return json.dumps({**Recipe.model_json_schema(), "examples": [to_plain(recipe)]}, indent=1, ensure_ascii=False)
+    return json.dumps({**Recipe.model_json_schema(), "examples": [recipe.model_dump()]}, indent=1, ensure_ascii=False)

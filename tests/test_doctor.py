@@ -35,7 +35,7 @@ def record(sound):
 
 def findings(record, settings="", **run):
     """Return what is found in a record after changes to the recipe and to what is known of its run."""
-    values = reduce(recipe.merge, map(recipe.override, settings.split()), recipe.to_plain(record.run.settings))
+    values = reduce(recipe.merge, map(recipe.override, settings.split()), record.run.settings.model_dump())
     changed = dataclasses.replace(record.run, settings=recipe.from_plain(values, "test"), **run)
     return [f"{f.severity}: {f.what}" for f in examine(dataclasses.replace(record, run=changed))]
 

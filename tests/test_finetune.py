@@ -32,7 +32,7 @@ def test_from_a_model_and_two_files_to_before_and_after(
     changes += [f"corpus.train_{side}=[{tmp_path / side}]" for side in ("src", "tgt")]
     changes += [f"corpus.mix_{side}=[{numbers_text}/train.{code}]" for side, code in (("src", "en"), ("tgt", "de"))]
     changes += ["decoding.beam=1", "corpus.cleaning.check_script=no"]
-    settings = recipe.load(recipe.named("finetune"), changes)
+    settings = recipe.load(Path("finetune"), changes)
     start = load_model(reference_run)
     assert settings.model == start.recipe.model
     assert (settings.corpus.src, settings.corpus.tokenizer.file) == ("en", str(reference_run / "tokenizer.model"))
@@ -70,7 +70,7 @@ def test_from_a_model_and_two_files_to_before_and_after(
 
 def test_a_start_that_is_not_there_and_text_that_nothing_is_mixed_into() -> None:
     with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Name one: --set training"):
-        recipe.load(recipe.named("finetune"))
+        recipe.load(Path("finetune"))
     corpus = recipe.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus
     with pytest.raises(UsageError, match="go with your own files"):
         sources.family(corpus)

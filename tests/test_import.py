@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import shutil
+from pathlib import Path
 
 import hub_server
 import huggingface_hub
@@ -317,7 +318,7 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     steps = ["steps=3", "tokens_per_step=300", "validate_bleu=0", "precision=fp32", f"init_from={tmp_path}/model"]
     others = ["averaging.with_start=[]", "decoding.extra_length=10", "corpus.cleaning.check_script=no"]
     files = [f"corpus.train_{side}=[{tmp_path}/{side}]" for side in ("src", "tgt")]
-    settings = recipe.load(recipe.named("finetune"), [*(f"training.{step}" for step in steps), *files, *others])
+    settings = recipe.load(Path("finetune"), [*(f"training.{step}" for step in steps), *files, *others])
     corpus = open_corpus(prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1)))
     ids = [side.gather(np.array([0]))[0].tolist() for side in (corpus.src, corpus.tgt)]
     theirs = [sentencepiece.SentencePieceProcessor(model_proto=each) for each in spm]

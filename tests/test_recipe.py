@@ -9,7 +9,7 @@ import yaml
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, MissingError, UsageError
-from nmt_cli.recipe import Recipe, from_plain, load, load_stored, to_plain, to_yaml
+from nmt_cli.recipe import Recipe, from_plain, load, load_stored, to_yaml
 from nmt_cli.training import checkpoints
 
 Read = typing.Callable[..., Recipe]
@@ -183,7 +183,7 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, word: str, rate: fl
     first.training.rate_factor = rate
     path = tmp_path / "resolved.yaml"
     path.write_bytes(to_yaml(first))
-    assert load(path) == from_plain(to_plain(first), "here") == first
+    assert load(path) == from_plain(first.model_dump(), "here") == first
 
 
 def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
@@ -191,7 +191,7 @@ def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
 ) -> None:
     stored, path = read("model: {d_model: 8}\ntraining: {steps: 7}"), tmp_path / "stored.yaml"
     removed = {"training": {"momentum": 0.9}, "corpus": {"cleaning": {"lower": True}}, "serving": {"port": 80}}
-    path.write_text(yaml.safe_dump(recipe.merge(to_plain(stored), removed)))
+    path.write_text(yaml.safe_dump(recipe.merge(stored.model_dump(), removed)))
     assert load_stored(path) == stored
     assert "are ignored: " in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"unknown key 'corpus\.cleaning\.lower'.*unknown key 'serving'"):
@@ -201,13 +201,13 @@ def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
 @pytest.mark.parametrize("change", ["model.experts=4", "model.activation=geglu", "training.precision=fp8"])
 def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: str) -> None:
     path, key = tmp_path / "stored.yaml", change.partition("=")[0].removeprefix("model.")
-    path.write_text(yaml.safe_dump(recipe.merge(to_plain(Recipe(name="n")), recipe.override(change))))
+    path.write_text(yaml.safe_dump(recipe.merge(Recipe(name="n").model_dump(), recipe.override(change))))
     with pytest.raises(DataError, match=rf"{key}.* newer than .*update"):
         load_stored(path)
 
 
 def test_which_settings_a_begun_run_may_change_and_what_makes_a_corpus_another() -> None:
-    free = {key for key in recipe._keys(to_plain(Recipe())) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
+    free = {key for key in recipe._keys(Recipe().model_dump()) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
     for section, names in {
         "training": "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
         "memory_tokens micro_batches processes",

@@ -35,7 +35,7 @@ def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, m
 
 def _changes(low: recipe.Recipe, high: recipe.Recipe) -> set[str]:
     """Return what differs, but for names, figures and averaging, and the length that learned positions end at."""
-    lines = recipe.differences(recipe.to_plain(low), recipe.to_plain(high))
+    lines = recipe.differences(low.model_dump(), high.model_dump())
     others = ("name:", "expect.", "averaging.", "training.keep_checkpoints:", "model.max_length: 1024 -> 256")
     return {line for line in lines if not line.startswith(others)}
 
@@ -93,7 +93,7 @@ def test_recipes_are_listed_shown_and_copied(
     assert {f"recipes/{name}.yaml" for name in listed} == {str(path) for path in [*PATHS, FINETUNE]}
     assert all(20 < len(about) <= 118 and about.endswith(".") for about in listed.values())
     for name in ("toy", "recipes/table3/a-h1.yaml"):  # the second has a base, which the copy finds too
-        settings = recipe.load(recipe.named(name))
+        settings = recipe.load(Path(name))
         cli.show(name)
         shown = capsys.readouterr().out
         (tmp_path / "shown.yaml").write_text(shown)

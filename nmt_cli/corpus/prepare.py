@@ -66,8 +66,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         manifest = store.open_corpus(out, content=True).manifest
     except DataError as error:
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
-    before = recipe.merge(recipe.to_plain(recipe.Corpus()), manifest.get("recipe", {}))  # new settings had no effect
-    differs = recipe.differences(before, recipe.to_plain(corpus))
+    before = recipe.merge(recipe.Corpus().model_dump(), manifest.get("recipe", {}))  # new settings had no effect
+    differs = recipe.differences(before, corpus.model_dump())
     hashes = {source["sha256"] for source in manifest["sources"]}
     reused = tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
     files = sources.local_files(corpus, options.mirror) + reused
@@ -135,7 +135,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         "src": corpus.src,
         "tgt": corpus.tgt,
         "generated": sources.family(corpus) == "toy",
-        "recipe": recipe.to_plain(corpus),
+        "recipe": corpus.model_dump(),
         "origin": text.origin,
         "sources": [
             {"name": file.name, "bytes": file.stat().st_size, "sha256": text.hashes.get(file) or artefact.sha256(file)}

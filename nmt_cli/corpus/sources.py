@@ -84,7 +84,7 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
     elif name and src:
         raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
     elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file()):
-        base, overrides = recipe.to_plain(recipe.load(Path(name), overrides).corpus), ()
+        base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
     elif not src:
         base = {"name": name or "toy-en-de"}
     else:

@@ -4,13 +4,11 @@ The same bytes come out whatever the number of workers. Memory grows with the co
 """
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import multiprocessing
-import os
 import signal
-import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -38,17 +36,12 @@ LONG_TRAINING = 100_000  # pairs; fewer take SentencePiece seconds
 HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much while they are sorted
 
 
-def _serve(link: Any, parent: int) -> None:
+def _serve(link: Any) -> None:
     """Answer calls that come through `link`. Leave interrupts to the parent, and end with it even if it is killed."""
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):  # elsewhere than on Linux the call at hand is finished first
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # of the pipe
         while True:
             function, job = link.recv()
@@ -96,7 +89,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         try:
             while len(self._processes) < self.workers:
                 link, its_end = context.Pipe()
-                process = context.Process(target=_serve, args=(its_end, os.getpid()), daemon=True)
+                process = context.Process(target=_serve, args=(its_end,), daemon=True)
                 process.start()
                 self._processes[link] = process
                 its_end.close()  # the last copy here: the worker's death ends the stream

@@ -25,7 +25,7 @@ class Row:
 
     def differences(self, settings: Recipe) -> list[str]:
         """Return `key: paper's -> recipe's` for every setting of which the paper speaks and that differs."""
-        changes = recipe.differences(recipe.to_plain(self.settings), recipe.to_plain(settings))
+        changes = recipe.differences(self.settings.model_dump(), settings.model_dump())
         return [change for change in changes if matters(change) and not change.startswith("corpus.")]
 
 

@@ -53,7 +53,7 @@ def _compared(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None)
     if corpus and score and hypotheses and corpus.lines("test")[1]:
         metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
         scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
-    changes = recipe.differences(recipe.to_plain(first), recipe.to_plain(settings))
+    changes = recipe.differences(first.model_dump(), settings.model_dump())
     return {
         "files": files,
         "name": files.directory.name,

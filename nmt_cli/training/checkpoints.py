@@ -171,7 +171,7 @@ def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     if (settings.model.source_vocabulary or size) != source:
         raise DataError(f"{corpus.directory} has {source} source tokens: set model.source_vocabulary={source}")
     if stored.exists():
-        changes = recipe.differences(recipe.to_plain(recipe.load_stored(stored)), recipe.to_plain(settings))
+        changes = recipe.differences(recipe.load_stored(stored).model_dump(), settings.model_dump())
         fixed = [line for line in changes if not FREE_SETTINGS.match(line)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")

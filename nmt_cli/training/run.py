@@ -36,7 +36,7 @@ class RunFiles:
 
 def translations_id(model: dict[str, Any], decoding: recipe.Decoding) -> str:
     """Return the digest of a model's weights, by its manifest, and of the decoding settings."""
-    return artefact.digest([model["files"]["model.safetensors"]["sha256"], recipe.to_plain(decoding)])
+    return artefact.digest([model["files"]["model.safetensors"]["sha256"], decoding.model_dump()])
 
 
 def stored_recipe(directory: Path) -> recipe.Recipe:

@@ -49,7 +49,7 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
             step = on_main(accelerator, begin)["step"]
             run = Run(settings, open_corpus(data), accelerator, directory, step)
             if tracker:
-                sections = {name: each for name, each in recipe.to_plain(settings).items() if isinstance(each, dict)}
+                sections = {name: each for name, each in settings.model_dump().items() if isinstance(each, dict)}
                 values = {f"{name}.{key}": value for name, each in sections.items() for key, value in each.items()}
                 plain = {key: value if isinstance(value, int | float) else str(value) for key, value in values.items()}
                 accelerator.init_trackers(settings.name, plain)  # trackers want one level of numbers and text
