@@ -215,16 +215,6 @@ def test_a_chart_places_its_points():
     assert line_chart("x", [Line("a", [(5, 3.0)])], log=True)["curves"][0]["path"] == "468.0,112.0 468.0,112.0"
 
 
-def test_the_papers_rows():
-    rows = paper.rows()
-    assert len(rows) == 20
-    for row in rows:
-        assert paper.table_3(row.settings) == row
-        assert len(row.figures) == 3
-    assert [row.figures[1] for row in rows if "dropout=0.2" in row.name] == ["25.5"]
-    assert paper.table_3(recipe.from_plain({"model": {"d_ff": 100}}, "test")) is None
-
-
 def test_departures_from_the_nearest_of_the_papers_models():
     assert paper.departures(Recipe()) == ("base", [])
     big = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
