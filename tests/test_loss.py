@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from nmt_cli.training import loss as module
 from nmt_cli.training.loss import fused_rows_, smoothed_loss
@@ -45,6 +46,15 @@ def test_a_scaled_loss_scales_gradients_in_float32() -> None:
     )
     for one, scaled in zip(whole, third, strict=True):
         assert torch.equal(scaled, (one.float() * (1 / 3)).to(one.dtype))
+
+
+def test_where_no_gradient_is_asked_for_only_logits_are_computed() -> None:
+    inputs, products = (torch.randn(9, 6), torch.randn(11, 6).requires_grad_(), torch.arange(1, 10), 0.1), []
+    for mode in (torch.enable_grad(), torch.inference_mode()):
+        with mode, FlopCounterMode(display=False) as counter:
+            smoothed_loss(*inputs)
+        products.append(counter.get_total_flops())
+    assert products == [3 * 2 * 9 * 11 * 6, 2 * 9 * 11 * 6]
 
 
 def test_large_scores_give_numbers() -> None:

@@ -4,7 +4,6 @@ from the rate of matrix products and the bandwidth of memory, measured here. Not
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -105,7 +104,7 @@ def _measure(run: Run) -> tuple[float, float]:
     """Return target tokens per second, and the seconds of a step, over real steps after a first one."""
     run.take_step(1, run.step_batch(0))
     tokens, step = 0, 1
-    with ThreadPoolExecutor(1) as pool:  # as in train
+    with run.batch_thread() as pool:
         upcoming, began = pool.submit(run.step_batch, step), timer()
         while not largest(run.accelerator, int(tokens > 0 and time.perf_counter() - began >= MEASURED_SECONDS)):
             batch, step = upcoming.result(), step + 1

@@ -71,8 +71,7 @@ def _loop(run: "Run", stop: Stop) -> str:
     began, text = time.monotonic() - state.seconds, ""
     intervals = training.log_every, training.validate_every, training.checkpoint_every
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
-    own_device = {"initializer": run.streams.set_device, "initargs": (run.streams.current_device(),)}
-    with ThreadPoolExecutor(1, **own_device) as pool, contextlib.closing(run.writer), progress as bar:
+    with run.batch_thread() as pool, contextlib.closing(run.writer), progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
         unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)
@@ -163,6 +162,10 @@ class Run:
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.writer = checkpoints.Writer(directory, training, self.metrics, self.about)
         self.check_memory()
+
+    def batch_thread(self) -> ThreadPoolExecutor:
+        """Return a thread for `step_batch`, on this process' own device."""
+        return ThreadPoolExecutor(1, initializer=self.streams.set_device, initargs=(self.streams.current_device(),))
 
     def step_batch(self, index: int) -> batches.StepBatch:
         """Return this process' share of a step (from 0)."""

@@ -75,8 +75,6 @@ class _Slots:
         self.segments: list[Segment | None] = []
         self.position_S, self.limit_S = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.alive_SW, self.last_SW = np.zeros((0, width)), np.zeros((0, width), np.int64)
-        # What decides the draw at each position.
-        self.random_ST = np.zeros((0, self.longest if settings.sampling else 1))
         self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis, with the running sums
         self.sums_SWT = np.zeros((0, width, 64))
 
@@ -117,9 +115,8 @@ class _Slots:
             for slot, segment in zip(slots, segments, strict=True):
                 limit = min(len(segment.ids) + len(segment.prefix) + self.settings.extra_length, self.longest)
                 self.segments[slot], self.limit_S[slot], segment.hypotheses = segment, limit, []
-                if self.settings.sampling:
-                    key = np.array([self.settings.sampling.seed, segment.key], np.uint64)  # a list may become floats
-                    self.random_ST[slot, :limit] = np.random.Generator(np.random.Philox(key=key)).random(limit)
+                if sampling := self.settings.sampling:
+                    segment.draws = np.random.default_rng([sampling.seed, *segment.key])
             self.position_S[slots], self.last_SW[slots] = 0, PAD
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.settings.beam - 1)
 
@@ -138,9 +135,9 @@ class _Slots:
     def step(self) -> None:
         used = self.used()
         self._resize(used, len(used))
-        every, width = np.arange(len(self.segments)), self.settings.beam
-        points_S1 = self.random_ST[every, self.position_S if self.settings.sampling else 0, None]
-        rows = self.last_SW.reshape(-1), self.position_S.repeat(width), *self.cache.take_entries()
+        draws = (segment.draws if segment else None for segment in self.segments)
+        points_S1 = np.array([[each.random() if each else 0.0] for each in draws])
+        rows = self.last_SW.reshape(-1), self.position_S.repeat(self.settings.beam), *self.cache.take_entries()
         forced_S = self._forced()
         if not (self.cache.captured or forced_S.any()):
             forced_S = forced_S[:0]

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
@@ -21,7 +19,7 @@ _WORD_END = re.compile(r"(?=\s)")
 # Chinese and Japanese, with their punctuation: written without spaces.
 _WIDE = "[\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
 _WIDE_JOINT = re.compile(rf"(?<={_WIDE})([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?={_WIDE})")
-LOOP_TOKENS, LOOP_PERIOD = 12, 8
+_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # a character stands for a token
 SMALLEST = 4  # tokens; a shorter source is not translated in halves
 
 
@@ -42,7 +40,8 @@ class Segment:
     id: int
     ids: list[int]  # closed by EOS
     prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than max_length
-    key: int = 0  # decides, with the seed, what is sampled for it
+    key: tuple[int, ...] = ()  # decides, with the seed, what is sampled for it
+    draws: Any = None  # the numbers that do, from numpy
     depth: int = 0  # how often it was halved
     hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
 
@@ -95,17 +94,10 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> l
 
 
 def looping(sequence: Sequence[int]) -> bool:
-    """Return whether some stretch of at most LOOP_PERIOD items comes at least four times in a row."""
-    # A loop repeats at least `least` tokens, which for no period is fewer than this: most lines end here.
-    if len(sequence) - len(set(sequence)) < 3 / 4 * LOOP_TOKENS:
+    """Return whether some stretch of up to 8 tokens comes at least four times in a row, and 12 tokens in all do."""
+    if len(sequence) - len(set(sequence)) < 9:  # 3 tokens four times have 9 repeats, others more: most lines end here
         return False
-    array = np.asarray(sequence)
-    for period in range(1, LOOP_PERIOD + 1):
-        pairs, least = len(array) - period, max(LOOP_TOKENS - period, 3 * period)
-        unlike = np.flatnonzero(array[period:] != array[:-period])
-        if pairs - len(unlike) >= least and np.diff(unlike, prepend=-1, append=pairs).max() > least:
-            return True
-    return False
+    return _LOOP.search("".join(map(chr, sequence))) is not None
 
 
 def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:

@@ -30,8 +30,6 @@ CHUNK_CHARACTERS = 1 << 20  # read and sorted at once
 SCORE_LINES = 1024  # pairs scored at once
 MAX_WORKERS = 16
 MAX_RETRIES = 3  # how often a source is halved
-SAMPLE_BITS, PLACE_BITS = 12, 20  # of a segment's key: as many samples of a line, and segments in a line
-MAX_SAMPLES = 1 << SAMPLE_BITS  # further ones would repeat the random numbers of the first
 
 Lines = Iterable[str | None]  # None: the next one has not come yet
 
@@ -153,8 +151,6 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         `beam`, `alpha`, `extra_length` and `split` are those of a recipe; None takes the model's own.
         With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its translation must begin.
         """
-        if sampling and n_best > MAX_SAMPLES:
-            raise UsageError(f"at most {MAX_SAMPLES:,} samples of a line can be drawn, not {n_best:,}")
         if self._busy:
             raise UsageError("this Translator is translating already. Take that to its end first, or use another")
         if beam is not None and n_best > beam and not sampling:
@@ -263,11 +259,10 @@ class _Lines:
         self.pending.append(line)
         for place, source in enumerate(sources):
             for sample, draft in enumerate(line.drafts):
-                key = (self.read << PLACE_BITS | place) << SAMPLE_BITS | sample
-                draft.append(self._open(line, source, [] if place else prefix, key))
+                draft.append(self._open(line, source, [] if place else prefix, (self.read, place, sample)))
         return [segment for samples in zip(*line.drafts, strict=True) for segment in samples]
 
-    def _open(self, line: _Line, ids: list[int], prefix: list[int], key: int, depth: int = 0) -> Segment:
+    def _open(self, line: _Line, ids: list[int], prefix: list[int], key: tuple[int, ...], depth: int = 0) -> Segment:
         segment = Segment(next(self.ids), ids, prefix[: self.translator.max_length - 1], key, depth)
         self.open[segment.id] = line, segment
         line.open += 1
