@@ -20,7 +20,7 @@ from test_train import losses
 
 from nmt_cli import recipe
 from nmt_cli.training import checkpoints, distributed, metrics
-from nmt_cli.training.distributed import agree_after, largest
+from nmt_cli.training.distributed import is_sync_step, max_over_processes
 
 
 def sentences(directory: Path, step: int) -> list[list[int]]:
@@ -72,9 +72,9 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(lab: Lab) -> Non
 @pytest.mark.parametrize(("device", "world", "every"), [("cpu", 2, 1), ("cuda", 2, 10), ("cuda", 1, 1)])
 def test_processes_seldom_wait_for_each_other_to_agree_on_stopping(device: str, world: int, every: int) -> None:
     accelerator = SimpleNamespace(num_processes=world, device=torch.device(device))
-    assert [step for step in range(41) if agree_after(step, accelerator)] == [*range(0, 41, every)]
+    assert [step for step in range(41) if is_sync_step(step, accelerator)] == [*range(0, 41, every)]
     if world == 1:
-        assert largest(accelerator, 2) == 2  # without a word between processes
+        assert max_over_processes(accelerator, 2) == 2  # without a word between processes
 
 
 def test_poison_on_one_process_is_skipped_by_both(lab: Lab) -> None:

@@ -25,11 +25,11 @@ from nmt_cli.transformer.model import (
     dropout,
     dropout_mask,
     layer_norm,
-    next_place,
+    next_dropout_site,
     parameter_count,
     token_seeds,
 )
-from nmt_cli.transformer.weights import _Undrawn, load_into
+from nmt_cli.transformer.weights import _SkipInit, load_into
 
 V = 23
 RAGGED = [(3, 7), (1, 1), (9, 2), (4, 4), (5, 6), (5, 6)]
@@ -126,9 +126,9 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int) -> Non
 
 def test_tokens_places_and_channels_drop_out_independently() -> None:
     def places(*key: int) -> Tensor:
-        seeds = [next_place(torch.from_numpy(token_seeds(key, np.arange(40, 56), np.full(16, 16))))]
+        seeds = [next_dropout_site(torch.from_numpy(token_seeds(key, np.arange(40, 56), np.full(16, 16))))]
         while len(seeds) < 4:
-            seeds.append(next_place(seeds[-1]))
+            seeds.append(next_dropout_site(seeds[-1]))
         return torch.stack([dropout(torch.ones(256, 64), each, 0.3).view(16, 16, 64) * 0.7 for each in seeds])
 
     keys = [[[places(seed, step, side) for side in (0, 1)] for step in (0, 1, 2)] for seed in (1, 2)]
@@ -213,7 +213,7 @@ TABLE_3 = {
 def test_rows_of_table_3_have_the_closed_forms_parameters(changes: dict, plain: int, biased: int) -> None:
     for biases, expected in ((False, plain), (True, biased)):
         settings = recipe.Model(**changes, attention_bias=biases)
-        with _Undrawn():
+        with _SkipInit():
             model = Transformer(settings, 40_960)
         assert sum(p.numel() for p in model.parameters()) == parameter_count(settings, 40_960) == expected
 

@@ -173,7 +173,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
         last = torch.full((2, width), PAD)
         for position in range(40):
             positions = torch.full((2 * width,), position)
-            (logits,) = decoder.step(last.flatten(), positions, *map(torch.from_numpy, decoder.take_entries()))
+            (logits,) = decoder.step(last.flatten(), positions, *map(torch.from_numpy, decoder.allocate_entries()))
             assert torch.isinf(logits[:, V:]).all()
             ours = torch.log_softmax(logits, -1)[:, :V].view(2, width, V)
             for slot, source in ((1, sources[0]), (0, sources[1])):
@@ -192,10 +192,10 @@ def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
     decoder = DecoderCache([model_of(1, max_length=64)], DOUBLE, width)
     decoder.resize([], 2)
     decoder.fill([0, 1], decoder.encode(batch.src_N, batch.src), [0, 0], [2, 2])
-    decoder.leave([1])
+    decoder.release([1])
     for position in range(50):
         ids, positions = torch.full((2 * width,), 5), torch.full((2 * width,), position)
-        decoder.step(ids, positions, *map(torch.from_numpy, decoder.take_entries()))
+        decoder.step(ids, positions, *map(torch.from_numpy, decoder.allocate_entries()))
         decoder.reorder(np.array([[0] * width, range(width)]))
     assert decoder.past[0][0].shape[2] < 50 + 10 * width
 

@@ -13,7 +13,7 @@ from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.errors import MissingError, OutputError, printable
 from nmt_cli.scoring.metrics import corpus_bleu
-from nmt_cli.training.metrics import WORTH, off_the_curve
+from nmt_cli.training.metrics import MIN_IMPROVEMENT, worse_than_expected
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.translation.segments import looping
 
@@ -90,7 +90,7 @@ def _training(r: Record) -> Iterator[Finding]:
         yield Finding(COSTLY, what, directory / "model", do)
     losses = [record["dev_nll"] or math.inf for record in r.run.validations]
     patience = training.patience or len(losses)
-    before, least = losses[:-patience], (1 - WORTH) ** patience
+    before, least = losses[:-patience], (1 - MIN_IMPROVEMENT) ** patience
     patient = before and min(losses) >= min(before) * least
     if 0 < r.step < 0.9 * training.steps and not patient:
         do = "the same command again continues the run"
@@ -127,7 +127,7 @@ def _dev(r: Record) -> Iterator[Finding]:
     if not validations:
         return
     step, loss = validations[-1]["step"], validations[-1]["dev_nll"]
-    if worse := off_the_curve(r.run.settings.expect, step, validations[-1]):
+    if worse := worse_than_expected(r.run.settings.expect, step, validations[-1]):
         yield Finding(COSTLY, worse, log, RECIPE)
     earlier = [record["dev_nll"] for record in validations if record["step"] <= 0.8 * step]
     if earlier and r.step >= 0.9 * r.run.settings.training.steps and earlier[-1] - loss > STEEP:

@@ -38,7 +38,7 @@ class State:
     skipped_in_a_row: int = 0
     best_step: int = 0
     best_nll: float | None = None
-    not_better: int = 0  # validations since one that was better by metrics.WORTH
+    not_better: int = 0  # validations since one that was better by metrics.MIN_IMPROVEMENT
     metrics_bytes: int = 0  # of metrics.jsonl at this step
     dtype: str = ""  # of the arithmetic so far
 
@@ -164,7 +164,7 @@ def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0)
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 
-def check_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
+def open_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
     corpus, stored = open_corpus(data, content=True), run / "recipe.yaml"
     source, size = (int(corpus.manifest[f"{side}vocabulary_size"]) for side in ("source_", ""))

@@ -28,11 +28,11 @@ TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
 AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
-MEETING = "NMT_MEETING"  # variable: the file by which forks find each other (no port that others could use)
+INIT_METHOD = "NMT_INIT_METHOD"  # variable: the file through which forks rendezvous, a port being open to all
 ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # Settings of Accelerate's configuration that are not followed, each with the value that means none, and what to do.
-NOT_FOLLOWED = {
+IGNORED_SETTINGS = {
     "DYNAMO_BACKEND": ("no", "nothing is compiled"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (there is no fp16 or fp8)"),
     "GRADIENT_ACCUMULATION_STEPS": ("1", "set training.tokens_per_step, and training.memory_tokens for less memory"),
@@ -56,8 +56,8 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
     """Do `work` here, or in several forks of this process; return the first one's answer, or raise what ended any."""
     if (count := local_processes(settings)) == 1:
         return work()
-    (answers, sender), meeting = multiprocessing.Pipe(duplex=False), os.memfd_create("nmt")
-    arguments, process = (count, meeting, sender, work), multiprocessing.get_context("fork").Process
+    (answers, sender), rendezvous = multiprocessing.Pipe(duplex=False), os.memfd_create("nmt")
+    arguments, process = (count, rendezvous, sender, work), multiprocessing.get_context("fork").Process
     forks = [process(target=_fork, args=(rank, *arguments), daemon=True) for rank in range(count)]
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -66,7 +66,7 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
 
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until all know what to do with them
     with contextlib.ExitStack() as at_end:
-        at_end.callback(os.close, meeting)
+        at_end.callback(os.close, rendezvous)
         for fork in forks:
             fork.start()
             at_end.callback(fork.join)
@@ -85,7 +85,7 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
     return SIGNALS.get(-code, code) if code else int(answer)
 
 
-def _fork(rank: int, count: int, meeting: int, sender: Connection, work: Callable[[], int]) -> None:
+def _fork(rank: int, count: int, rendezvous: int, sender: Connection, work: Callable[[], int]) -> None:
     """Be one of `count` processes, in silence but for the first; send the first one's answer, or the error of any."""
     torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]  # end with the command
     for number in SIGNALS:
@@ -94,7 +94,7 @@ def _fork(rank: int, count: int, meeting: int, sender: Connection, work: Callabl
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of a training before in the command
     torch.set_num_threads(threads := max(1, torch.get_num_threads() // count))
     job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": threads}
-    where = {"GLOO_SOCKET_IFNAME": "lo", MEETING: f"file:///proc/self/fd/{meeting}"}
+    where = {"GLOO_SOCKET_IFNAME": "lo", INIT_METHOD: f"file:///proc/self/fd/{rendezvous}"}
     os.environ.update({name: str(value) for name, value in (job | where).items()})
     if rank:
         set_quiet(True)
@@ -120,7 +120,7 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
     # Another process may be validating or saving: wait for it ten minutes.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
     ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
-    handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(MEETING))]
+    handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]
     on_cpu = not torch.cuda.is_available()  # and not on Apple's GPU: it has no float64 for the sums
     options = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": tracker, "project_dir": run}
     try:
@@ -128,7 +128,7 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
     except RuntimeError as error:
         raise to_user_error(error, settings) from error
     accelerator.gradient_accumulation_steps = 1  # the launcher may have set it, and backward() divides by it
-    for name, (nothing, advice) in NOT_FOLLOWED.items() if accelerator.is_main_process else ():
+    for name, (nothing, advice) in IGNORED_SETTINGS.items() if accelerator.is_main_process else ():
         value = os.environ.get(f"ACCELERATE_{name}", nothing).lower()
         if value != nothing and (value != "bf16" or settings.training.precision == "fp32"):
             warn(f"{name.lower()} {value} of the accelerate configuration is not followed: {advice}")
@@ -156,19 +156,19 @@ class Stop:
             os._exit(code)
 
 
-def largest(accelerator: Any, value: int) -> int:
+def max_over_processes(accelerator: Any, value: int) -> int:
     """Return the largest of all processes' values."""
     if accelerator.num_processes == 1:
         return value
     return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).max())
 
 
-def of_all(value: Any, world: int) -> list[Any]:
+def gather_objects(value: Any, world: int) -> list[Any]:
     """Return the values of all processes, by rank."""
     return list(accelerate.utils.gather_object([value])) if world > 1 else [value]
 
 
-def agree_after(step: int, accelerator: Any) -> bool:
+def is_sync_step(step: int, accelerator: Any) -> bool:
     """Return whether all processes ask each other after this step whether to stop."""
     return accelerator.num_processes == 1 or accelerator.device.type != "cuda" or step % AGREE_EVERY == 0
 

@@ -17,7 +17,7 @@ from nmt_cli.console import duration, say, table
 from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.training.checkpoints import disk_megabytes
-from nmt_cli.training.distributed import in_processes, largest, make_accelerator, to_user_error
+from nmt_cli.training.distributed import in_processes, make_accelerator, max_over_processes, to_user_error
 from nmt_cli.training.metrics import peak_memory_mb
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.model import parameter_count
@@ -106,11 +106,12 @@ def _measure(run: Run) -> tuple[float, float]:
     tokens, step = 0, 1
     with run.batch_thread() as pool:
         upcoming, began = pool.submit(run.step_batch, step), timer()
-        while not largest(run.accelerator, int(tokens > 0 and time.perf_counter() - began >= MEASURED_SECONDS)):
+        over = False
+        while not max_over_processes(run.accelerator, int(over)):
             batch, step = upcoming.result(), step + 1
             upcoming = pool.submit(run.step_batch, step)
             run.take_step(step, batch)
-            tokens += batch.tgt_tokens
+            tokens, over = tokens + batch.tgt_tokens, time.perf_counter() - began >= MEASURED_SECONDS
         seconds = timer() - began  # when the device has done them, too
     return tokens / seconds, seconds / (step - 1)
 

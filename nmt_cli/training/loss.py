@@ -18,14 +18,14 @@ ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its c
 class _SmoothedLoss(torch.autograd.Function):
     """The loss and its gradient together, a block of rows at a time: all logits of a step would be 3.7 GB.
 
-    The even part of the smoothing is the same for every row or column, so it is added outside the logits.
+    The uniform part of the smoothing is the same for every row or column, so it is added outside the logits.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> Any:
         weight = weight_VD.to(hidden_ND.dtype)
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
-        even = smoothing / (len(weight) - 1)
+        uniform = smoothing / (len(weight) - 1)
         size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
         rows_ = compiled(fused_rows_, hidden_ND.device, _rows_)
         sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all vectors but that of PAD
@@ -37,14 +37,14 @@ class _SmoothedLoss(torch.autograd.Function):
             logits_CV[:, 0] = -torch.inf
             if rows_ is not _rows_:
                 torch._dynamo.mark_static(logits_CV, 1)  # the vocabulary's size, unlike that of the block
-            log_probs_C1, norm_C1 = rows_(logits_CV, labels_C1, smoothing, wide)
+            log_probs_C1, log_z_C1 = rows_(logits_CV, labels_C1, smoothing, wide)
             nll -= log_probs_C1.sum(dtype=torch.float64)
-            all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * norm_C1[:, 0]
-            loss -= (1 - smoothing) * log_probs_C1.sum(dtype=torch.float64) + even * all_C.sum(dtype=torch.float64)
+            all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
+            loss -= (1 - smoothing) * log_probs_C1.sum(dtype=torch.float64) + uniform * all_C.sum(dtype=torch.float64)
             if any(ctx.needs_input_grad):
-                grad_CD.copy_((logits_CV @ weight).sub_((even * sums_D).to(weight.dtype)))
+                grad_CD.copy_((logits_CV @ weight).sub_((uniform * sums_D).to(weight.dtype)))
                 grad_VD += logits_CV.t() @ h_CD
-        grad_VD[1:] -= even * hidden_ND.sum(0, dtype=wide)
+        grad_VD[1:] -= uniform * hidden_ND.sum(0, dtype=wide)
         ctx.save_for_backward(grad_ND, grad_VD)
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -57,29 +57,29 @@ class _SmoothedLoss(torch.autograd.Function):
 
 
 def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Replace logits by their gradients, but for the even part of the smoothing, and return each row's log-probability
-    of its label and logarithm of its sum of exponentials."""
-    norms, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
+    """Replace logits by their gradients, but for the uniform part of the smoothing; return each row's log-probability
+    of its label, and log Z, the logarithm of its sum of exponentials."""
+    log_zs, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
         probs_RV = torch.softmax(rows_RV, -1)
         best_R1 = probs_RV.amax(-1, keepdim=True)  # the exponential of what the highest logit is above the sum
-        norms.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
+        log_zs.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
-    norm_C1 = torch.cat(norms)
+    log_z_C1 = torch.cat(log_zs)
     # The label's probability anew and not from the rounded softmax: it may be close to 1 - smoothing.
     rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
-    logits_CV[rows_C1, labels_C1] = ((gold_C1 - norm_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
-    return gold_C1 - norm_C1, norm_C1
+    logits_CV[rows_C1, labels_C1] = ((gold_C1 - log_z_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
+    return gold_C1 - log_z_C1, log_z_C1
 
 
 def fused_rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Do the same in few passes over memory, once compiled."""
-    norm_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
-    log_probs_CV = logits_CV.to(wide) - norm_C1
+    log_z_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
+    log_probs_CV = logits_CV.to(wide) - log_z_C1
     log_probs_C1 = log_probs_CV.gather(1, labels_C1)
     grads_CV, columns_V = log_probs_CV.exp(), torch.arange(logits_CV.shape[1], device=logits_CV.device)
     logits_CV.copy_(torch.where(columns_V == labels_C1, grads_CV - (1 - smoothing), grads_CV))
-    return log_probs_C1, norm_C1
+    return log_probs_C1, log_z_C1
 
 
 def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -18,9 +18,16 @@ from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints, distributed
-from nmt_cli.training.distributed import Stop, agree_after, largest, make_accelerator, on_main, to_user_error
+from nmt_cli.training.distributed import (
+    Stop,
+    is_sync_step,
+    make_accelerator,
+    max_over_processes,
+    on_main,
+    to_user_error,
+)
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.metrics import WORTH, Metrics, off_the_curve, peak_memory_mb
+from nmt_cli.training.metrics import MIN_IMPROVEMENT, Metrics, peak_memory_mb, worse_than_expected
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.streams import ToHost, recorded
 from nmt_cli.training.validation import DevSet, validate
@@ -43,7 +50,7 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
 
         def begin() -> dict[str, Any]:
             lock.enter_context(artefact.locked(directory, "run"))
-            return {"step": checkpoints.check_run(settings, data, directory)}
+            return {"step": checkpoints.open_run(settings, data, directory)}
 
         try:
             step = on_main(accelerator, begin)["step"]
@@ -112,7 +119,7 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
         return DONE
     out_of_hours = training.max_hours is not None and state.seconds >= training.max_hours * 3600
     urgency = 2 if stop.asked else int(out_of_hours)
-    if agree_after(state.step, run.accelerator) and (urgency := largest(run.accelerator, urgency)):
+    if is_sync_step(state.step, run.accelerator) and (urgency := max_over_processes(run.accelerator, urgency)):
         return STOPPED if urgency == 2 else f"{training.max_hours} hours are over"
     if training.patience is not None and state.not_better >= training.patience:
         return f"nothing much better in {state.not_better} validations (best: step {state.best_step:,})"
@@ -294,7 +301,7 @@ def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
     on_main(accelerator, _report, run, record, time.monotonic() - start, bar)
     nll = record["dev_nll"]
     state.not_better += 1
-    if state.best_nll is None or nll < state.best_nll * (1 - WORTH):
+    if state.best_nll is None or nll < state.best_nll * (1 - MIN_IMPROVEMENT):
         state.not_better = 0
     if state.best_nll is None or nll < state.best_nll:
         state.best_step, state.best_nll = state.step, nll
@@ -307,7 +314,7 @@ def _report(run: Run, record: dict[str, Any], seconds: float, bar: Progress) -> 
     run.accelerator.log(scores, step=step)
     text = "  ".join(f"{name.replace('_', ' ').replace('bleu', 'BLEU')} {score:.3f}" for name, score in scores.items())
     bar.line(f"step {step:,}  {text}  ({duration(seconds)})")
-    if not run.warned and (worse := off_the_curve(run.settings.expect, step, record)):
+    if not run.warned and (worse := worse_than_expected(run.settings.expect, step, record)):
         run.warned = True
         warn(f"step {step:,}: {worse}. nmt doctor {run.directory} may say why")
 

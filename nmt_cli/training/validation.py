@@ -11,7 +11,7 @@ from nmt_cli.corpus.store import Corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError
 from nmt_cli.scoring.metrics import corpus_bleu
-from nmt_cli.training.distributed import of_all
+from nmt_cli.training.distributed import gather_objects
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import pair_batches
@@ -44,7 +44,7 @@ def validate(
     if count:
         translator = Translator.of(model, dev.tokenizer, settings, dtype, dev.seen_tokens)
         lines = [translation.text for translation in translator.translate(dev.lines[:count][rank::world])]
-    shares = of_all((total, lines), world)
+    shares = gather_objects((total, lines), world)
     loss = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
     lines = [shares[i % world][1][i // world] for i in range(count)]
     bleu = corpus_bleu(lines, dev.references[:count])[0] if count else None

@@ -33,24 +33,28 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tenso
     return buffer, buffer.split(sizes)
 
 
+def token_places(lengths: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the sentence of each token of a packed batch, and its position there."""
+    sentences_N = np.repeat(np.arange(len(lengths)), lengths)
+    return sentences_N, np.arange(len(sentences_N)) - (lengths.cumsum() - lengths)[sentences_N]
+
+
 class Layout:
     """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
 
-    On the device: `positions_N` are each token's place in its sentence, `offsets_B` the first token of each sentence
+    On the device: `positions_N` are each token's position in its sentence, `offsets_B` the first token of each sentence
     and N, `widths_B` how wide the grids of its block are. `integers` are their copies on the host. On the host only:
-    `rows_N`, each token's sentence; `blocks`, how many sentences a block has and how wide its grids are; `full`,
-    whether they have no pads. `bounds` are the first sentence of each block, and B.
+    `blocks`, how many sentences a block has and how wide its grids are; `full`, whether they have no pads. `bounds` are
+    the first sentence of each block, and B.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
         counts, bounds = np.asarray(lengths), bounds or (0, len(lengths))
-        self.rows_N, offsets_B = np.repeat(np.arange(len(counts)), counts), np.append(0, counts.cumsum())
-        self.places_N = np.arange(len(self.rows_N)) - offsets_B[self.rows_N]
         sentences, widths = np.diff(bounds), np.maximum(np.maximum.reduceat(counts, bounds[:-1]), NARROWEST)
         self.blocks = list(zip(sentences.tolist(), widths.tolist(), strict=True))
         self.full = (np.minimum.reduceat(counts, bounds[:-1]) == widths).tolist()
         self.max_length = int(counts.max())
-        self.integers = self.places_N, counts, offsets_B, np.repeat(widths, sentences)
+        self.integers = token_places(counts)[1], counts, np.append(0, counts.cumsum()), np.repeat(widths, sentences)
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
         self.hold(to_device(self.integers, device)[1])
 
@@ -61,7 +65,7 @@ class Layout:
     def index(self, heads: int) -> tuple[Tensor, Tensor]:
         """Return where row (token, head) lies on the grids, and which row lies at each place there."""
         if heads not in self._indices:  # made on the device
-            tokens, heads_H = len(self.rows_N), torch.arange(heads, device=self.lengths_B.device)
+            tokens, heads_H = len(self.positions_N), torch.arange(heads, device=self.lengths_B.device)
             starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
             starts_NH = starts_BH.repeat_interleave(self.lengths_B, 0, output_size=tokens)
             index_R = (starts_NH + self.positions_N[:, None]).flatten()
@@ -92,7 +96,8 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places on the grids. (The gradient of index_select adds up; a gather suffices here.)"""
+    """Rows to their places on the grids. (index_select's gradient is a scatter-add; each row lies at one place, so a
+    gather suffices.)"""
 
     @staticmethod
     def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:

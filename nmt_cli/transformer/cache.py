@@ -19,7 +19,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli.transformer.attention import NARROWEST, Attention, Int64s, Layout, linear, mask_bias, padding_bias, softmax
+from nmt_cli.transformer.attention import (
+    NARROWEST,
+    Attention,
+    Int64s,
+    Layout,
+    linear,
+    mask_bias,
+    padding_bias,
+    softmax,
+    token_places,
+)
 from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 from nmt_cli.transformer.model import PAD, Batch, FeedForward, Transformer, layer_norm, layers
 
@@ -143,18 +153,18 @@ class DecoderCache:
         if not length <= room <= 2 * length:
             room, pads = length, (0, 0, 0, length - room)  # a negative one cuts
             self.memory = [[F.pad(x, pads) for x in pair] for pair in self.memory]
-        new = Layout(lengths)
-        indices = np.asarray(starts)[new.rows_N] + new.places_N, np.asarray(slots)[new.rows_N], new.places_N
+        sentences_N, positions_N = token_places(np.asarray(lengths))
+        indices = np.asarray(starts)[sentences_N] + positions_N, np.asarray(slots)[sentences_N], positions_N
         from_N, slots_N, places_N = (torch.from_numpy(index_N).to(self.device) for index_N in indices)
         for pair, kv_NC in zip(self.memory, encoded, strict=True):
             parts = kv_NC[from_N].split([x.shape[1] * x.shape[3] for x in pair], 1)
             for x_SHLK, part_NC in zip(pair, parts, strict=True):
                 x_SHLK[slots_N, :, places_N] = part_NC.unflatten(1, (x_SHLK.shape[1], -1))
 
-    def leave(self, slots: list[int]) -> None:
+    def release(self, slots: list[int]) -> None:
         self.src_lengths_S[slots] = 0
 
-    def take_entries(self) -> list[Int64s]:
+    def allocate_entries(self) -> list[Int64s]:
         """Take an entry for the next token of each hypothesis; return what `step` has to know about entries."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
@@ -200,7 +210,7 @@ class DecoderCache:
         self, ids_R: Tensor, positions_R: Tensor, used_SWE: Tensor, new_SW: Tensor, lengths_S: Tensor
     ) -> list[Tensor]:
         """Return each model's logits after every hypothesis' last token (PAD at the first position), R x V rounded up
-        to BLOCK; the last three are from `take_entries`. It can be repeated, and captured as a CUDA graph."""
+        to BLOCK; the last three are from `allocate_entries`. It can be repeated, and captured as a CUDA graph."""
         past_bias = mask_bias(used_SWE[:, None], self.dtype)
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)
         caches, logits = zip(self.past, self.memory, strict=True), []

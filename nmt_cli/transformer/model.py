@@ -17,7 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli import recipe
-from nmt_cli.transformer.attention import Attention, Device, Int64s, Layout, block_bounds, has_kernel, linear, to_device
+from nmt_cli.transformer.attention import (
+    Attention,
+    Device,
+    Int64s,
+    Layout,
+    block_bounds,
+    has_kernel,
+    linear,
+    to_device,
+    token_places,
+)
 from nmt_cli.transformer.hardware import compiled
 
 Int32s = npt.NDArray[np.int32]
@@ -68,8 +78,8 @@ def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32
     """Return 32 bits for each token, a hash of the key, the number of its sentence in the corpus and its position."""
     start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
     numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32))).numpy()
-    layout = Layout(lengths)
-    seeds_N = numbers_B[layout.rows_N] + layout.places_N * GOLDEN
+    sentences_N, positions_N = token_places(lengths)
+    seeds_N = numbers_B[sentences_N] + positions_N * GOLDEN
     return mix_(torch.from_numpy(seeds_N.astype(np.int32))).numpy()
 
 
@@ -85,7 +95,7 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     return bits_ND.lt_(keep)[:, :width].to(dtype)
 
 
-def next_place(seeds_N: Tensor | None) -> Tensor | None:
+def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
     """Return the seeds of the next place in the model where something drops out."""
     return None if seeds_N is None else mix_(seeds_N + GOLDEN)
 
@@ -166,7 +176,7 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the layer's output and the seeds of its last place."""
         for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
-            seeds_N = next_place(seeds_N)
+            seeds_N = next_dropout_site(seeds_N)
             x_ND = residual(x_ND, sublayer, seeds_N)
         return x_ND, seeds_N
 
@@ -237,7 +247,7 @@ class Transformer(nn.Module):
 
     def encode(self, src_N: Tensor, src: Layout, dtype: torch.dtype, seeds_N: Tensor | None = None) -> Tensor:
         """Return memory_ND, the encoder's output, computed in `dtype`."""
-        seeds_N = next_place(seeds_N) if self.settings.dropout else None
+        seeds_N = next_dropout_site(seeds_N) if self.settings.dropout else None
         x_ND = dropout(self.embed(src_N, src.positions_N, "src"), seeds_N, self.settings.dropout).to(dtype)
         forward = self._packed_layer(x_ND)
         for layer in self.encoder:
@@ -246,7 +256,7 @@ class Transformer(nn.Module):
 
     def decode(self, batch: Batch, memory_ND: Tensor) -> Tensor:
         """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
-        seeds_N = next_place(batch.tgt_seeds_N) if self.settings.dropout else None
+        seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")
         x_ND = dropout(x_ND, seeds_N, self.settings.dropout).to(memory_ND.dtype)
         forward = self._packed_layer(x_ND)

@@ -55,8 +55,9 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> No
     model.load_state_dict(tensors, assign=True)
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves initial weights undrawn. (The meta device would make torch import its whole compiler.)"""
+class _SkipInit(TorchFunctionMode):
+    """Skips the initialisation of weights that are loaded next. (The meta device would make torch import its whole
+    compiler.)"""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -67,7 +68,7 @@ class _Undrawn(TorchFunctionMode):
 
 
 def _model_of(tensors: dict[str, Tensor], resolved: recipe.Recipe, where: Path) -> Transformer:
-    with _Undrawn():
+    with _SkipInit():
         model = Transformer(resolved.model, len(tensors["embedding.weight"]))
     load_into(model, tensors, where)
     return model

@@ -49,8 +49,8 @@ def best_continuations(
     if len(logits) > 1:  # the models' probabilities are averaged
         scores_RV = torch.stack([torch.log_softmax(widened(x), -1) for x in logits]).logsumexp(0)
     parts = scores_RV.split(len(scores_RV) if scores_RV.is_cuda else CACHED_ROWS)
-    largest_RB, norm_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
-    base_R1 = alive_SW.view(-1, 1) - norm_R1
+    largest_RB, log_z_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
+    base_R1 = alive_SW.view(-1, 1) - log_z_R1
     if sampling:
         best_R1, ids_R1 = _draw(scores_RV, sampling, points_R1)
         best = [base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1]

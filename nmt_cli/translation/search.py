@@ -137,7 +137,7 @@ class _Slots:
         self._resize(used, len(used))
         draws = (segment.draws if segment else None for segment in self.segments)
         points_S1 = np.array([[each.random() if each else 0.0] for each in draws])
-        rows = self.last_SW.reshape(-1), self.position_S.repeat(self.settings.beam), *self.cache.take_entries()
+        rows = self.last_SW.reshape(-1), self.position_S.repeat(self.settings.beam), *self.cache.allocate_entries()
         forced_S = self._forced()
         if not (self.cache.captured or forced_S.any()):
             forced_S = forced_S[:0]
@@ -203,7 +203,7 @@ class _Slots:
                 self.segments[slot] = None
         if slots:
             self.position_S[slots] = 0
-            self.cache.leave(slots)
+            self.cache.release(slots)
         return results
 
 

@@ -91,7 +91,7 @@ def translate(options: TranslateOptions) -> int:
             run = score_lines if options.score_pairs else translate_lines
             run(translator, options, source, target, progress)
     except BrokenPipeError:
-        return BROKEN_PIPE  # whoever read has gone, which is their right
+        return BROKEN_PIPE  # the reader closed the pipe, as head does: no message
     except BaseException:
         if part and progress.done:
             say(f"{part} holds the first {progress.done:,} lines")

@@ -170,7 +170,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 results = search_with_oom_retry(self.models, self.dtype, on_its_way.segments(), settings)
             for finished in itertools.chain(results, [[]]):
                 for number, hypotheses in finished:
-                    on_its_way.settle(number, hypotheses)
+                    on_its_way.add_result(number, hypotheses)
                 yield from on_its_way.finished(settings.alpha, n_best)
             complete = True
         finally:
@@ -268,7 +268,7 @@ class _Lines:
         line.open += 1
         return segment
 
-    def settle(self, number: int, hypotheses: list[Hypothesis]) -> None:
+    def add_result(self, number: int, hypotheses: list[Hypothesis]) -> None:
         """Take the result of a segment; where it is empty or repeats itself, queue the segment's halves."""
         line, segment = self.open.pop(number)
         segment.hypotheses = hypotheses

@@ -225,7 +225,7 @@ def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
     tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, error: int | None
 ) -> None:
     settings = tiny_recipe()
-    start = partial(checkpoints.check_run, settings, numbers_corpus)
+    start = partial(checkpoints.open_run, settings, numbers_corpus)
     for run, code in every_point(tmp_path, lambda run: None, start, error):
         assert code or (run / "recipe.yaml").exists()
         start(run)
