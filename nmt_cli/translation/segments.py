@@ -41,9 +41,9 @@ class Segment:
     ids: list[int]  # closed by EOS
     prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than max_length
     key: tuple[int, ...] = ()  # decides, with the seed, what is sampled for it
-    draws: Any = None  # the numbers that do, from numpy
     depth: int = 0  # how often it was halved
     hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
+    draws: Any = None  # numpy's generator of what is sampled for it
 
 
 def length_penalty(length: Any, alpha: float) -> Any:
