@@ -198,9 +198,10 @@ HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_
 
 def find(path: Path, beside: Path = Path()) -> Path:
     """Return the file of a recipe; one of the package may be "toy", "table3/base" or "recipes/toy.yaml"."""
-    for candidate in (beside / path, path, HOME / path, HOME / "recipes" / f"{path}.yaml"):
-        if candidate.is_file():
-            return candidate
+    for candidate in (beside / path, path, *(place / path for place in (HOME / "recipes", HOME))):
+        for file in (candidate, Path(f"{candidate}.yaml")):
+            if file.is_file():
+                return file
     name = str(path).removeprefix("recipes/").removesuffix(".yaml")
     nearest = difflib.get_close_matches(name, [known for known, _ in listed()], 1)
     meant = f"Did you mean {nearest[0]}? " if nearest else ""
@@ -215,8 +216,10 @@ def listed() -> Iterator[tuple[str, str]]:
 
 
 def to_copy(path: Path) -> bytes:
-    """Return a recipe of the package as it can stand anywhere: its base is found by the package's path."""
-    return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", path.read_bytes())
+    """Return a recipe of the package as it can stand anywhere, its base found by the package's path; others as is."""
+    text = path.read_bytes()
+    own = path.resolve().is_relative_to((HOME / "recipes").resolve())
+    return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text) if own else text
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:

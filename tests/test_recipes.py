@@ -34,20 +34,34 @@ def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, m
     assert settings.expect.source
 
 
+ROWS = """base\na-h1 num_heads=1 d_k=512 d_v=512\na-h4 num_heads=4 d_k=128 d_v=128\na-h16 num_heads=16 d_k=32 d_v=32
+a-h32 num_heads=32 d_k=16 d_v=16\nb-dk16 d_k=16\nb-dk32 d_k=32\nc-n2 num_layers=2\nc-n4 num_layers=4\nc-n8 num_layers=8
+c-d256 d_model=256 d_k=32 d_v=32\nc-d1024 d_model=1024 d_k=128 d_v=128\nc-ff1024 d_ff=1024\nc-ff4096 d_ff=4096
+d-drop0 dropout=0.0\nd-drop2 dropout=0.2\nd-smooth0 label_smoothing=0.0\nd-smooth2 label_smoothing=0.2
+e-learned positions=learned\nbig d_model=1024 d_ff=4096 num_heads=16 dropout=0.3 steps=300000"""
+
+
 def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
+    base = recipe.load(ROOT / "recipes" / "base.yaml")
+    changed = {name: set(changes.split()) for name, _, changes in (row.partition(" ") for row in ROWS.split("\n"))}
     table = (ROOT / "recipes" / "README.md").read_text().split("## Table 3")[1]
     rows = {name: (float(x), float(y)) for name, x, y in re.findall(r"(?m)^\| `(.+)` .* (\S+) \| (\S+) \|$", table)}
     assert len({recipe.load(ROOT / path).name for path in PATHS}) == len(PATHS), "two recipes share a run"
     for path in TABLE_3:
         settings = recipe.load(ROOT / path)
         assert settings.averaging.last == 1
-        assert paper.table_3(settings) == settings, "two rows are the same, or averaging makes another of it"
+        assert paper.table_3(settings) == settings, "two rows are the same"
+        lines = recipe.differences(base.model_dump(), settings.model_dump())
+        learnt = (line for line in lines if line.startswith(("model.", "training.")) and paper.matters(line))
+        assert {re.sub(r"\w+\.(\w+): .* -> ", r"\1=", line) for line in learnt} == changed.pop(path.stem), path
         expect = settings.expect
         perplexity, bleu = rows.pop(f"table3/{path.stem}")
         assert (expect.dev_perplexity, expect.paper_dev_bleu) == ([perplexity], bleu), path
         assert (expect.dev_steps, expect.bleu, expect.paper_bleu) == ([settings.training.steps], [], None), path
     assert not rows
-    assert len(TABLE_3) == 20
+    assert not changed
+    for name in ("base", "big"):  # however it averages
+        assert paper.table_3(recipe.load(ROOT / "recipes" / f"{name}.yaml")).name == f"table3-{name}"
     assert paper.table_3(recipe.from_plain({"model": {"d_ff": 100}}, "test")) is None
 
 
@@ -99,6 +113,10 @@ def test_recipes_are_listed_shown_and_copied(
         schema = json.loads(capsys.readouterr().out)
         assert schema["examples"][0]["training"]["steps"] == 7
         assert schema["$defs"]["Training"]["properties"]["steps"]["minimum"] == 1
+    cli.copy(tmp_path / "a-h1.yaml", tmp_path / "again.yaml")
+    assert recipe.load(tmp_path / "again.yaml").model == settings.model
+    for short in ("toy.yaml", "table3/base.yaml", "recipes/toy"):
+        assert recipe.find(Path(short)).is_file()
     cli.show(Path("finetune"))
     assert capsys.readouterr().out.startswith("# The model's sizes, the tokenizer and both languages become those of")
     with pytest.raises(OutputError):

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from small_run import HOSTILE, SAMPLES, make_run, page_data, records
@@ -117,6 +118,12 @@ def test_two_runs_side_by_side(small, tmp_path):
     shown = " ".join(re.sub("<[^>]*>", " ", page).split())
     assert "small – 16,192 200 2.000 12.50 74.36 other model.num_layers: 2 -&gt; 1 10,816 204 2.000 12.50" in shown
     assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
+
+
+def test_the_row_of_table_3_that_a_run_repeats(tmp_path, monkeypatch):
+    run, data = make_run(tmp_path, "corpus.name=wmt14-en-de")
+    monkeypatch.setattr(paper, "table_3", lambda _: recipe.load(Path("table3/c-n2")))
+    assert "c-n2: perplexity 6.11, BLEU 23.7" in read(report(run, data=data)).text
 
 
 def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, capsys):

@@ -335,7 +335,7 @@ def test_prefixes_are_kept_and_scored() -> None:
         assert prefix or best.ids == free[i][0].ids
 
 
-def test_samples_depend_on_the_seed_and_the_sentence_alone() -> None:
+def test_samples_depend_on_the_seed_and_the_key_alone() -> None:
     model, sources = model_of(5), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
     ways = [(1, draw), (50, draw), (None, replace(draw, seed=8)), (None, Sampling(top_k=1)), (None, None)]

@@ -123,8 +123,14 @@ def test_a_line_is_translated_alike_alone_in_company_and_by_many_workers(transla
 def test_forks_are_not_made_of_a_process_that_uses_cuda(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with Translator(model, workers=2) as two:
+        assert [each.text for each in two.translate([" "])] == [""]
+        assert not two._workers.started
+        two.device = torch.device("cuda")
+        assert not two._may_fork()
+        two.device = torch.device("cpu")  # workers compute there, whatever else the process does
         assert len(list(two.translate(["der Hund", "die Katze", "rot"]))) == 3
-        assert two._workers is None
+        two.device = torch.device("cuda")
+        assert two._may_fork(), "they have started before"
 
 
 def test_blank_lines_keep_their_places_and_ask_no_model(
@@ -303,7 +309,7 @@ def test_what_is_split_is_rejoined_as_it_was(echo: Translator, monkeypatch: pyte
 
 
 def test_loops_are_seen_and_sentences_are_not() -> None:
-    for loop in ([5] * 12, [5, 6, 7] * 4, [*range(8)] * 4):
+    for loop in ([5] * 12, [5, 6] * 6, [5, 6, 7] * 4, [*range(8)] * 4):
         assert looping([91, 92, *loop, 93])
         assert not looping([91, 92, *loop[1:], 93])
     assert not looping([*range(9)] * 5)

@@ -28,7 +28,7 @@ TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
 AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
-INIT_METHOD = "NMT_INIT_METHOD"  # variable: the file through which forks rendezvous, a port being open to all
+INIT_METHOD = "NMT_INIT_METHOD"  # environment variable: the file of the forks' rendezvous; others could use a port
 ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # Settings of Accelerate's configuration that are not followed, each with the value that means none, and what to do.

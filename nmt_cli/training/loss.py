@@ -88,7 +88,7 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     The target distribution is (1 - smoothing) on the label plus smoothing spread evenly over the vocabulary but PAD,
     the label included: Szegedy et al. 2015, which the paper cites. (The released code gave the label none of it.)
     """
-    weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # else gradients would be computed
+    weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll
 

@@ -171,7 +171,7 @@ class Run:
         self.check_memory()
 
     def batch_thread(self) -> ThreadPoolExecutor:
-        """Return a thread for `step_batch`, on this process' own device."""
+        """Return an executor of one thread for `step_batch`, on this process' own device."""
         return ThreadPoolExecutor(1, initializer=self.streams.set_device, initargs=(self.streams.current_device(),))
 
     def step_batch(self, index: int) -> batches.StepBatch:

@@ -155,11 +155,11 @@ class DecoderCache:
             self.memory = [[F.pad(x, pads) for x in pair] for pair in self.memory]
         sentences_N, positions_N = token_places(np.asarray(lengths))
         indices = np.asarray(starts)[sentences_N] + positions_N, np.asarray(slots)[sentences_N], positions_N
-        from_N, slots_N, places_N = (torch.from_numpy(index_N).to(self.device) for index_N in indices)
+        from_N, slots_N, to_N = (torch.from_numpy(index_N).to(self.device) for index_N in indices)
         for pair, kv_NC in zip(self.memory, encoded, strict=True):
             parts = kv_NC[from_N].split([x.shape[1] * x.shape[3] for x in pair], 1)
             for x_SHLK, part_NC in zip(pair, parts, strict=True):
-                x_SHLK[slots_N, :, places_N] = part_NC.unflatten(1, (x_SHLK.shape[1], -1))
+                x_SHLK[slots_N, :, to_N] = part_NC.unflatten(1, (x_SHLK.shape[1], -1))
 
     def release(self, slots: list[int]) -> None:
         self.src_lengths_S[slots] = 0

@@ -96,13 +96,13 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
 
 
 def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
-    """Return the seeds of the next place in the model where something drops out."""
+    """Return the seeds of the next site in the model where something drops out."""
     return None if seeds_N is None else mix_(seeds_N + GOLDEN)
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
     """Return dropout(y), or x + dropout(y); without seeds nothing drops out. What does is a hash of the token's seed,
-    the place in the model and the channel, the same on every device and beside any other sentences."""
+    the site in the model and the channel, the same on every device and beside any other sentences."""
     if seeds_N is None:
         return y_ND if x_ND is None else x_ND + y_ND
     mask_ND, scale = dropout_mask(seeds_N, y_ND.shape[1], probability, y_ND.dtype), 1 / (1 - probability)
@@ -174,7 +174,7 @@ class Layer(nn.Module):
     def forward(
         self, x_ND: Tensor, attends: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the layer's output and the seeds of its last place."""
+        """Return the layer's output and the seeds of its last dropout site."""
         for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
             seeds_N = next_dropout_site(seeds_N)
             x_ND = residual(x_ND, sublayer, seeds_N)

@@ -21,7 +21,7 @@ class Sampling:
     temperature: float = 1.0  # logits are divided by it
     top_k: int = 0  # draw from this many best tokens; 0 for all
     top_p: float = 1.0  # draw from the fewest best tokens that have this probability together
-    seed: int = 1  # the same seed and sentence give the same translation
+    seed: int = 1  # the same seed, text and line number give the same translation
 
 
 def widened(scores: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> l
 
 
 def looping(sequence: Sequence[int]) -> bool:
-    """Return whether some stretch of up to 8 tokens comes at least four times in a row, and 12 tokens in all do."""
+    """Return whether some stretch of up to 8 tokens comes at least four times in a row, over at least 12 tokens."""
     if len(sequence) - len(set(sequence)) < 9:  # 3 tokens four times have 9 repeats, others more: most lines end here
         return False
     return _LOOP.search("".join(map(chr, sequence))) is not None

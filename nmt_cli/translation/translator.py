@@ -163,7 +163,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         on_its_way = _Lines(self, lines, prefixes, chosen.split, n_best if sampling else 0)
         self._busy, complete = True, False
         try:
-            if len(self._devices) > 1 and (self._workers or not torch.cuda.is_initialized()):  # forks could not use it
+            if self._may_fork():
                 self._workers = self._workers or Workers(self._devices, self._on)
                 results = self._workers.search(on_its_way.segments(), settings)
             else:
@@ -177,6 +177,12 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             self._busy, self.idle = False, True
             if not complete:
                 self.close()  # its processes are still searching
+
+    def _may_fork(self) -> bool:
+        """Return whether workers search: forks of a process that uses CUDA already cannot use it."""
+        forked = self._workers is not None and self._workers.started
+        on_cuda = self.device.type == "cuda" and torch.cuda.is_initialized()
+        return len(self._devices) > 1 and (forked or not on_cuda)
 
     def _on(self, device: torch.device) -> tuple[list[Transformer], torch.dtype]:
         self.device = device

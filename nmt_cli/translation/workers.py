@@ -124,6 +124,10 @@ class Workers:
         self._workers: list[_Worker] = []
         self.close = weakref.finalize(self, _close, self._workers, os.getpid())
 
+    @property
+    def started(self) -> bool:
+        return bool(self._workers)
+
     def _start(self, settings: SearchSettings) -> None:
         if self._devices[0].type == "cpu":
             with _one_thread():

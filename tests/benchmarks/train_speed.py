@@ -29,7 +29,7 @@ from training_systems import DEVICE, SIZES, Marian, Step, Textbook, default_corp
 from training_systems import sorted_batches as padded_batches
 
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.training.distributed import in_processes, largest
+from nmt_cli.training.distributed import in_processes, max_over_processes
 from nmt_cli.training.estimate import step_parts
 from nmt_cli.training.metrics import peak_memory_mb
 
@@ -83,7 +83,7 @@ def work(system: str, options: argparse.Namespace) -> int:
             if steps % 10 == 0:
                 timer()
             more = int(time.perf_counter() - start < options.seconds)
-            more = largest(run.accelerator, more) if run else more
+            more = max_over_processes(run.accelerator, more) if run else more
         took = timer() - start
         result = {"rate": done / took, "step": took / steps, "memory": peak_memory_mb() * world}
         text = profile(step) if options.profile else ""
