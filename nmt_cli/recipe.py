@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from nmt_cli import __version__
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError, MissingError, UsageError
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
@@ -121,7 +123,7 @@ class Training(Section):  # how the model is trained (section 5)
 class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
     last: int = Field(5, ge=1, description="checkpoints averaged")
     best: bool = Field(False, description="take the one checkpoint of the lowest dev loss instead of the last ones")
-    with_start: list[float] = Field([], description="shares of init_from's weights to try; the best on dev is mixed in")
+    with_start: list[Share] = Field([], description="shares of init_from's weights to try; the best on dev is mixed in")
 
 
 class Decoding(Section):  # search (section 6.1)
@@ -261,8 +263,6 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
             yield f"corpus.{split}_src and corpus.{split}_tgt must name as many files"
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut corpus.mix_src off: leave one out"
-    if not all(0 <= share <= 1 for share in recipe.averaging.with_start):
-        yield f"averaging.with_start must be shares from 0 to 1, not {recipe.averaging.with_start}"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
