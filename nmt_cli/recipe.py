@@ -200,10 +200,10 @@ HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_
 
 def find(path: Path, beside: Path = Path()) -> Path:
     """Return the file of a recipe; one of the package may be "toy", "table3/base" or "recipes/toy.yaml"."""
-    for candidate in (beside / path, path, *(place / path for place in (HOME / "recipes", HOME))):
-        for file in (candidate, Path(f"{candidate}.yaml")):
-            if file.is_file():
-                return file
+    own = (place / name for place in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
+    for candidate in (beside / path, path, *own):
+        if candidate.is_file():
+            return candidate
     name = str(path).removeprefix("recipes/").removesuffix(".yaml")
     nearest = difflib.get_close_matches(name, [known for known, _ in listed()], 1)
     meant = f"Did you mean {nearest[0]}? " if nearest else ""

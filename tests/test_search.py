@@ -407,7 +407,7 @@ def test_packed_layers_are_the_layers() -> None:
 
 
 def test_huge_seeds_are_seeds_like_others() -> None:
-    model, segments = model_of(5), [Segment(i, [5, 6, EOS], key=(i,)) for i in range(20)]
+    model, segments = model_of(5), [Segment(i, [5, 6, EOS], key=((1 << 54) + i,)) for i in range(20)]
     drawn = set()
     for seed in ((1 << 64) - 1, (1 << 64) - 2):
         how = SearchSettings(beam=1, extra_length=20, sampling=Sampling(seed=seed))

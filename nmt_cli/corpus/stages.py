@@ -38,8 +38,7 @@ HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much while they are sort
 
 def _serve(link: Any) -> None:
     """Answer calls that come through `link`. Leave interrupts to the parent, and end with it even if it is killed."""
-    if prctl := getattr(ctypes.CDLL(None), "prctl", None):  # elsewhere than on Linux the call at hand is finished first
-        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     with contextlib.suppress(EOFError, OSError):  # of the pipe

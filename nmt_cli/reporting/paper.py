@@ -15,23 +15,26 @@ def matters(change: str) -> bool:
     return not key.startswith(("name", "expect.")) and not SILENT.match(key.rpartition(".")[2])
 
 
-def _differences(name: str, settings: Recipe) -> list[str]:
+def _published(name: str) -> Recipe:
+    return recipe.load(recipe.HOME / "recipes" / f"{name}.yaml")
+
+
+def _differences(published: Recipe, settings: Recipe) -> list[str]:
     """Return `key: paper's -> recipe's` for every setting of which the paper speaks and that differs."""
-    published = recipe.load(recipe.HOME / "recipes" / f"{name}.yaml")
     changes = recipe.differences(published.model_dump(), settings.model_dump())
     return [change for change in changes if matters(change) and not change.startswith("corpus.")]
 
 
 def table_3(settings: Recipe) -> Recipe | None:
     """Return the recipe of the row of Table 3 that a recipe repeats, however it averages and decodes."""
-    for name, _ in recipe.listed():
-        kinds = ("model.", "training.")
-        if name.startswith("table3/") and not any(c.startswith(kinds) for c in _differences(name, settings)):
-            return recipe.load(recipe.HOME / "recipes" / f"{name}.yaml")
-    return None
+    rows, kinds = (
+        (_published(name) for name, _ in recipe.listed() if name.startswith("table3/")),
+        ("model.", "training."),
+    )
+    return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
     """Return which of base and big a recipe is nearest to, and every setting that differs from it."""
-    differences = {name: _differences(name, settings) for name in ("base", "big")}
+    differences = {name: _differences(_published(name), settings) for name in ("base", "big")}
     return min(differences.items(), key=lambda pair: len(pair[1]))

@@ -96,8 +96,8 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places on the grids. (index_select's gradient is a scatter-add; each row lies at one place, so a
-    gather suffices.)"""
+    """Rows to their places on the grids. (index_select's gradient is a scatter-add; but for pads, which pass none on,
+    each row lies at one place, so a gather suffices.)"""
 
     @staticmethod
     def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:

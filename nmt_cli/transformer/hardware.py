@@ -114,7 +114,7 @@ class Replayed:
             torch.cuda.synchronize(self.device)
             free, total = torch.cuda.mem_get_info(self.device)
             cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            if free < total / 8 or cached > total / 8:  # unusable in a capture, slow to free
+            if free < total / 8 or cached > total / 8:  # a capture cannot use it; freeing is slow
                 torch.cuda.empty_cache()
             with torch.cuda.stream(self.stream):
                 # Other threads prepare batches and write checkpoints meanwhile.

@@ -160,10 +160,10 @@ def systems_of(settings: recipe.Recipe, data: Path, directory: Path, every: int)
 
 
 def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float, float] | None:
-    """Return at which step and minute a BLEU was reached, from (step, seconds, BLEU); None where it was not."""
+    """Return at which step and minute a BLEU was reached, from (step, seconds, BLEU or NaN); None where it was not."""
     for (u, s, b), (v, t, c) in pairwise(points):
-        if b < bleu <= c:
-            share = (bleu - b) / (c - b)
+        if not b >= bleu and c >= bleu:
+            share = (bleu - b) / (c - b) if b == b else 1.0
             return u + share * (v - u), (s + share * (t - s)) / 60
     return None
 
@@ -171,14 +171,14 @@ def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float
 def race(options: argparse.Namespace, data: Path, directory: Path) -> None:
     settings = recipe.load(options.recipe, ["training.precision=bf16", *options.set])
     systems = systems_of(settings, data, directory, options.every)
-    points: dict[str, list[tuple[int, float, float]]] = {name: [(0, 0.0, 0.0)] for name in systems}
+    points, limit = {name: [(0, 0.0, 0.0)] for name in systems}, 60 * options.minutes
     for done in range(options.every, settings.training.steps + 1, options.every):
-        for name in [n for n, (*_, (_, s, b)) in points.items() if b < max(options.bleu) and s < 60 * options.minutes]:
+        for name in [n for n, (*_, (_, s, b)) in points.items() if not b >= max(options.bleu) and s < limit]:
             turn, dev_bleu = systems[name]
-            start = time.monotonic()
+            start = time.monotonic() - points[name][-1][1]
             turn()
-            seconds = points[name][-1][1] + time.monotonic() - start
-            bleu = dev_bleu() if done >= options.first else 0.0
+            seconds = time.monotonic() - start
+            bleu = dev_bleu() if done >= options.first else float("nan")
             points[name].append((done, seconds, bleu))
             print(f"{name:10} step {done:5}  {seconds / 60:6.2f} min  BLEU {bleu:.2f}", flush=True)
     for bleu in options.bleu:
