@@ -164,11 +164,11 @@ def translate(
     output: Annotated[Path | None, _file("Appears when complete", "--output", "-o", default="stdout")] = None,
     models: Annotated[list[Path] | None, _model("The model; repeat it for an ensemble", "--model")] = None,
     precision: Annotated[Precision, _option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
-    workers: Annotated[int | None, _number("Processes", default="one per core, or per GPU", min=1)] = None,
+    workers: Annotated[int | None, _number("Processes", default="one per core up to 16, or per GPU", min=1)] = None,
     strict: Annotated[bool, _option("Refuse input that is not UTF-8", "--strict")] = False,
     quiet: Quiet = False,
     beam: Annotated[int | None, _search("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
-    alpha: Annotated[float | None, _search("Length penalty", min=0)] = None,
+    alpha: Annotated[float | None, _search("Length penalty", min=0, max=10)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
     split: Annotated[Literal["auto", "off"], _search("Cutting long lines at sentence ends", kind=None)] = "auto",
     prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
@@ -186,6 +186,8 @@ def translate(
 
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
+    if file and input:
+        raise UsageError("the lines to translate are named twice. Leave out --input")
     options = {**locals(), "input": input or file, "split": None if split == "auto" else False}
     draws = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
     if not sample and (typed := [name for name, value in draws.items() if value is not None]):

@@ -335,6 +335,16 @@ def test_prefixes_are_kept_and_scored() -> None:
         assert prefix or best.ids == free[i][0].ids
 
 
+def test_a_long_source_does_not_widen_the_grids_of_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, layouts, encode = model_of(max_length=99), list[Any](), DecoderCache.encode
+    monkeypatch.setattr(DecoderCache, "encode", lambda self, ids, src: layouts.append(src) or encode(self, ids, src))
+    sources = [*sources_of(1, longest=3), [3] * 63 + [EOS], *sources_of(20, 1)]
+    together = searched([model], sources, SearchSettings(beam=1, extra_length=3))
+    assert sum(count * width**2 for count, width in layouts[0].blocks) < 4 * 64**2, "not 22 times 64 x 64"
+    for source, (best,) in zip(sources, together, strict=True):
+        assert searched([model], [source], SearchSettings(beam=1, extra_length=3))[0][0].ids == best.ids
+
+
 def test_samples_depend_on_the_seed_and_the_key_alone() -> None:
     model, sources = model_of(5), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)

@@ -24,7 +24,7 @@ from tiny_model import content, make_model, memory_file
 from nmt_cli import Translator, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.tokenizer import EOS, target_file
-from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_model
@@ -205,6 +205,8 @@ def test_a_huge_line_is_never_held_whole() -> None:
     assert tracemalloc.get_traced_memory()[1] < 10 * MAX_LINE_BYTES
     tracemalloc.stop()
     assert counts["huge"] == 2
+    (cut,) = read_lines(memory_file(b"x" + "\u00e9".encode() * MAX_LINE_BYTES), counts, strict=True)
+    assert cut == "x" + "\u00e9" * (MAX_LINE_BYTES // 2 - 1), "cut after a whole character"
 
 
 @pytest.mark.parametrize("size", [1, 3, 50])
@@ -300,6 +302,7 @@ def test_what_is_split_is_rejoined_as_it_was(echo: Translator, monkeypatch: pyte
         ("他说。“好。”我去。「はい。」と", 99, 5),
         ("一，二，三，四，五，六，七，八，九，十，", 16, 5),
         ("rot. 你好。 blau. 안녕! 네.", 99, 5),
+        ("rot z. B. blau. am 3. rot J. R. R. Hund geht. rot", 99, 3),  # initials and abbreviations end no sentence
         ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
     ):
         monkeypatch.setattr(echo, "filter_tokens", limit)
@@ -329,6 +332,8 @@ def test_halves_are_at_a_clause_or_between_words(translator: Translator) -> None
         eight = ["\u2581a" + "," * (i == clause) for i in range(1, 9)]
         first, _ = halves(SimpleNamespace(tokens=lambda _, eight=eight: eight), [*range(8), EOS])
         assert first == [*range(place), EOS]
+    multilingual = SimpleNamespace(tokens=lambda _: ["\u2581>>deu<<", "\u2581Donau", "dampf", "schiff", "fahrt"])
+    assert halves(multilingual, [*range(5), EOS]) == [[0, 1, EOS], [0, 2, 3, 4, EOS]]
     assert halves(tokenizer, [5, 5, 5, EOS]) == []
     assert halves(tokenizer, [5, 5, 5, 5, EOS]) == [[5, 5, EOS], [5, 5, EOS]]
 
@@ -383,6 +388,9 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     hypotheses = [(i, h) for i, record in enumerate(lines) for h in record["hypotheses"]]
     expected = [f"{i} ||| {h['text']} ||| {h['score']:.6g}" for i, h in hypotheses]
     assert run(translator, data, n_best=2, beam=2).decode().split("\n")[:-1] == expected
+    aligned = run(translator, data, n_best=2, beam=2, alignments=True).decode().split("\n")
+    assert [line.split(" ||| ")[:3] for line in aligned[:-1]] == [line.split(" ||| ") for line in expected]
+    assert [line.count(" ||| ") for line in aligned[:-1]] == [3, 2] * 3
     (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
     assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
     for options in ({"beam": 1}, {"beam": 0}, {"alpha": -1}):
@@ -416,6 +424,9 @@ def test_pairs_are_scored_without_search(
     (tmp_path / "out").write_text("eins\nzwei\n")
     with pytest.raises(DataError, match="ends after line 2"):
         translate(options)
+    (tmp_path / "out").write_bytes(b"eins\n\xff\ndrei\n")
+    with pytest.raises(DataError, match="line 2 is not UTF-8"):
+        translate(replace(options, strict=True))
     with pytest.raises(DataError, match="line 2 has more than"):
         list(translator.score([("rot " * 127, "rot"), ("rot", "rot " * 128)]))
 
@@ -432,6 +443,8 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
     assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
     with pytest.raises(DataError, match="fewer prefixes"):
         run(translator, data + b"a\n", prefix=prefixes)
+    with pytest.raises(DataError, match="more prefixes than lines, which are 2"):
+        run(translator, b"rot\nrot\n", prefix=prefixes)
 
 
 def test_samples_do_not_depend_on_company_or_workers(
@@ -493,6 +506,12 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     options = TranslateOptions(tmp_path / "in", tmp_path / "new" / "out", (model,), precision="fp32")
     assert translate(options) == 0
     assert [path.read_bytes().count(b"\n") for path in tmp_path.glob("new/*")] == [3]
+    (tmp_path / "link").symlink_to(tmp_path / "new" / "linked")
+    assert translate(replace(options, output=tmp_path / "link")) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "new" / "linked").read_bytes() == (tmp_path / "new" / "out").read_bytes()
+    with pytest.raises(OutputError, match="new is a directory"):
+        translate(replace(options, output=tmp_path / "new"))
 
 
 def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:

@@ -8,7 +8,7 @@ neighbouring sentences of similar length.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +174,7 @@ def packed_attention(
 def linear(x: Tensor, layer: nn.Linear | Int8Linear | PackedLinear) -> Tensor:
     """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy."""
     if isinstance(layer, Int8Linear | PackedLinear):
-        return layer.forward(x)
+        return cast(Tensor, layer(x))
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)
 

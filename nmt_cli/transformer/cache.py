@@ -9,10 +9,9 @@ device.
 
 import copy
 import math
-import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -77,13 +76,9 @@ def activation_ranges(model: Transformer, batch: Batch) -> dict[str, float]:
         sizes = sizes[sizes != 0]
         ranges[path] = float(sizes.topk(1 + int(CLIPPED * len(sizes)))[0][-1]) if len(sizes) else 1.0
 
-    def measured(path: str, layer: Any, x: Tensor) -> Tensor:
-        measure(path, x)
-        return PackedLinear.forward(layer, x)  # a method of the layer would refer to it in a circle
-
     for path, layer in frozen.named_modules():
         if isinstance(layer, PackedLinear):
-            layer.forward = partial(measured, path, weakref.proxy(layer))  # type: ignore[method-assign]
+            layer.register_forward_pre_hook(lambda _, inputs, path=path: measure(path, *inputs))
     measure("output", frozen(batch))
     return ranges if all(map(math.isfinite, ranges.values())) else {}
 

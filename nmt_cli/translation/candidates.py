@@ -38,7 +38,7 @@ def _normalise(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_continuations(
-    logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, sampling: Sampling | None, points_R1: Tensor
+    logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, sampling: Sampling | None, uniform_R1: Tensor
 ) -> Tensor:
     """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first: 3 x S x C.
 
@@ -52,7 +52,7 @@ def best_continuations(
     largest_RB, log_z_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
     base_R1 = alive_SW.view(-1, 1) - log_z_R1
     if sampling:
-        best_R1, ids_R1 = _draw(scores_RV, sampling, points_R1)
+        best_R1, ids_R1 = _draw(scores_RV, sampling, uniform_R1)
         best = [base_R1 + best_R1, torch.zeros_like(ids_R1), ids_R1]
     else:
         best = [*_top(scores_RV, largest_RB, base_R1, alive_SW.shape[1])]
@@ -83,12 +83,12 @@ def _top(scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int) -> 
     return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
 
 
-def _draw(scores_RV: Tensor, sampling: Sampling, random_R1: Tensor) -> tuple[Tensor, Tensor]:
+def _draw(scores_RV: Tensor, sampling: Sampling, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
     """Return one drawn token for each row and its score, R x 1."""
     best_RC, ids_RC = scores_RV.topk(min(sampling.top_k or scores_RV.shape[1], scores_RV.shape[1]), -1)
     cumulative_RC = torch.softmax(best_RC.double() / sampling.temperature, -1).cumsum(-1)
     # The fewest that reach top_p together: those before which less than that has been reached.
     last_R1 = (cumulative_RC < sampling.top_p).sum(-1, keepdim=True).clamp_max(cumulative_RC.shape[1] - 1)
-    point_R1 = random_R1 * cumulative_RC.gather(1, last_R1)
+    point_R1 = uniform_R1 * cumulative_RC.gather(1, last_R1)
     drawn_R1 = torch.minimum((cumulative_RC <= point_R1).sum(-1, keepdim=True), last_R1)
     return best_RC.gather(1, drawn_R1), ids_RC.gather(1, drawn_R1)

@@ -25,7 +25,7 @@ from torch import Tensor
 from nmt_cli.console import warn
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DivergedError, StorageError
-from nmt_cli.transformer.attention import Int64s, Layout
+from nmt_cli.transformer.attention import Int64s, Layout, block_bounds
 from nmt_cli.transformer.cache import DecoderCache, resized_array
 from nmt_cli.transformer.hardware import Replayed, is_out_of_memory
 from nmt_cli.transformer.model import PAD, Batch, Transformer, pack
@@ -35,7 +35,8 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, ahead of the slots they will fill
 LOOKAHEAD = 10  # times alpha: tokens within which an unfinished hypothesis must be able to win
 BATCH_TOKENS = 4096  # of pairs scored at once, on the longer side
-MAX_SOURCE_TOKENS = 1 << 16  # over all slots: bounds the memory of very long inputs
+MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without pads: bounds the memory of very long inputs
+NOT_FINITE = "the model's scores are not finite. Its weights are damaged or training diverged"
 
 Float64s = npt.NDArray[np.float64]
 Ids = Sequence[int]
@@ -93,9 +94,9 @@ class _Slots:
         else:
             self.ended = True
         if self.ready:
-            lengths = [len(segment.ids) for segment, _ in self.ready]
+            lengths = np.array([len(segment.ids) for segment, _ in self.ready])
             src_N = torch.tensor([i for segment, _ in self.ready for i in segment.ids], device=self.device)
-            self.key_values = self.cache.encode(src_N, Layout(lengths, self.device))
+            self.key_values = self.cache.encode(src_N, Layout(lengths, self.device, block_bounds(lengths, lengths)))
 
     def fill(self) -> None:
         while len(used := self.used()) < self.most:
@@ -136,18 +137,18 @@ class _Slots:
         used = self.used()
         self._resize(used, len(used))
         draws = (segment.draws if segment else None for segment in self.segments)
-        points_S1 = np.array([[each.random() if each else 0.0] for each in draws])
+        uniform_S1 = np.array([[each.random() if each else 0.0] for each in draws])
         rows = self.last_SW.reshape(-1), self.position_S.repeat(self.settings.beam), *self.cache.allocate_entries()
         forced_S = self._forced()
         if not (self.cache.captured or forced_S.any()):
             forced_S = forced_S[:0]
-        best_3SC = self.replayed(self._best, self.alive_SW, forced_S, points_S1, *rows).cpu().numpy()
+        best_3SC = self.replayed(self._best, self.alive_SW, forced_S, uniform_S1, *rows).cpu().numpy()
         if np.isnan(best_3SC).any():
-            raise DivergedError("the model's scores are not finite. Its weights are damaged or training diverged")
+            raise DivergedError(NOT_FINITE)
         self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))
 
-    def _best(self, alive_SW: Tensor, forced_S: Tensor, points_S1: Tensor, *rows: Tensor) -> Tensor:
-        return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.settings.sampling, points_S1)
+    def _best(self, alive_SW: Tensor, forced_S: Tensor, uniform_S1: Tensor, *rows: Tensor) -> Tensor:
+        return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.settings.sampling, uniform_S1)
 
     def _forced(self) -> Int64s:
         """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
@@ -274,9 +275,11 @@ def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[I
     for chosen, batch in pair_batches(pairs, models[0].embedding.weight.device):
         gold = []
         for model in models:
-            scores_NV = torch.log_softmax(widened(model.logits(model(batch, dtype=dtype))), -1)
+            scores_NV = torch.log_softmax(model.logits(widened(model(batch, dtype=dtype))), -1)
             gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None].long()).double())
         mean_N1 = torch.stack(gold).logsumexp(0) - math.log(len(models))
+        if not mean_N1.isfinite().all():
+            raise DivergedError(NOT_FINITE)
         for i, values_T1 in zip(chosen, mean_N1.split(batch.tgt.lengths_B.tolist()), strict=True):
             results[i] = values_T1.flatten().tolist()
     return results

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
 _WIDE_MARKS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 _MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
-_SENTENCE_END = re.compile(rf"[.!?\u2026]{_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
+# A full stop after a single character is taken for that of an initial or an abbreviation (z. B.).
+_SENTENCE_END = re.compile(rf"(?:(?<!\b\w)\.|[!?\u2026]){_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
 # Chinese and Japanese, with their punctuation: written without spaces.
@@ -43,7 +46,7 @@ class Segment:
     key: tuple[int, ...] = ()  # decides, with the seed, what is sampled for it
     depth: int = 0  # how often it was halved
     hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
-    draws: Any = None  # numpy's generator of what is sampled for it
+    draws: np.random.Generator | None = None  # of what is sampled for it
 
 
 def length_penalty(length: Any, alpha: float) -> Any:
@@ -107,8 +110,9 @@ def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
     if len(tokens) < SMALLEST:
         return []
     middle = len(tokens) / 2
-    starts = [i for i in range(1, len(tokens)) if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
+    head = ids[:1] if LANGUAGE.fullmatch(tokens[0]) else []
+    places = range(1 + len(head), len(tokens))
+    starts = [i for i in places if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
     clauses = [i for i in starts if tokens[i - 1][-1] in _MARKS and abs(i - middle) <= middle / 2]
     place = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
-    head = ids[:1] if LANGUAGE.fullmatch(tokens[0]) else []
     return [[*ids[:place], EOS], head + ids[place:]]

@@ -1,5 +1,6 @@
 """The translate command: lines in, the same number of lines out, in order."""
 
+import codecs
 import itertools
 import json
 import math
@@ -19,7 +20,7 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, counted, say, warn
-from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, StorageError, UsageError
+from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.hardware import reuse_memory
 from nmt_cli.transformer.weights import RECIPE
@@ -67,23 +68,26 @@ def translate(options: TranslateOptions) -> int:
     """Translate lines from a file or stdin to a file or stdout, and return the exit code."""
     if int(os.environ.get("RANK", "0")):
         return 0  # the first process of a launched job does the work, with processes of its own
-    searching = options.prefix, options.search.get("sampling"), options.search.get("n_best", 1) > 1
+    searching = options.prefix, options.search.get("sampling"), options.search.get("n_best", 1) > 1, options.alignments
     if options.score_pairs and any(searching):
-        raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix and --n-best")
+        raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix, --n-best and --alignments")
     if options.input is None and sys.stdin is None:
         raise MissingError("stdin is closed. Give a file: --input FILE")
     if options.output is None and sys.stdout is None:
         raise StorageError("stdout is closed. Give a file: --output FILE")
+    output = options.output.resolve() if options.output else None  # a link stays, what it points to is replaced
+    if output and output.is_dir():
+        raise OutputError(f"{output} is a directory. Name a file in it")
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
     translator = Translator(models, precision=options.precision, workers=options.workers)
     reuse_memory()
     target, part = 1, None
-    if options.output and options.output.exists() and not options.output.is_file():
-        target = os.open(options.output, os.O_WRONLY)  # a pipe or a device: nothing to replace
-    elif options.output:
-        artefact.make_directory(options.output.parent)
-        part = options.output.with_name(options.output.name + ".part")
+    if output and output.exists() and not output.is_file():
+        target = os.open(output, os.O_WRONLY)  # a pipe or a device: nothing to replace
+    elif output:
+        artefact.make_directory(output.parent)
+        part = output.with_name(output.name + ".part")
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     progress = Progress("translating", count_lines(source), "lines")
     try:
@@ -98,10 +102,10 @@ def translate(options: TranslateOptions) -> int:
         elif part:
             part.unlink(missing_ok=True)
         raise
-    if part and options.output:
+    if part and output:
         os.fsync(target)
-        part.replace(options.output)
-        artefact.sync(options.output.parent)
+        part.replace(output)
+        artefact.sync(output.parent)
     return 0
 
 
@@ -135,15 +139,20 @@ def read_lines(
             number, whole, line = number + 1, line + end, b""
             counts["huge"] += len(whole) > MAX_LINE_BYTES
             try:
-                text = whole[:MAX_LINE_BYTES].decode()
+                text = _decode(whole, "strict")
             except UnicodeDecodeError:
                 if strict:
                     raise DataError(f"line {number} is not UTF-8. Convert the input, or leave out --strict") from None
                 counts["invalid"] += 1
                 counts["first invalid"] = counts["first invalid"] or number
-                text = re.sub("\ufffd+", "\ufffd", whole[:MAX_LINE_BYTES].decode(errors="replace"))
+                text = re.sub("\ufffd+", "\ufffd", _decode(whole, "replace"))
             yield text
         line = (line + rest)[: MAX_LINE_BYTES + 1]
+
+
+def _decode(line: bytes, errors: str) -> str:
+    """Return the text of a line, cut after a whole character where it is too long."""
+    return codecs.utf_8_decode(line[:MAX_LINE_BYTES], errors, len(line) <= MAX_LINE_BYTES)[0]
 
 
 def write_line(descriptor: int, line: str) -> None:
@@ -158,23 +167,29 @@ def translate_lines(
 ) -> None:
     start, counts = time.monotonic(), translator.counts
     lines = read_lines(source, counts, strict=options.strict, wait=lambda: translator.idle)
-    prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), Counter()) if options.prefix else None
+    prefixes = None
+    if options.prefix:
+        prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, strict=options.strict)
     for number, translation in enumerate(translator.translate(lines, prefixes=prefixes, **options.search), 1):
         alignment = _alignment(translator, translation) if options.alignments else None
         for line in _formatted(translation, number, alignment, options.format):
             write_line(target, line)
         progress.advance()
+    _report(counts, translator.max_length)
+    tokens, seconds = counts["tokens"], time.monotonic() - start
+    say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
+
+
+def _report(counts: Counter[str], max_length: int) -> None:
     for tell, name, text in (
         (warn, "invalid", f"lines are not UTF-8 (first: line {counts['first invalid']:,}): what is not was replaced"),
         (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
-        (warn, "cut", f"lines or prefixes were longer than the model's {translator.max_length:,} tokens and were cut"),
+        (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
         (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
         (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
     ):
         if counts[name]:
             tell(f"{counts[name]:,} {text}")
-    tokens, seconds = counts["tokens"], time.monotonic() - start
-    say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
 def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
@@ -186,13 +201,14 @@ def _formatted(translation: Translation, number: int, alignment: str | None, for
         yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
         return
     for rank, hypothesis in enumerate(hypotheses):
-        text = hypothesis.text if rank or alignment is None else f"{hypothesis.text} ||| {alignment}"
-        yield text if len(hypotheses) == 1 else f"{number - 1} ||| {text} ||| {hypothesis.score:.6g}"
+        text, score = hypothesis.text, f"{hypothesis.score:.6g}"
+        fields = [text] if len(hypotheses) == 1 else [f"{number - 1}", text, score]
+        yield " ||| ".join(fields if rank or alignment is None else [*fields, alignment])
 
 
 def _alignment(translator: Translator, translation: Translation) -> str:
-    """Return pairs of words: a target token and the source token that the last layer's but one heads look at most, on
-    average. Source: Garg et al. 2019."""
+    """Return pairs of words, source-target: of each target token and the source token with the highest attention weight
+    in the last layer but one, averaged over heads. Source: Garg et al. 2019."""
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
     for ids in translation.segments:
@@ -200,6 +216,7 @@ def _alignment(translator: Translator, translation: Translation) -> str:
         weights_HTS = torch.softmax(scores_LHTS[max(0, len(scores_LHTS) - 2)], -1).float()
         looked_at_T = weights_HTS.mean(0)[:-1, :-1].argmax(1).tolist() if min(map(len, ids)) > 1 else []
         numbers: list[list[int]] = []  # of the word of each token
+        words[0] -= bool(words[0] and translator.tokenizer.language(ids[0]))  # repeated in each segment
         for side, tokenizer in enumerate((translator.tokenizer, translator.tokenizer.target)):
             starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids[side][:-1])]
             numbers.append([words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else [])
@@ -211,8 +228,9 @@ def _alignment(translator: Translator, translation: Translation) -> str:
 def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    total, tokens = 0.0, 0
-    sides = [read_lines(side, Counter()) for side in (source, os.open(options.score_pairs or "", os.O_RDONLY))]
+    total, tokens, counts = 0.0, 0, translator.counts
+    files = source, os.open(options.score_pairs or "", os.O_RDONLY)
+    sides = [read_lines(file, counts, strict=options.strict) for file in files]
 
     def pairs() -> Iterator[tuple[str, str]]:
         for done, (line, given) in enumerate(itertools.zip_longest(*sides)):
@@ -226,5 +244,6 @@ def score_lines(
         write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
         total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
         progress.advance()
+    _report(counts, translator.max_length)
     if tokens:
         say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")

@@ -15,7 +15,7 @@ import torch
 
 from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, normalise
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.errors import DataError, StorageError, UsageError
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import choose_device, choose_dtype, has_int8
 from nmt_cli.transformer.model import Transformer
@@ -86,7 +86,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if self.device.type == "cpu":
             self._devices = [self.device] * (workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS))
         elif "LOCAL_RANK" not in os.environ:
-            self._devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+            self._devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())][:workers]
 
     def _set(
         self, weights: list[Transformer], tokenizer: Tokenizer, settings: recipe.Recipe, device: torch.device
@@ -172,6 +172,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 for number, hypotheses in finished:
                     on_its_way.add_result(number, hypotheses)
                 yield from on_its_way.finished(settings.alpha, n_best)
+            if on_its_way.pending or not on_its_way.ended:
+                raise StorageError("memory ran out while lines were read. Use less: --workers 1, or a lower --beam")
             complete = True
         finally:
             self._busy, self.idle = False, True
@@ -242,6 +244,8 @@ class _Lines:
                 break
         else:
             self.ended = True
+            if self.prefixes and next(self.prefixes, None) is not None:
+                raise DataError(f"there are more prefixes than lines, which are {self.read:,}")
         self.queue.extend(sorted(segments, key=lambda segment: -len(segment.ids)))
 
     def _add(self, text: str) -> list[Segment]:

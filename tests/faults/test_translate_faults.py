@@ -168,6 +168,8 @@ def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: 
             save_model(tmp_path / "bad", tensors, loaded.recipe, loaded.tokenizer_file, {})
     weight.fill_(3e38)
     save_model(tmp_path / "bad", tensors, loaded.recipe, loaded.tokenizer_file, {})
+    with pytest.raises(DivergedError, match="scores are not finite"):
+        list(Translator(tmp_path / "bad", workers=1).score([("der Hund", "rot")]))
     with pytest.raises(DivergedError), Translator(tmp_path / "bad", workers=count) as translator:
         list(translator.translate(["", "der Hund"]))
 
