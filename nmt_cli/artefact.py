@@ -84,9 +84,10 @@ def _temporary(path: Path) -> Path:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step: a reader sees the old bytes or the new ones."""
+    """Replace a file in one step, making its directory: a reader sees the old bytes or the new ones."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory. Name a file in it")
+    make_directory(path.parent)
     temporary = _temporary(path)
     try:
         write_file(temporary, data)

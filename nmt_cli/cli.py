@@ -66,6 +66,7 @@ Mirror = Annotated[Path | None, _directory("Take a named corpus' files from here
 Workers = Annotated[int | None, _number("Processes", default="one per core", min=1)]
 Quantization = Literal["float32", "bfloat16", "int8"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
+Tokenizer = Literal["13a", "intl", "char", "zh", "none"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
@@ -88,8 +89,8 @@ def prepare(
     corpus: Annotated[str | None, typer.Argument(help=CORPORA)] = None,
     src: Annotated[list[str] | None, _file("Your training text (repeatable); of hub data: key or column")] = None,
     tgt: Annotated[list[str] | None, _file("The same for the target side")] = None,
-    dev_src: Annotated[str | None, _file("Development text, source side", "--valid-src")] = None,
-    dev_tgt: Annotated[str | None, _file("Development text, target side", "--valid-tgt")] = None,
+    dev_src: Annotated[str | None, _file("Development text, source side", "--dev-src", "--valid-src")] = None,
+    dev_tgt: Annotated[str | None, _file("Development text, target side", "--dev-tgt", "--valid-tgt")] = None,
     test_src: Annotated[str | None, _file("Test text, source side")] = None,
     test_tgt: Annotated[str | None, _file("Test text, target side")] = None,
     config: Annotated[str | None, _option("Configuration of a hub data set, such as de-en", kind="NAME")] = None,
@@ -112,7 +113,7 @@ def prepare(
     what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
     settings = choose(corpus, what, out, set_ or [])
     out, options = out or settings.directory, command.PrepareOptions(mirror, workers, overwrite, dry_run, strict)
-    command.prepare(_as_text(settings, out), out, options)
+    command.prepare(settings if dry_run else _as_text(settings, out), out, options)
 
 
 @app.command()
@@ -138,7 +139,8 @@ def train(
 
         return estimate(settings, data)
     if not artefact.present(data):  # said before torch is imported
-        raise MissingError(f"no prepared corpus in {data}. Run: nmt prepare {data.name}")
+        text = recipe if settings.corpus.has_text else "--src FILE --tgt FILE"
+        raise MissingError(f"no prepared corpus in {data}. Run: nmt prepare {text} --out {data}")
     from nmt_cli.training import train as command
 
     return command.train(settings, data, run, tracker)
@@ -226,7 +228,8 @@ def reproduce(
 
     score = parsing.evaluate if settings.corpus.format == "trees" else evaluate
     options = PrepareOptions(mirror, workers, dry_run=dry_run)
-    code = command.reproduce(settings, _as_text(settings.corpus, data), data, run, options, score)
+    text = settings.corpus if dry_run and not artefact.present(data) else _as_text(settings.corpus, data)
+    code = command.reproduce(settings, text, data, run, options, score)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
         report(run, data=data)
     return code
@@ -237,9 +240,9 @@ def score(
     hypothesis: Annotated[Path | None, typer.Argument(help="Hypotheses, one a line; - for stdin")] = None,
     model: Annotated[Path | None, _directory("Translate the sources with this model first")] = None,
     metrics: Annotated[list[str] | None, _option(METRICS, "--metric", kind="NAME")] = None,
-    tokenize: Annotated[Literal["13a", "intl", "char", "zh", "none"], _option("sacreBLEU's tokeniser")] = "13a",
+    tokenize: Annotated[Tokenizer | None, _option("sacreBLEU's tokenizer", default="by language")] = None,
     lowercase: Annotated[bool, _option("Ignore case", "--lowercase")] = False,
-    language: Annotated[str | None, _option("Of the hypotheses, for paper-bleu", kind="CODE")] = None,
+    language: Annotated[str | None, _option("Of the hypotheses, such as de or zh", kind="CODE")] = None,
     details: Annotated[bool, _option("Length buckets, best and worst segments", "--details")] = False,
     segments: Annotated[Path | None, _file("Write every segment's scores as JSON lines")] = None,
     format: Annotated[Literal["text", "json", "markdown"], _option("Of the report")] = "text",
@@ -257,12 +260,10 @@ def score(
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as command
 
-    options, lines = _build(command.ScoreOptions, locals(), "model", "command", "parsing"), None
-    if model is not None:
-        with nmt_cli.Translator(model) as translator:
-            lines = [translation.text for translation in translator.translate(command.source_lines(options))]
+    options = _build(command.ScoreOptions, locals(), "model", "command", "parsing")
     evaluate = parsing.evaluate if parsing.wanted(options) else command.evaluate
-    return command.print_report(evaluate(options, lines), options.format)
+    report = evaluate(options, partial(_translated, model) if model else None)
+    return command.print_report(report, options.format)
 
 
 @app.command()
@@ -387,8 +388,13 @@ def env(as_json: Annotated[bool, _option("Print JSON", "--json")] = False) -> No
     typer.echo(go(as_json))
 
 
+def _translated(model: Path, lines: list[str]) -> list[str]:
+    with nmt_cli.Translator(model) as translator:
+        return [translation.text for translation in translator.translate(lines)]
+
+
 def _as_text(corpus: Any, data: Path) -> Any:
-    """Return the corpus section; that of trees as one of plain text files beside `data`."""
+    """Return the corpus section; that of trees as one of plain text files, which are written beside `data`."""
     from nmt_cli.parsing.trees import linearise
 
     return linearise(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus

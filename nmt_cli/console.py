@@ -98,5 +98,3 @@ class Progress:
             left = f", {duration((self.total - self.done) / rate)} left" if self.total and rate else ""
             of = f" of {self.total:,}" if self.total else ""
             say(f"{self.what}: {self.done:,}{of} {self.unit}, {speed}/s{left}{', ' + text if text else ''}")
-
-    line = staticmethod(say)  # Rich prints it above the live line

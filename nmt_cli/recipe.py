@@ -76,6 +76,11 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
         """Where the prepared corpus lies unless the user says otherwise."""
         return Path("data") / str(self.name).removeprefix("hub:").replace("/", "-")
 
+    @property
+    def has_text(self) -> bool:
+        """Whether `nmt prepare` of the recipe knows where the text is; else --src and --tgt must say it."""
+        return bool(self.train_src) or str(self.name) in NAMED_CORPORA or str(self.name).startswith("hub:")
+
 
 class Model(Section):  # the Transformer (section 3 of the paper); the defaults are the base model
     num_layers: int = Field(6, ge=1, le=1000, description="layers in the encoder and in the decoder (N)")
@@ -308,6 +313,9 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     values = _read_yaml(path)
     if base := values.pop("base", None):
         lower = _read_yaml(find(Path(str(base)), path.parent))
+        if "base" in lower:
+            advice = f"Name that one ({lower['base']}), and copy the settings between"
+            raise UsageError(f"{path}: its base {base} has a base itself. {advice}")
         if _corpus_name(values) not in (None, _corpus_name(lower)):
             lower.pop("expect", None)  # figures of other text
         values = merge(lower, values)
@@ -317,6 +325,12 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     return from_plain(values, str(path))
+
+
+def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
+    """Return the recipe with the languages of a corpus, by its manifest, where it names none itself."""
+    languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
+    return recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update=languages)})
 
 
 def _settings_of(model: Path) -> dict[str, Any]:

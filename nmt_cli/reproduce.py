@@ -26,9 +26,8 @@ def reproduce(
     """Play a recipe from the raw `text` to its scores; under `accelerate launch` all train, the first does the rest."""
     start = time.monotonic()
     main = os.environ.get("RANK", "0") == "0"
-    exists, name = artefact.present(data), str(text.name)
-    by_user = exists and not (text.train_src or name in recipe.NAMED_CORPORA or name.startswith("hub:"))
-    if main and not by_user:  # what exists is compared with the settings, by a dry run too
+    exists = artefact.present(data)
+    if main and not (exists and not text.has_text):  # what exists is compared with the settings, by a dry run too
         say(f"1/5 prepare {data}")
         prepare(text, data, replace(options, dry_run=options.dry_run and not exists))
     if options.dry_run:
@@ -64,7 +63,6 @@ def _translate(run: RunFiles, model: Path) -> dict[str, list[str]]:
         return hypotheses
     decoding = run.settings.decoding
     precision = "fp32" if run.settings.training.precision == "fp32" else "auto"
-    artefact.make_directory(run.directory)
     with Translator(model, precision=precision) as translator:
         for split in splits:
             sources = run.corpus.lines(split)[0]

@@ -67,6 +67,11 @@ def test_an_existing_artefact_is_only_replaced_when_told(made: Path) -> None:
     assert verify(made, "thing")["pairs"] == 7
 
 
+def test_a_file_is_written_with_its_directory(tmp_path: Path) -> None:
+    replace_file(tmp_path / "new" / "file", b"bytes")
+    assert (tmp_path / "new" / "file").read_bytes() == b"bytes"
+
+
 def test_two_processes_making_one_artefact_do_not_mix(tmp_path: Path) -> None:
     target = tmp_path / "x"
     with pytest.raises(OutputError, match="meanwhile"), staged(target, "thing", {"who": "slow"}) as stage:  # noqa: PT012

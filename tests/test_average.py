@@ -53,12 +53,13 @@ def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callab
 def test_without_the_corpus_no_activations_are_measured(
     run: Path, numbers_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for data, why in ((numbers_corpus, "trained on another corpus"), (None, "no prepared corpus")):
-        target, _ = average(run, None, None, data)
-        assert "activation_ranges" not in load_model(target).manifest
-        said = capsys.readouterr().err
-        assert why in said
-        assert "no activation ranges are measured" in said
+    with pytest.raises(DataError, match="trained on another corpus"):
+        average(run, None, None, numbers_corpus)
+    target, _ = average(run, None, None)
+    assert "activation_ranges" not in load_model(target).manifest
+    said = capsys.readouterr().err
+    assert "no prepared corpus" in said
+    assert "no activation ranges are measured" in said
 
 
 def test_the_order_does_not_matter(tmp_path: Path) -> None:
@@ -80,6 +81,11 @@ def test_it_replaces_the_run_s_own_model_only(run: Path, tmp_path: Path) -> None
         with pytest.raises(OutputError, match="exists already"):
             average(run, 2, taken)
     assert artefact.sha256(newest / MODEL) == before
+
+
+def test_without_validations_the_last_is_the_best(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
+    (run / "recipe.yaml").write_bytes(recipe.to_yaml(tiny_recipe("averaging.best=true")))
+    assert average(run, None, None)[1] == [40]
 
 
 def test_fewer_than_asked_names_those_there_are(run: Path) -> None:

@@ -77,7 +77,7 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("train mine\x1b[2J.yaml", 66, "no recipe mine\\x1b[2J.yaml"),
         ("train recipes/mutli30k.yaml", 66, "Did you mean multi30k?"),
         ("score - --corpus .", 66, ". is no prepared corpus. Name a directory that nmt prepare wrote"),
-        ("train recipes/base.yaml", 66, "nmt prepare wmt14-en-de"),  # recipes come with the package
+        ("train recipes/base.yaml", 66, "nmt prepare recipes/base.yaml --out data/wmt14-en-de"),  # the package's
         ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
         ("prepare --src a.en", 2, "--tgt"),

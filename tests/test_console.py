@@ -21,7 +21,7 @@ def print_everything() -> None:
     console.table("Scores", ["metric", "value"], [["BLEU", 27.3]])
     with Progress("encoding", 10, "sentences", every=0) as progress:
         progress.advance(5)
-        progress.line("in between")
+        console.say("in between")
     console.warn("careful")
 
 
@@ -97,7 +97,7 @@ def test_a_live_line_on_a_terminal_leaves_stdout_alone(monkeypatch: pytest.Monke
         assert not progress.plain
         progress.advance(5, "[bold]x[/bold]")
         print("a result")
-        progress.line("a [log] line")
+        console.say("a [log] line")
     captured = capsys.readouterr()
     assert captured.out == "a result\n"
     assert "a [log] line" in captured.err

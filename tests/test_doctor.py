@@ -98,6 +98,8 @@ def test_too_few_steps(record, step, planned, epochs, says):
         ([5, 1, 4, 4, 4], "", {}, None),
         ([2.4] * 15, "training.warmup_steps=199", {}, "wrong: training never took off: the loss stays at 2.40"),
         ([2.4] * 15, "training.warmup_steps=200", {}, None),
+        ([2.4] * 15, "training.warmup_steps=199 training.init_from=start", {}, None),
+        ([7.7, 4, 3, 2.2, 2.2, 2.15, 2.15], "training.warmup_steps=1", {}, None),
         ([3, 3, 3, 2.5, 2.4, 2.4, 2.4], "training.warmup_steps=1", {}, None),
         ([2, 2, None, 2, 2, 2, 2], "training.warmup_steps=1", {"skipped": 3}, None),
         ([2, 1, None], "", {"skipped": 4}, "costly: 4 steps were skipped: numbers were not finite"),
@@ -229,7 +231,7 @@ def test_every_finding_is_said_most_serious_first(copy, capsys):
     starts = [line[:22] for line in lines if line[:1].isdigit()]
     assert starts[:3] == ["1. wrong: the run was ", "2. wrong: training gav", "3. costly: 2 of 7 tran"]
     assert lines[7] == f"   in {copy[0]}/crash.json"
-    assert lines[8].startswith("   do a lower training.rate_factor")
+    assert lines[8].startswith("   fix: a lower training.rate_factor")
     assert lines[-2] == "Not checked, for there is nothing yet: loss, averaging."
     doctor(*copy, None, None, True)
     told = json.loads(capsys.readouterr().out)

@@ -22,7 +22,7 @@ SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "n_best": 
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
 CASES: list[tuple[str, str, list[Any]]] = [
-    ("prepare --src a --tgt b --valid-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
+    ("prepare --src a --tgt b --dev-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
      "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
      "corpus.prepare.prepare", [recipe.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
                                 PrepareOptions(m, 4, True, True, True)]),

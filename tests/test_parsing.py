@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import texts
 
-from nmt_cli import recipe
+from nmt_cli import cli, recipe
 from nmt_cli.corpus import store
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing import score, trees
@@ -26,6 +26,12 @@ averaging: {{last: 1}}
 decoding: {{beam: 4, alpha: 0.3, extra_length: 300, split: false}}
 expect: {{paper_f1: 91.3}}
 """
+
+
+def test_a_dry_run_needs_no_treebank_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.prepare("recipes/parsing.yaml", dry_run=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.timeout(300)  # seconds of one core, a minute and more when the machine is busy

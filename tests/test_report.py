@@ -85,7 +85,7 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
         "200 of 200",
         "source equals target",  # dropped, with its example
         "that were averaged, of steps 100, 200.",
-        f"nmt train {run}/recipe.yaml",
+        f"nmt train {run}/recipe.yaml --run runs/again --data {data}",
         "log_every: 50",  # in the whole recipe
         "the recipe's 0.0001976 at step 200",
         "zwei \\u202e drei",  # another sample
@@ -177,6 +177,7 @@ def test_a_long_run_stays_small_and_numbers_that_were_not_finite_are_left_out(sm
     run, data = small
     lines = [json.dumps(record) for record in records(1_000_000, 50)]
     lines.append(json.dumps({**records(10)[0], "step": 1_000_050, "nll": None, "gradient_norm": None}))
+    lines.append(json.dumps({"step": 1_000_050, **dict.fromkeys(("dev_nll", "dev_perplexity", "dev_bleu"))}))
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     target = report(run, out=tmp_path / "long.html", data=data)
     assert target.stat().st_size < 2_000_000

@@ -102,6 +102,7 @@ def test_standard_input_memory_and_file_agree(tmp_path: Path, monkeypatch: pytes
         *((role, [b"a"], [b"a", b"b"], "line counts differ") for role in ("source", "baseline")),
         ("references", [b"", b""], [b"", b""], "nothing to score"),
         ("references", [b"a", b"b"], [b"a", b"\xed\xa0\x80"], "other, line 2 is not UTF-8"),
+        ("references", [b"a"], [b"\x1f\x8b\x08"], "other is not plain text, it looks like gzip. Unpack"),
     ],
 )
 def test_refuses_data(tmp_path: Path, role: str, hypothesis: list[bytes], other: list[bytes], message: str) -> None:
@@ -145,9 +146,11 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     assert [s.metric for s in report.scores] == ["bleu", "chrf", "paper-bleu", "paper-bleu-quotes"]
     for language, count in (("fr", 3), ("cs", 2)):  # --language wins over the corpus
         assert len(evaluate(hypothesis=files["good"], corpus=corpus, language=language).scores) == count
-    assert score.source_lines(ScoreOptions(corpus=corpus))[1] == "This is sentence 1."
-    with pytest.raises(UsageError, match="--model needs"):
-        score.source_lines(ScoreOptions(references=(files["ref"],)))
+    translated = score.evaluate(ScoreOptions(corpus=corpus), lambda sources: [line.upper() for line in sources])
+    assert translated.hypotheses.lines[1] == "THIS IS SENTENCE 1."
+    for options in ({"references": (files["ref"],)}, {"corpus": corpus, "hypothesis": files["good"]}):
+        with pytest.raises(UsageError, match="--model translates --corpus, --test-set or --source FILE"):
+            score.evaluate(ScoreOptions(**options), lambda sources: sources)
     with pytest.raises(MissingError, match=r"corpus has no dev set\. Name one by corpus\.dev_src"):
         evaluate(hypothesis=files["good"], corpus=corpus, split="dev")
     with pytest.raises(MissingError, match=r"other is no prepared corpus\. Name a directory that nmt prepare wrote"):
@@ -237,8 +240,28 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
     assert rows == [("1 to 10", 2), ("11 to 20", 1), ("41 to 50", 1), ("over 50", 1)]
     assert report.lengths()[1]["bleu"] == metrics.corpus_bleu(ours[2:3], true[2:3])[0]
     groups = {name: [segment.line for segment in group] for name, group in report.extremes().items()}
-    assert groups == {"worst": [1, 5, 3], "best": [2, 4, 3], "lost": [5, 3, 4], "gained": [2, 1, 4]}
+    assert groups == {"worst": [1, 5, 3], "best": [2, 4, 3], "lost": [5, 3, 4], "gained": [2]}
     assert "Segments by chrF2: 1 better, 3 worse, 1 equal." in report.text()
+
+
+def test_the_tokenizer_and_case_are_those_of_every_score(tmp_path: Path) -> None:
+    """sacreBLEU's default would take a Chinese sentence for one word, and the score would be 0."""
+    lines, ours = ["我们昨天在北京看了一场电影。", "他喜欢喝茶。"], ["我们昨天在北京看了两场电影。", "他喜欢喝茶。"]
+    paths = {"references": [write(tmp_path / "ref", lines)], "hypothesis": write(tmp_path / "hyp", ours)}
+    for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
+        report = evaluate(**paths, details=True, language=language, metrics=("bleu",))
+        assert f"|tok:{tokenizer}|" in report.scores[0].signature
+        assert metrics.corpus_bleu(ours, lines, language=language)[0] == report.scores[0].score
+        assert report.lengths()[0]["bleu"] == report.scores[0].score
+        assert report.segments[0].bleu == sentence_bleu(ours[0], lines[:1], tokenize=tokenizer).score
+    paths = {"references": [write(tmp_path / "ref", ["Ein Haus"])], "hypothesis": write(tmp_path / "hyp", ["ein haus"])}
+    assert evaluate(**paths, details=True, lowercase=True).segments[0].chrf == 100
+
+
+def test_equal_translations_are_not_significantly_different(files: dict[str, Path]) -> None:
+    same = evaluate(hypothesis=files["good"], baseline=files["good"], references=[files["ref"]], details=True)
+    assert [row[f"p_{kind}"] for row in same.comparisons for kind in ("bs", "ar")] == [1.0] * 4
+    assert [*same.extremes()] == ["worst", "best"]
 
 
 def test_what_a_text_holds_cannot_break_the_report(files: dict[str, Path], tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from nmt_cli.training import train as module
 from nmt_cli.training.average import average
 from nmt_cli.training.batches import calibration_pairs
 from nmt_cli.training.loss import LossModel, smoothed_loss
+from nmt_cli.training.run import stored_recipe
 from nmt_cli.training.streams import ToHost
 from nmt_cli.training.train import Run, train
 from nmt_cli.transformer.cache import activation_ranges
@@ -77,6 +78,13 @@ def test_metrics_say_what_was_done(lab: Lab) -> None:
         assert record["skipped"] == 0
     assert [lines[0]["rate"], lines[-1]["rate"]] == pytest.approx([32**-0.5 * step * 60**-1.5 for step in (5, 30)])
     assert [r["step"] for r in records if "dev_nll" in r] == [15, 30]
+
+
+def test_the_languages_are_those_of_the_corpus_unless_the_recipe_says_others(lab: Lab, tmp_path: Path) -> None:
+    data = prepare(lab.recipe("corpus.src=nl", "corpus.tgt=uk").corpus, tmp_path / "data", PrepareOptions(workers=1))
+    assert train(lab.recipe("corpus.tgt=zh", "training.steps=1"), data, lab.run) == 0
+    for stored in (stored_recipe(lab.run), load_model(lab.run / "model").recipe):
+        assert (stored.corpus.src, stored.corpus.tgt) == ("nl", "zh")
 
 
 def test_the_run_holds_the_last_weights_and_the_best_step(lab: Lab, tmp_path: Path) -> None:
@@ -197,6 +205,16 @@ def test_a_development_set_that_does_not_fit_the_model_is_refused(lab: Lab) -> N
     lab.patch.setattr(Corpus, "lines", lambda *_: (["one " * 99], ["eins"]))
     with pytest.raises(DataError, match="longer than 64 tokens"):
         lab.train()
+    lab.patch.setattr(Corpus, "lines", lambda *_: (["one " * 99, "one"], ["eins", "eins"]))
+    assert lab.train("training.steps=1") == 0
+    assert "dev perplexity leaves out 1 pair longer than model.max_length" in lab.stderr()
+
+
+def test_validation_is_not_counted_in_tokens_per_second(lab: Lab) -> None:
+    lab.patch.setattr(module, "_validate", lambda run, dev: 1000.0)
+    assert lab.train("training.steps=10", "training.validate_every=5") == 0
+    speeds = [record["tgt_tokens_per_second"] for record in metrics.read(lab.run / "metrics.jsonl")]
+    assert speeds[0] > 0 > speeds[1], "a thousand seconds are taken off the second five steps"
 
 
 # ---- Arithmetic ----
@@ -428,6 +446,6 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
 def test_what_does_not_fit_is_refused(lab: Lab) -> None:
     with pytest.raises(DataError, match="does not fit"):
         lab.train("model.d_ff=32", f"training.init_from={lab.reference / 'model'}")
-    shutil.rmtree(lab.run)
     with pytest.raises(DataError, match=r"Raise model\.max_length"):
         lab.train("model.max_length=8")
+    assert lab.train("training.steps=1") == 0, "nothing was learnt yet, so the settings may be mended"

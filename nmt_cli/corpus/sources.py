@@ -239,7 +239,6 @@ def fetch(file: Path, mirror: Path | None) -> None:
             data = _retried(lambda: urllib.request.urlopen(url, timeout=30).read())  # noqa: S310 - a constant above
         except (OSError, http.client.HTTPException) as error:
             raise DownloadError(f"cannot download {url}: {error}. Try later, or pass --mirror DIR") from None
-        artefact.make_directory(file.parent)
         artefact.replace_file(file, data)
     if pin not in (None, artefact.sha256(file)):
         raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
@@ -317,7 +316,7 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
                 _retried(functools.partial(builder.download_and_prepare, verification_mode="no_checks"))
                 data = builder.as_dataset()
     text = Text(place, {}, [Path(file) for names in files.values() for file in names], advice)
-    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if repo == WMT14 else {})}
+    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if corpus.name in recipe.NAMED_CORPORA else {})}
     for split, names in SPLITS.items():
         if name := next((str(name) for name in data if str(name) in names), None):
             count = rows.get(split) or getattr((data[name].info.splits or {}).get(name), "num_examples", None)

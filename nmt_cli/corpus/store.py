@@ -97,7 +97,7 @@ class SideWriter(contextlib.ExitStack):
 def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     """Open a prepared corpus after checking its files' sizes (with `content`, also hashes) against its manifest."""
     if not artefact.present(directory):
-        raise MissingError(f"no prepared corpus in {directory}. Run: nmt prepare {directory.name}")
+        raise MissingError(f"no prepared corpus in {directory}. Make one with nmt prepare, or name another: --data DIR")
     manifest = artefact.verify(directory, KIND, content=content)
     manifest.setdefault("source_vocabulary_size", manifest["vocabulary_size"])  # in older ones they are always the same
     sides = []

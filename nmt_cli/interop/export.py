@@ -60,11 +60,13 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         if weights != "float32":
             ours, theirs = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in sides)
             standard = [references[i] for i in chosen] if references else ours
-            before, after = (corpus_bleu(side, standard)[0] for side in (ours, theirs))
+            before, after = (corpus_bleu(side, standard, language=settings.corpus.tgt)[0] for side in (ours, theirs))
             name = "BLEU" if references else "BLEU against the float32 output"
             manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
         about = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'"), "length": length}
         about |= {"penalty": penalty, "proof": manifest["proof"], "settings": settings, "version": __version__}
+        origin = loaded.manifest.get("imported")
+        about["origin"] = f"imported from {origin}" if origin else f"trained on {settings.corpus.name}"
         about |= {"library": LIBRARIES[target], "limit": min(marian.LONGEST, settings.model.max_length)}
         about["parameters"] = sum(p.numel() for p in loaded.model.parameters())
         example = (Path(__file__).parent / f"card_{target}.txt").read_text("utf-8").format(**about)
@@ -81,6 +83,8 @@ def _lines(settings: recipe.Recipe, file: Path | None, model: Path) -> tuple[lis
         if not file.is_file():
             raise MissingError(f"no file {file}")
         return [normalise(line) for line in read_lines(file)], []
+    if settings.corpus.name is None:  # an imported model
+        raise MissingError("the export is compared on real sentences. Give --lines FILE")
     data = settings.corpus.directory
     beside = model.resolve().parent.parent.parent / data  # runs/, where the model was trained
     places = [place for place in (data, beside) if artefact.present(place)]

@@ -129,7 +129,7 @@ def _config(source: Path) -> Any:
         **{f"one {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()},
     }
     if lacking := [feature for feature, there in ours.items() if not there]:
-        raise DataError(f"{source} cannot be imported. Other than it, our model has {' and '.join(lacking)}")
+        raise DataError(f"{source} cannot be imported: the model of nmt has {' and '.join(lacking)}, unlike this one")
     return config
 
 

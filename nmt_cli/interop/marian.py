@@ -140,11 +140,13 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
     numbers = [[i if separate else (i - 1) % len(tokens) for i in range(len(tokens))] for tokens in sides]
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions != "sinusoidal" or widths != {settings.d_model}:
-        raise DataError("cannot export: theirs have sinusoidal positions, and num_heads x d_k and x d_v are d_model")
+        raise DataError(
+            "cannot export: Marian has sinusoidal positions only, and num_heads x d_k and x d_v equal to d_model"
+        )
     transformers, pre, ids = library("transformers"), settings.norm == "pre", numbers[1]
     shared = len(_matrices(settings)) == 1
     if pre and not shared:
-        raise DataError("cannot export: theirs with pre-norm have one embedding for source, target and output")
+        raise DataError("cannot export: with pre-norm (Pegasus) source, target and output must share one embedding")
     layout = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": settings.tied_output}
     config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},

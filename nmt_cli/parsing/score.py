@@ -10,7 +10,7 @@ from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.parsing.trees import bracketed, read
 from nmt_cli.scoring.metrics import Score
 from nmt_cli.scoring.report import Report
-from nmt_cli.scoring.score import ScoreOptions, finish, read_inputs
+from nmt_cli.scoring.score import Hypotheses, ScoreOptions, finish, read_inputs
 
 LABELS = "labels"  # the target language of recipes/parsing.yaml
 COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ "
@@ -24,7 +24,7 @@ def wanted(options: ScoreOptions) -> bool:
     return artefact.read_json(options.corpus / artefact.MANIFEST).get("tgt") == LABELS
 
 
-def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
+def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """As `scoring.score.evaluate`, for trees."""
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
         raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")

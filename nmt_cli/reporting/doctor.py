@@ -23,7 +23,7 @@ STEEP = 0.1  # nats of dev loss in the last fifth of the steps: by Table 3 about
 LOOK = "look at them (nmt score --details): mostly too little training or unclean data"
 CALMER = "a lower training.rate_factor, more training.warmup_steps, training.precision=fp32 or model.norm=pre"
 MORE_STEPS = "train with more training.steps: the same run continues"
-RECIPE = "see the other findings first; then compare the run's recipe.yaml with the recipe it came from"
+RECIPE = "if nothing else is found, compare the run's recipe.yaml with the recipe that it came from"
 OWN_TEST_SET = "translate the test set and score against its own references: nmt score HYP --corpus DATA"
 
 
@@ -59,7 +59,9 @@ def gather(directory: Path, data: Path | None, hypothesis: Path | None, referenc
     corpus_references = run.corpus.lines("test")[1] if run.corpus else []
     hypotheses, references = read_lines(path), read_lines(reference) if reference else corpus_references
     paired = run.settings.corpus.format == "text" and len(hypotheses) == len(references) > 0
-    return Record(run, step, path, hypotheses, references, corpus_bleu(hypotheses, references)[0] if paired else None)
+    language = run.corpus.manifest["tgt"] if run.corpus else run.settings.corpus.tgt
+    bleu = corpus_bleu(hypotheses, references, language=language)[0] if paired else None
+    return Record(run, step, path, hypotheses, references, bleu)
 
 
 def _data(r: Record) -> Iterator[Finding]:
@@ -86,7 +88,7 @@ def _training(r: Record) -> Iterator[Finding]:
     meant = row_of_table_3 or r.run.settings.averaging.best
     if averaged and not meant and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
         what = f"averaged over {len(averaged)} of the checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
-        do = f"nmt average-checkpoints {directory}, then translate and score"
+        do = f"nmt average-checkpoints {directory}, which takes {last} checkpoints; then translate and score"
         yield Finding(COSTLY, what, directory / "model", do)
     losses = [record["dev_nll"] or math.inf for record in r.run.validations]
     patience = training.patience or len(losses)
@@ -95,7 +97,7 @@ def _training(r: Record) -> Iterator[Finding]:
     if 0 < r.step < 0.9 * training.steps and not patient:
         do = "the same command again continues the run"
         yield Finding(COSTLY, f"{r.step:,} of {training.steps:,} steps", log, do)
-    elif r.run.steps and ((epochs := r.run.steps[-1]["epoch"]) < 1 or r.step < FEW_STEPS):
+    elif not patient and r.run.steps and ((epochs := r.run.steps[-1]["epoch"]) < 1 or r.step < FEW_STEPS):
         yield Finding(COSTLY, f"{r.step:,} steps, which are {epochs:.2g} epochs, are too few", log, MORE_STEPS)
     counted = [record["tgt_tokens_per_step"] for record in r.run.steps if record.get("tgt_tokens_per_step")]
     if counted and (tokens := statistics.fmean(counted)) < max(FEW_TOKENS, 0.7 * training.tokens_per_step):
@@ -113,10 +115,12 @@ def _loss(r: Record) -> Iterator[Finding]:
         yield Finding(COSTLY, f"{skipped:,} steps were skipped: numbers were not finite", log, CALMER)
     if len(losses) < 6:
         return
-    end = statistics.fmean(losses[-3:])
+    training, end = r.run.settings.training, statistics.fmean(losses[-3:])
     if end > min(losses) + 1:
         yield Finding(WRONG, f"training diverged: its loss was {min(losses):.2f}, and is {end:.2f}", log, CALMER)
-    elif end > max(2, losses[len(losses) // 2] - 0.1) and r.step > r.run.settings.training.warmup_steps:
+    elif training.init_from or r.step <= training.warmup_steps:
+        return  # starts from a trained model, or is still in warm-up
+    elif end > max(2, losses[0] / 2, losses[len(losses) // 2] - 0.1):
         yield Finding(WRONG, f"training never took off: the loss stays at {end:.2f}", log, CALMER)
 
 
@@ -197,7 +201,7 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
         score = "" if record.bleu is None else f"; {record.bleu:.2f} BLEU on test by sacreBLEU"
         lines = [f"{run}: {record.step:,} of {files.settings.training.steps:,} steps{score}"]
         for number, finding in enumerate(findings, 1):
-            rows = f"{number}. {finding.severity}: {finding.what}", f"   in {finding.where}", f"   do {finding.do}"
+            rows = f"{number}. {finding.severity}: {finding.what}", f"   in {finding.where}", f"   fix: {finding.do}"
             lines += ["", *(printable(row, 1000) for row in rows)]
         costs = "What these usually cost in BLEU: recipes/README.md, “What usually costs BLEU”."
         lines += ["", costs if findings else "Nothing was found that is known to cost BLEU."]

@@ -29,7 +29,7 @@ def report(
     sampled = [(record["step"], record["samples"]) for record in first.validations if record.get("samples")]
     near, departures = paper.departures(settings)
     values = {
-        "title": f"{run.name}: report",
+        "title": f"{run.resolve().name}: report",
         "runs": [_compared(files, settings, score_trees) for files in opened],
         "version": __version__,
         "charts": list(filter(None, _charts(opened))),
@@ -56,7 +56,7 @@ def _compared(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None)
     changes = recipe.differences(first.model_dump(), settings.model_dump())
     return {
         "files": files,
-        "name": files.directory.name,
+        "name": files.directory.resolve().name,
         "averaged": (files.model or {}).get("steps", []),
         "scores": scores,
         "parameters": parameter_count(settings.model, int(corpus.manifest["vocabulary_size"])) if corpus else None,

@@ -15,6 +15,8 @@ from nmt_cli.scoring import paper_bleu as paper
 # The names of metrics as options, and in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
 METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes"}
+# sacreBLEU's tokenizers for text without spaces between words; its ja-mecab needs another package.
+TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "my": "char", "km": "char", "lo": "char"}
 # What detokenised text hardly ever holds: a stop cut off, Moses' entities, BPE and SentencePiece marks.
 TOKENISED = re.compile(r" [.,](?:\s|$)|&(?:quot|apos|amp|#\d+);|@@ |@-@|▁")
 # Published figures, by metric and tokens in the references of newstest2014 (3,003 lines), whatever the file is called.
@@ -40,6 +42,11 @@ class Score:
     details: dict[str, Any]  # the counts behind the score
     compare_with: str  # the published figures that it may be compared with
     verbose: str = ""  # the details for people to read
+
+
+def tokenizer_of(language: str) -> str:
+    """Return the name of sacreBLEU's tokenizer for a language code, such as zh or zh-CN."""
+    return TOKENIZERS.get(re.split("[-_]", language.lower())[0], "13a")
 
 
 def comparable(metric: str, signature: str, reference_length: int, language: str) -> str:
@@ -92,7 +99,8 @@ def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str
         signatures, results = test(systems, {metric: scorer}, None, kind)()
         ((name, signature),) = signatures.items()
         old, new = results[name]
-        row |= {f"p_{kind}": float(new.p_value), f"signature_{kind}": str(signature)}
+        p = 1.0 if old.score == new.score else float(new.p_value)  # sacreBLEU has 1 / (samples + 1) for equal systems
+        row |= {f"p_{kind}": p, f"signature_{kind}": str(signature)}
         if kind == "bs":
             row |= {"baseline": float(old.score), "score": float(new.score), "difference": float(new.score - old.score)}
             row |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci)}
@@ -100,7 +108,7 @@ def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str
     return row | {"significantly_worse": worse and row["p_bs"] < 0.05}
 
 
-def corpus_bleu(hypotheses: list[str], *references: list[str]) -> tuple[float, str]:
-    """Return sacreBLEU's BLEU (13a, cased, 0 to 100) of detokenised lines, and its signature."""
-    score, _ = score_lines("bleu", hypotheses, references)
+def corpus_bleu(hypotheses: list[str], *references: list[str], language: str = "") -> tuple[float, str]:
+    """Return sacreBLEU's BLEU (cased, 0 to 100) of detokenised lines of a language, and its signature."""
+    score, _ = score_lines("bleu", hypotheses, references, tokenize=tokenizer_of(language))
     return score.score, score.signature

@@ -10,7 +10,7 @@ import sacrebleu
 from nmt_cli import __version__
 from nmt_cli.console import counted
 from nmt_cli.errors import printable
-from nmt_cli.scoring.metrics import Score, corpus_bleu
+from nmt_cli.scoring.metrics import Score, score_lines
 
 HEADINGS = {"worst": "Worst segments", "best": "Best segments"}
 HEADINGS |= {"lost": "Most lost against the baseline", "gained": "Most gained over the baseline"}
@@ -69,6 +69,8 @@ class Report:  # the order of the JSON
     copies: int | None = None  # hypotheses that are their source, where there is one
     language: str | None
     test_set: str | None
+    tokenize: str  # sacreBLEU's tokenizer for BLEU
+    lowercase: bool
     hypotheses: Text
     references: list[Text]
     source: Text | None
@@ -89,18 +91,20 @@ class Report:  # the order of the JSON
         groups = {"worst": ranked[:3], "best": ranked[::-1][:3]}
         if self.baseline:
             ranked = sorted(self.segments, key=lambda segment: segment.gain)
-            groups |= {"lost": ranked[:3], "gained": ranked[::-1][:3]}
-        return groups if self.details else {}
+            groups["lost"] = [segment for segment in ranked[:3] if segment.gain < 0]
+            groups["gained"] = [segment for segment in ranked[::-1][:3] if segment.gain > 0]
+        return {name: group for name, group in groups.items() if group} if self.details else {}
 
     def lengths(self) -> list[dict[str, Any]]:
         """Return the BLEU of each range of ten words of the reference that occurs."""
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
             if inside := [s for s in self.segments if first <= (len(s.references[0].split()) or 1) <= last]:
-                references = map(list, zip(*(segment.references for segment in inside), strict=True))
-                bleu, _ = corpus_bleu([segment.hypothesis for segment in inside], *references)
+                hypotheses = [segment.hypothesis for segment in inside]
+                references = [list(lines) for lines in zip(*(segment.references for segment in inside), strict=True)]
+                score, _ = score_lines("bleu", hypotheses, references, tokenize=self.tokenize, lowercase=self.lowercase)
                 words = f"{first} to {last}" if first < 51 else "over 50"
-                rows.append({"words": words, "segments": len(inside), "bleu": bleu})
+                rows.append({"words": words, "segments": len(inside), "bleu": score.score})
         return rows
 
     def json(self) -> str:

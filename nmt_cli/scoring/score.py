@@ -15,11 +15,10 @@ from sacrebleu import BLEU, CHRF
 from nmt_cli import artefact, console
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
-from nmt_cli.scoring.metrics import METRICS, TOKENISED, score_lines
+from nmt_cli.scoring.metrics import METRICS, TOKENISED, score_lines, tokenizer_of
 from nmt_cli.scoring.report import Report, Segment, Text, plain
 
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
-_BLEU, _CHRF = BLEU(effective_order=True), CHRF()  # of sentences
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ScoreOptions:  # references come from files, from a named test set or from
     split: str = "test"
     language: str | None = None  # of the hypotheses; default: the corpus's or the language pair's
     metrics: tuple[str, ...] = ()  # empty: those of DEFAULTS
-    tokenize: str = "13a"
+    tokenize: str | None = None  # sacreBLEU's tokenizer; None: by language
     lowercase: bool = False
     baseline: Path | None = None
     fail_under: float | None = None
@@ -43,6 +42,8 @@ class ScoreOptions:  # references come from files, from a named test set or from
     format: str = "text"
 
 
+# Lines, a function that translates the source into them, or None: the file that the options name.
+Hypotheses = list[str] | Callable[[list[str]], list[str]] | None
 Scorer = Callable[[ScoreOptions, list[str]], Report]
 
 
@@ -101,26 +102,23 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
             raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
-    return [_read(path) for path in references], _read(source) if source else None, language or None
-
-
-def source_lines(options: ScoreOptions) -> list[str]:
-    """Return the lines to translate first, where `score` is given a model instead of hypotheses."""
-    source = _references(options)[1]
-    if source is None:
-        raise UsageError("--model needs something to translate: --corpus, --test-set or --source FILE")
-    return source.lines
+    return [_read(path) for path in references], _read(source) if source else None, options.language or language or None
 
 
 def read_inputs(
-    options: ScoreOptions, hypotheses: list[str] | None, convert: Callable[[Report], None] | None = None
+    options: ScoreOptions, hypotheses: Hypotheses, convert: Callable[[Report], None] | None = None
 ) -> Report:
     """Return a report without scores; a DataError says that the inputs, as `convert` changed them, do not fit."""
     references, source, language = _references(options)
+    if callable(hypotheses):
+        if source is None or options.hypothesis:
+            raise UsageError("--model translates --corpus, --test-set or --source FILE: name one, and no hypotheses")
+        hypotheses = hypotheses(source.lines)
     scored = _read(options.hypothesis, hypotheses)
     report = Report(
-        language=options.language or language, test_set=options.test_set, hypotheses=scored, references=references,
-        source=source, baseline=_read(options.baseline) if options.baseline else None,
+        language=language, test_set=options.test_set, tokenize=options.tokenize or tokenizer_of(language or ""),
+        lowercase=options.lowercase, hypotheses=scored, references=references, source=source,
+        baseline=_read(options.baseline) if options.baseline else None,
         gated=options.fail_under is not None or options.fail_if_worse, details=options.details,
     )  # fmt: skip
     if convert:
@@ -134,14 +132,14 @@ def read_inputs(
     return report
 
 
-def evaluate(options: ScoreOptions, hypotheses: list[str] | None = None) -> Report:
+def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score what the options name, or these hypotheses instead of a file's."""
     report = read_inputs(options, hypotheses)
     language, baseline = report.language or "", report.baseline.lines if report.baseline else None
     for metric in dict.fromkeys(options.metrics or DEFAULTS.get(language, ("bleu", "chrf"))):
         score, comparison = score_lines(
             metric, report.hypotheses.lines, [text.lines for text in report.references], baseline,
-            language=language, tokenize=options.tokenize, lowercase=options.lowercase,
+            language=language, tokenize=report.tokenize, lowercase=report.lowercase,
         )  # fmt: skip
         report.scores.append(score)
         report.comparisons += [comparison] if comparison else []
@@ -168,11 +166,14 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
         scores = f"{row['name']} {row['score']:.2f} is significantly worse than the baseline's {row['baseline']:.2f}"
         report.failures.append(f"{scores} (p = {row['p_bs']:.4f}, paired bootstrap)")
     if options.details or options.segments or report.baseline:
+        sentence_bleu = BLEU(effective_order=True, tokenize=report.tokenize, lowercase=report.lowercase)
+        sentence_chrf = CHRF(lowercase=report.lowercase)
         for i, line in enumerate(lines):
             references = [text.lines[i] for text in report.references]
             source, baseline = (text.lines[i] if text else None for text in (report.source, report.baseline))
-            bleu, chrf = (float(metric.sentence_score(line, references).score) for metric in (_BLEU, _CHRF))
-            old = None if baseline is None else float(_CHRF.sentence_score(baseline, references).score)
+            bleu = float(sentence_bleu.sentence_score(line, references).score)
+            chrf = float(sentence_chrf.sentence_score(line, references).score)
+            old = None if baseline is None else float(sentence_chrf.sentence_score(baseline, references).score)
             report.segments.append(Segment(i + 1, line, references, bleu, chrf, source, baseline, old, details(i)))
     if options.segments:
         rows = "".join(json.dumps(plain(segment), ensure_ascii=False) + "\n" for segment in report.segments)

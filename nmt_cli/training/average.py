@@ -60,6 +60,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         about["tried"], there = shares if corpus else [], files.model or {}
         same = all(there.get(key) == about[key] for key in ("checkpoints", "tried"))
         if out is None and same and ("activation_ranges" in there or not corpus):
+            say(f"{run / 'model'} is made of these checkpoints already")
             return run / "model", steps
         start = load_model(Path(str(settings.training.init_from))).model.state_dict()
         about["with_start"] = _best_share(tensors, start, settings, corpus)
@@ -68,6 +69,8 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         try:
             corpus = read_run(run, data).corpus
         except NmtError as error:
+            if data:
+                raise
             warn(str(error))
             corpus = None
     if not corpus:
@@ -91,10 +94,11 @@ def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
             warn(f"{run}: no checkpoint is better on dev than the start; the last one is taken. {advice}")
         else:
             warn(f"{run}: without validations there is no best checkpoint; the last one is taken")
+        return steps[-1:]
     steps = checkpoints.regular(steps, settings.training.checkpoint_every)
     if len(steps) < count:
         there = f"{counted(len(steps), 'checkpoint')} ({', '.join(map(str, steps)) or 'none'})"
-        raise DataError(f"{run} has {there}, not {count}")
+        raise DataError(f"{run} has {there}, not {count}. Train longer, or give a lower --last")
     return steps[-count:]
 
 

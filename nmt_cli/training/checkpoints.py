@@ -23,7 +23,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 # Settings that may change between the parts of a run: they do not say what is learnt. Texts are compared by hash.
 FREE_SETTINGS = re.compile(
     r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
-    r"|patience|memory_tokens|micro_batches|processes)|corpus\.((train|dev|test|mix|general)_(src|tgt)|tokenizer\.file)"
+    r"|patience|memory_tokens|micro_batches|processes)|corpus\.(((train|dev|test|mix|general)_)?(src|tgt)|tokenizer\.file)"
     r"|name|(averaging|decoding|expect)\.\w+): "
 )
 
@@ -167,19 +167,21 @@ def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0)
 def open_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
     corpus, stored = open_corpus(data, content=True), run / "recipe.yaml"
+    settings = recipe.with_languages(settings, corpus.manifest)
     source, size = (int(corpus.manifest[f"{side}vocabulary_size"]) for side in ("source_", ""))
     if (settings.model.source_vocabulary or size) != source:
         raise DataError(f"{corpus.directory} has {source} source tokens: set model.source_vocabulary={source}")
-    if stored.exists():
+    if steps_in(run) or (run / "model").exists():  # else nothing was learnt, and everything may still change
+        if not stored.exists():
+            raise DataError(f"{stored} is missing beside a model or checkpoints. Put it back, or use another --run")
         changes = recipe.differences(recipe.load_stored(stored).model_dump(), settings.model_dump())
         fixed = [line for line in changes if not FREE_SETTINGS.match(line)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
         if fixed:
             raise DataError(f"{run} was begun differently: {'; '.join(fixed)}. Put it back, or use another --run")
-    elif steps_in(run):
-        raise DataError(f"{stored} is missing, but there are checkpoints. Put it back, or use another --run")
     else:
+        tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
     artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli import artefact, recipe
-from nmt_cli.console import Progress, duration, say, warn
+from nmt_cli.console import Progress, counted, duration, say, warn
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
@@ -54,7 +54,8 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
 
         try:
             step = on_main(accelerator, begin)["step"]
-            run = Run(settings, open_corpus(data), accelerator, directory, step)
+            corpus = open_corpus(data)
+            run = Run(recipe.with_languages(settings, corpus.manifest), corpus, accelerator, directory, step)
             if tracker:
                 sections = {name: each for name, each in settings.model_dump().items() if isinstance(each, dict)}
                 values = {f"{name}.{key}": value for name, each in sections.items() for key, value in each.items()}
@@ -84,7 +85,7 @@ def _loop(run: "Run", stop: Stop) -> str:
         upcoming = pool.submit(run.step_batch, state.step)
         reason = _reason_to_stop(run, stop)
         if run.dev and training.init_from and not (state.step or reason):
-            _validate(run, run.dev, bar)  # the start is the best so far
+            window_began += _validate(run, run.dev)  # the start is the best so far
         while not reason:
             batch = upcoming.result()
             state.step += 1
@@ -101,7 +102,7 @@ def _loop(run: "Run", stop: Stop) -> str:
                 window, window_began = [], time.monotonic()
             bar.advance(1, text)
             if run.dev and to_validate:
-                _validate(run, run.dev, bar)
+                window_began += _validate(run, run.dev)  # tokens per second are those of training alone
             reason = _reason_to_stop(run, stop)
             if reason or to_save or state.best_step == state.step:
                 _count_skipped(run, unread, 0)
@@ -109,7 +110,7 @@ def _loop(run: "Run", stop: Stop) -> str:
                 moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
                 on_main(run.accelerator, run.writer.begin, state, run.transformer.state_dict(), moments, bool(reason))
         if reason != DONE and run.accelerator.is_main_process:
-            bar.line(f"stopped after step {state.step:,}: {reason}")
+            say(f"stopped after step {state.step:,}: {reason}")
     return reason
 
 
@@ -238,6 +239,8 @@ def _announce(run: Run) -> None:
         warn("the recipe expects {:,} to {:,} training pairs, ".format(*expect.pairs) + f"this corpus has {pairs:,}")
     if not run.dev:
         warn(f"{run.corpus.directory} has no development set: nothing will be validated")
+    elif missing := len(run.dev.lines) - len(run.dev.pairs):
+        warn(f"dev perplexity leaves out {counted(missing, 'pair')} longer than model.max_length")
 
 
 def _count_skipped(run: Run, unread: list[tuple[int, ToHost]], late: int) -> None:
@@ -261,7 +264,8 @@ def _give_up(run: Run, step: int) -> None:
     record = {"step": step, "sentences": [m.tolist() for m in run.plan.micro_batches_of(step - 1)]}
     artefact.replace_file(crash, artefact.json_bytes(record))
     what = f"{run.state.skipped} steps had no finite gradient, the last was step {step} (its sentences: {crash})"
-    raise DivergedError(f"{what}. The last good checkpoint is kept. Lower training.rate_factor or use fp32")
+    kept = " in another --run; the last good checkpoint is kept" if checkpoints.steps_in(run.directory) else ""
+    raise DivergedError(f"{what}. Lower training.rate_factor or use training.precision=fp32{kept}")
 
 
 def _log(run: Run, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar: Progress) -> str:
@@ -293,27 +297,28 @@ def _log(run: Run, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar
     return text
 
 
-def _validate(run: Run, dev: DevSet, bar: Progress) -> None:
-    """Measure the development set, each process a share of it; all remember the best step."""
+def _validate(run: Run, dev: DevSet) -> float:
+    """Measure the development set, each process a share of it; all remember the best step. Return the seconds."""
     state, start, accelerator = run.state, time.monotonic(), run.accelerator
     place = accelerator.process_index, accelerator.num_processes
     record = validate(run.transformer, run.dtype, dev, run.settings, *place)
-    on_main(accelerator, _report, run, record, time.monotonic() - start, bar)
+    on_main(accelerator, _report, run, record, time.monotonic() - start)
     nll = record["dev_nll"]
     state.not_better += 1
     if state.best_nll is None or nll < state.best_nll * (1 - MIN_IMPROVEMENT):
         state.not_better = 0
     if state.best_nll is None or nll < state.best_nll:
         state.best_step, state.best_nll = state.step, nll
+    return time.monotonic() - start
 
 
-def _report(run: Run, record: dict[str, Any], seconds: float, bar: Progress) -> None:
+def _report(run: Run, record: dict[str, Any], seconds: float) -> None:
     step = run.state.step
     run.metrics.write({"step": step, **record, "seconds": run.state.seconds})
     scores = {name: score for name, score in record.items() if isinstance(score, float)}
     run.accelerator.log(scores, step=step)
     text = "  ".join(f"{name.replace('_', ' ').replace('bleu', 'BLEU')} {score:.3f}" for name, score in scores.items())
-    bar.line(f"step {step:,}  {text}  ({duration(seconds)})")
+    say(f"step {step:,}  {text}  ({duration(seconds)})")
     if not run.warned and (worse := worse_than_expected(run.settings.expect, step, record)):
         run.warned = True
         warn(f"step {step:,}: {worse}. nmt doctor {run.directory} may say why")
