@@ -35,7 +35,6 @@ def _exit_code(work: Callable[[], int | None]) -> int:
 
 
 def main() -> None:
-    """Run `nmt` and exit with its code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # temporary files are removed on the way out
     code = _exit_code(_command)
     if sys.stdout is not None:

@@ -24,7 +24,6 @@ app.add_typer(recipes, name="recipes", invoke_without_command=True)
 
 
 def run() -> int:
-    """Run the command that was typed and return its exit code."""
     try:
         return int(app(prog_name="nmt", standalone_mode=False) or 0)
     except TyperException as error:

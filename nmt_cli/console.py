@@ -59,6 +59,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
+def is_live() -> bool:
+    """Return whether progress may be drawn: stderr is a terminal, and not --quiet."""
+    return not _quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
 class Progress:
     """A live progress line on a terminal, a plain line every `every` seconds elsewhere."""
 
@@ -66,7 +71,7 @@ class Progress:
         self.what, self.total, self.unit, self.every = what, total, unit, every
         self.done = self.first = done
         self.start = self.last = time.monotonic()
-        self.plain = _quiet or sys.stderr is None or not sys.stderr.isatty()
+        self.plain = not is_live()
         self._live: Any = None
 
     def __enter__(self) -> "Progress":

@@ -382,5 +382,4 @@ def explain(section: Section, indent: str = "") -> Iterator[str]:
 
 
 def schema(recipe: Recipe) -> str:
-    """Return the JSON schema of recipes, with `recipe` as its example."""
     return json.dumps({**Recipe.model_json_schema(), "examples": [recipe.model_dump()]}, indent=1, ensure_ascii=False)

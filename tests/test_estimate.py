@@ -11,7 +11,6 @@ from reference import batch_of, random_model, random_pairs, tiny
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmt_cli import recipe
-from nmt_cli.errors import DataError
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
@@ -110,8 +109,3 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     tokens = shown(err, "target tokens per step")
     assert tokens == pytest.approx(1600, rel=0.2)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)
-
-
-def test_a_recipe_that_does_not_fit_the_corpus_is_refused(tiny_recipe: Make, numbers_corpus: Path) -> None:
-    with pytest.raises(DataError, match=r"model\.max_length"):
-        estimate.dry_run(tiny_recipe("model.max_length=8"), numbers_corpus)

@@ -25,9 +25,9 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training import checkpoints, estimate
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.streams import ToHost
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.cache import for_inference
+from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.translation.search import SearchSettings, search
 from nmt_cli.translation.segments import Segment
 

@@ -416,16 +416,6 @@ def test_packed_layers_are_the_layers() -> None:
             assert torch.allclose(PackedLinear(weight, b, dtype)(x), expected, rtol=0, atol=error)
 
 
-def test_huge_seeds_are_seeds_like_others() -> None:
-    model, segments = model_of(5), [Segment(i, [5, 6, EOS], key=((1 << 54) + i,)) for i in range(20)]
-    drawn = set()
-    for seed in ((1 << 64) - 1, (1 << 64) - 2):
-        how = SearchSettings(beam=1, extra_length=20, sampling=Sampling(seed=seed))
-        results = itertools.chain.from_iterable(search([model], DOUBLE, iter(segments), how))
-        drawn |= {tuple(best.ids) for _, (best,) in results}
-    assert len(drawn) > 30, "neither seeds nor sentences are rounded"
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_all_layers_are_of_bytes_by_ranges_and_logits_are_float32(
     activation: str, monkeypatch: pytest.MonkeyPatch

@@ -37,9 +37,9 @@ from nmt_cli.training.average import average
 from nmt_cli.training.batches import calibration_pairs
 from nmt_cli.training.loss import LossModel, smoothed_loss
 from nmt_cli.training.run import stored_recipe
-from nmt_cli.training.streams import ToHost
 from nmt_cli.training.train import Run, train
 from nmt_cli.transformer.cache import activation_ranges
+from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors
 from nmt_cli.translation import search
@@ -421,13 +421,6 @@ def test_a_tracker_gets_recipe_losses_and_validations(lab: Lab) -> None:
 
 
 # ---- Fine-tuning ----
-
-
-def test_fine_tuning_starts_from_the_model(lab: Lab) -> None:
-    changes = (f"training.init_from={lab.reference / 'model'}", "training.steps=5")
-    assert lab.train(*changes) == 0
-    assert losses(lab.run)[0] < losses(lab.reference)[-1] + 0.1
-    assert lab.train(*changes) == 0, "the model is not needed again"
 
 
 def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_path: Path) -> None:

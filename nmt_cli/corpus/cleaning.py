@@ -59,7 +59,6 @@ class CleaningStats:
             examples.append((src[:200], tgt[:200]))
 
     def add(self, other: "CleaningStats") -> None:
-        """Add what a later chunk, or stage, counted."""
         for what, line in other.first_line.items():
             self.first_line.setdefault(what, self.read + line)
         self.read += other.read

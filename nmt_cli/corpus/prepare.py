@@ -192,7 +192,6 @@ def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
 
 
 def _report(stats: cleaning.CleaningStats) -> dict[str, dict[str, Any]]:
-    """Print as a table and return why pairs were dropped."""
     reasons, rows = {}, []
     for reason in cleaning.DROPPED:
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
@@ -211,7 +210,6 @@ def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
 
 
 def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
-    """Print what preparing would download, write and need."""
     download, size, pairs = sources.estimate(corpus, options.mirror)
     pairs = pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import re
-import sys
 import tempfile
 import time
 import urllib.request
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, recipe
-from nmt_cli.console import say
+from nmt_cli.console import is_live, say
 from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, Chunk, read_pairs
 from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
@@ -194,7 +193,6 @@ def _mixed(own: Files, mix: Files, share: float, hashes: dict[Path, str]) -> Ite
 
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:
-    """Return where the text comes from, in words."""
     remote = str(mirror or (MULTI30K_URL if family(corpus) == "multi30k" else _data_set(corpus)[2]))
     return {"own": "local files", "toy": "generated"}.get(family(corpus), remote)
 
@@ -259,7 +257,7 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
 
     for library in ("datasets", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.ERROR)
-    if not sys.stderr.isatty():
+    if not is_live():
         datasets.disable_progress_bars()
     try:
         yield datasets

@@ -169,7 +169,6 @@ def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus, collect: 
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, pool: Pool) -> bytes:
-    """Return the file of a tokenizer trained on a sample of the cleaned text in `directory`."""
     # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
     if len(repeated) > LONG_TRAINING:
         return next(pool.calls(functools.partial(_train, directory, repeated), [corpus]))

@@ -78,7 +78,6 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
 
 
 def _lines(settings: recipe.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
-    """Return the sentences to compare on, and their references where there are."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")

@@ -114,7 +114,6 @@ def to_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) -> d
 
 
 def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) -> dict[str, Tensor]:
-    """Return our weights for theirs."""
     places, result = sines_first(settings.d_model).argsort(), {}
     for side, ours in _matrices(settings).items():
         result[ours] = tensors[EMBEDDINGS[side]].index_select(1, places)[ids[side != "src"]]

@@ -29,8 +29,6 @@ OWN_TEST_SET = "translate the test set and score against its own references: nmt
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, and what to do."""
-
     severity: str
     what: str
     where: Path
@@ -50,7 +48,6 @@ class Record:
 
 
 def gather(directory: Path, data: Path | None, hypothesis: Path | None, reference: Path | None) -> Record:
-    """Read a run, its corpus and its translations of the test set."""
     for file in (hypothesis, reference):
         if file and not file.is_file():
             raise MissingError(f"there is no file {file}. Check the path")
@@ -189,7 +186,6 @@ def examine(record: Record) -> list[Finding]:
 
 
 def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Path | None, as_json: bool) -> None:
-    """Print on stdout what is wrong with a run, as text or as one JSON object."""
     record = gather(run, data, hypothesis, reference)
     files, findings = record.run, examine(record)
     checked = {"data": files.corpus, "loss": files.steps, "averaging": files.model, "output": record.bleu is not None}

@@ -17,7 +17,6 @@ FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # of 
 
 
 def env(as_json: bool) -> str:
-    """Return one line for each fact, or one JSON object."""
     device, cores = choose_device(), len(os.sched_getaffinity(0))
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     dtype, cpu = str(choose_dtype("auto", device)).removeprefix("torch."), Path("/proc/cpuinfo").read_text()

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import __version__, artefact, recipe
-from nmt_cli.corpus.store import Corpus
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart
 from nmt_cli.reporting.page import render
@@ -35,7 +34,7 @@ def report(
         "charts": list(filter(None, _charts(opened))),
         "dev": first.corpus.lines("dev") if first.corpus else ([], []),
         "samples": sampled[: -1 : len(sampled) // 5 + 1] + sampled[-1:],  # some, the last among them
-        "data": _data(first.corpus) if first.corpus else None,
+        "cleaning": artefact.read_json(first.corpus.directory / "cleaning.json") if first.corpus else None,
         "near": near,
         "departures": [change.replace(": ", " -> ", 1).split(" -> ") for change in departures],
         "recipe": recipe.to_yaml(settings).decode().split("\n"),
@@ -95,12 +94,3 @@ def _charts(runs: Sequence[RunFiles]) -> Iterator[dict[str, Any] | None]:
         line_chart("Gradient norm", [*lines("gradient_norm")], marks, True),
         line_chart("Target tokens per second", [*lines("tgt_tokens_per_second")], marks),
     )
-
-
-def _data(corpus: Corpus) -> dict[str, Any]:
-    cleaning = artefact.read_json(corpus.directory / "cleaning.json")
-    return {
-        "tokens": {"source": int(corpus.src.lengths().sum()), "target": int(corpus.tgt.lengths().sum())},
-        "cleaning": cleaning,
-        "dropped": {reason: entry for reason, entry in cleaning.get("dropped", {}).items() if entry["pairs"]},
-    }

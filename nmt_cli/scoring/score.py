@@ -48,7 +48,6 @@ Scorer = Callable[[ScoreOptions, list[str]], Report]
 
 
 def _read(path: Path | None, lines: list[str] | None = None) -> Text:
-    """Return the text of a file, of standard input, or these lines of a model."""
     if lines is not None:
         name, data = "the model's output", "".join(f"{line}\n" for line in lines).encode()
     elif path is not None and str(path) != "-":

@@ -14,7 +14,7 @@ from nmt_cli.console import warn
 from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
-from nmt_cli.training.streams import ToHost
+from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.model import parameter_count
 from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
 
@@ -48,7 +48,6 @@ def directory_of(run: Path, step: int) -> Path:
 
 
 def steps_in(run: Path) -> list[int]:
-    """Return the steps that have a checkpoint directory, lowest first."""
     entries = (run / "checkpoints").glob("step-*")
     return sorted(int(e.name[5:]) for e in entries if e.name[5:].isdecimal() and e.is_dir())
 
@@ -85,20 +84,16 @@ class Writer:
 
     def __init__(self, run: Path, training: recipe.Training, metrics: Any, about: dict[str, Any]) -> None:
         self.run, self.training, self.metrics, self.about = run, training, metrics, about
-        self.failed, self._thread, self._newest = 0, ThreadPoolExecutor(1), Future[None]()
+        self.failed, self.thread, self._newest = 0, ThreadPoolExecutor(1), Future[None]()
         self._newest.set_result(None)
 
     def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
         """Wait for the checkpoint before, raising what ended it, copy all of this one and begin to write it."""
         self._newest.result()
         state = dataclasses.replace(state, metrics_bytes=self.metrics.size)
-        self._newest = self._thread.submit(self._write, state, ToHost(model), ToHost(moments), is_last)
+        self._newest = self.thread.submit(self._write, state, ToHost(model), ToHost(moments), is_last)
         if is_last:
             self._newest.result()
-
-    def close(self) -> None:
-        """Wait for what is being written."""
-        self._thread.shutdown()
 
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
         """Commit a checkpoint, then remove those no longer needed. A full disk ends a run only at its third failure."""

@@ -157,14 +157,12 @@ class Stop:
 
 
 def max_over_processes(accelerator: Any, value: int) -> int:
-    """Return the largest of all processes' values."""
     if accelerator.num_processes == 1:
         return value
     return int(accelerator.gather(torch.tensor([value], device=accelerator.device)).max())
 
 
 def gather_objects(value: Any, world: int) -> list[Any]:
-    """Return the values of all processes, by rank."""
     return list(accelerate.utils.gather_object([value])) if world > 1 else [value]
 
 

@@ -18,20 +18,12 @@ from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints, distributed
-from nmt_cli.training.distributed import (
-    Stop,
-    is_sync_step,
-    make_accelerator,
-    max_over_processes,
-    on_main,
-    to_user_error,
-)
+from nmt_cli.training.distributed import Stop, is_sync_step, make_accelerator, max_over_processes, on_main
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import MIN_IMPROVEMENT, Metrics, peak_memory_mb, worse_than_expected
 from nmt_cli.training.optim import adam, noam_rate
-from nmt_cli.training.streams import ToHost, recorded
 from nmt_cli.training.validation import DevSet, validate
-from nmt_cli.transformer.hardware import choose_dtype, reuse_memory
+from nmt_cli.transformer.hardware import ToHost, choose_dtype, recorded, reuse_memory
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
 
@@ -71,7 +63,7 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
             accelerator.end_training()
             return stop.exit_code if reason == STOPPED else 0
         except (RuntimeError, MemoryError) as error:
-            raise to_user_error(error, settings) from error
+            raise distributed.to_user_error(error, settings) from error
 
 
 def _loop(run: "Run", stop: Stop) -> str:
@@ -79,7 +71,7 @@ def _loop(run: "Run", stop: Stop) -> str:
     began, text = time.monotonic() - state.seconds, ""
     intervals = training.log_every, training.validate_every, training.checkpoint_every
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
-    with run.batch_thread() as pool, contextlib.closing(run.writer), progress as bar:
+    with run.batch_thread() as pool, run.writer.thread, progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
         unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)
@@ -176,7 +168,6 @@ class Run:
         return ThreadPoolExecutor(1, initializer=self.streams.set_device, initargs=(self.streams.current_device(),))
 
     def step_batch(self, index: int) -> batches.StepBatch:
-        """Return this process' share of a step (from 0)."""
         micro_batches = self.plan.micro_batches_of(index)
         tokens = [self.plan.tokens(sentences) for sentences in micro_batches]
         costs, weight = [max(sides) for sides in tokens], 1.0

@@ -59,7 +59,6 @@ class Layout:
         self.hold(to_device(self.integers, device)[1])
 
     def hold(self, integers: Sequence[Tensor]) -> None:
-        """Set the copies of `integers` on the device."""
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
     def index(self, heads: int) -> tuple[Tensor, Tensor]:

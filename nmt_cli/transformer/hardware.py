@@ -176,3 +176,22 @@ class Int8Linear(nn.Module):
             x_NI, self.scale, self.zero, *weights, scale, 0, dtype, function, [], ""
         )
         return y_NO
+
+
+class ToHost:
+    """Copies of tensors to the host, enqueued on the current stream; `get` waits for them, in any thread."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        # From CUDA and not blocking, so into pinned memory.
+        self._copies = {name: x.detach().to("cpu", non_blocking=True, copy=True) for name, x in tensors.items()}
+        self._copied = recorded(next(iter(tensors.values())).device)
+
+    def get(self) -> dict[str, Tensor]:
+        self._copied.synchronize()
+        return self._copies
+
+
+def recorded(device: torch.device) -> Any:
+    event = torch.get_device_module(device).Event()
+    event.record()
+    return event

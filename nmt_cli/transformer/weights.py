@@ -111,16 +111,16 @@ def save_model(
             artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
 
 
-def load_model(directory: Path, device: torch.device | str = "cpu") -> LoadedModel:
+def load_model(directory: Path) -> LoadedModel:
     """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
     if directory.is_file():
         raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
-            return load_model(directory / "model", device)
+            return load_model(directory / "model")
         raise MissingError(f"no model in {directory}. Train one: nmt reproduce recipes/toy.yaml")
     manifest = artefact.verify(directory, KIND)
     resolved = recipe.load_stored(directory / RECIPE)
     tensors = load_tensors(directory / WEIGHTS)
     model = _model_of(tensors, resolved, directory / WEIGHTS)
-    return LoadedModel(directory, model.to(device).eval(), resolved, manifest)
+    return LoadedModel(directory, model.eval(), resolved, manifest)

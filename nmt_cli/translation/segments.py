@@ -62,7 +62,7 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
     text = _WIDE_JOINT.sub(r"\1\2", "\n".join(texts)).replace("\n", " ")
     values = [value for part in parts for value in part.token_log_probabilities]
     total = math.fsum(part.log_probability for part in parts)
-    score = parts[0].score if len(parts) == 1 else total / length_penalty(len(values), alpha)
+    score = total / length_penalty(len(values), alpha)
     tokens = [token for part in parts for token in tokenizer.target.tokens([*part.ids, EOS])]
     return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
 

@@ -20,13 +20,13 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, counted, say, warn
+from nmt_cli.corpus.readers import MAX_LINE_BYTES  # the rest of a longer line is read and dropped
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.hardware import reuse_memory
 from nmt_cli.transformer.weights import RECIPE
 from nmt_cli.translation.translator import Translation, Translator
 
-MAX_LINE_BYTES = 1 << 20  # the rest of a longer line is read and dropped
 READ_BYTES = 1 << 16
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
 
@@ -65,7 +65,6 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def translate(options: TranslateOptions) -> int:
-    """Translate lines from a file or stdin to a file or stdout, and return the exit code."""
     if int(os.environ.get("RANK", "0")):
         return 0  # the first process of a launched job does the work, with processes of its own
     searching = options.prefix, options.search.get("sampling"), options.search.get("n_best", 1) > 1, options.alignments

@@ -23,7 +23,7 @@ from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import segments
 from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.search import SearchSettings, score_targets, search_with_oom_retry
-from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
+from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.workers import POLL_SECONDS, Workers
 
 CHUNK_CHARACTERS = 1 << 20  # read and sorted at once
@@ -201,9 +201,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
             for (_, tgt), values in zip(ids, score_targets(self.models, self.dtype, ids), strict=True):
-                total = math.fsum(values)
-                score = total / length_penalty(len(values), alpha)
-                yield segments.join(self.tokenizer, [Hypothesis(tgt[:-1], total, score, values)], alpha)
+                scored = Hypothesis(tgt[:-1], math.fsum(values), 0.0, values)
+                yield segments.join(self.tokenizer, [scored], alpha)
 
 
 @dataclass
