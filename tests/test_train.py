@@ -436,6 +436,13 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
         lab.train(f"training.init_from={two.parent}")
 
 
+def test_a_model_is_no_run(lab: Lab) -> None:
+    lab.run = shutil.copytree(lab.reference / "model", lab.run)
+    with pytest.raises(DataError, match="is a model or a corpus, not a run"):
+        lab.train()
+    assert load_model(lab.run).manifest["steps"] == [30]
+
+
 def test_what_does_not_fit_is_refused(lab: Lab) -> None:
     with pytest.raises(DataError, match="does not fit"):
         lab.train("model.d_ff=32", f"training.init_from={lab.reference / 'model'}")

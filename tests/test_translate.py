@@ -23,8 +23,9 @@ from tiny_model import content, make_model, memory_file
 
 from nmt_cli import Translator, console
 from nmt_cli.console import Progress
+from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.corpus.tokenizer import EOS, target_file
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_model
@@ -34,8 +35,8 @@ from nmt_cli.translation.candidates import Sampling
 from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.segments import Hypothesis, halves, looping, split_line
 from nmt_cli.translation.translate import (
-    MAX_LINE_BYTES,
     TranslateOptions,
+    _alignment,
     choose_models,
     count_lines,
     read_lines,
@@ -168,6 +169,15 @@ def test_lines_are_not_read_far_ahead_and_not_before_they_come(
     with pytest.raises(UsageError, match="translating already"):
         next(translator.translate(["rot"]))
     results.close()
+
+
+def test_memory_that_runs_out_while_lines_are_read_is_no_end(translator: Translator) -> None:
+    def lines() -> Iterator[str]:
+        yield "der Hund"
+        raise MemoryError
+
+    with pytest.raises(StorageError, match="while lines were read"):
+        list(translator.translate(lines()))
 
 
 def test_a_model_in_memory_translates_as_its_directory_does(model: Path, translator: Translator) -> None:
@@ -425,7 +435,7 @@ def test_pairs_are_scored_without_search(
     with pytest.raises(DataError, match="ends after line 2"):
         translate(options)
     (tmp_path / "out").write_bytes(b"eins\n\xff\ndrei\n")
-    with pytest.raises(DataError, match="line 2 is not UTF-8"):
+    with pytest.raises(DataError, match="translation 2 is not UTF-8"):
         translate(replace(options, strict=True))
     with pytest.raises(DataError, match="line 2 has more than"):
         list(translator.score([("rot " * 127, "rot"), ("rot", "rot " * 128)]))
@@ -479,6 +489,17 @@ def test_alignments_are_of_the_last_layer_but_one(translator: Translator) -> Non
     assert out[1] == " ||| "
 
 
+def test_a_language_token_that_each_segment_repeats_is_word_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "nmt_cli.translation.translate.attention_scores", lambda *_: {"cross": 99 * torch.eye(3)[None, None]}
+    )
+    target = SimpleNamespace(tokens=lambda ids: [["\u2581>>deu<<", "\u2581a", "\u2581b"][i] for i in ids])
+    source = SimpleNamespace(tokens=target.tokens, language=lambda ids: [i for i in ids if not i], target=target)
+    translation = SimpleNamespace(segments=[([0, 1, EOS], [1, 2, EOS]), ([0, 2, EOS], [1, 2, EOS])])
+    found = _alignment(SimpleNamespace(models=[None], dtype=None, tokenizer=source), translation)
+    assert found == "0-0 0-2 1-1 2-3"
+
+
 # ---- the command
 
 
@@ -510,6 +531,10 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     assert translate(replace(options, output=tmp_path / "link")) == 0
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "new" / "linked").read_bytes() == (tmp_path / "new" / "out").read_bytes()
+    out, into = os.pipe()
+    (tmp_path / "pipe").symlink_to(f"/proc/self/fd/{into}")
+    assert translate(replace(options, output=tmp_path / "pipe")) == 0
+    assert os.read(out, 9999) == (tmp_path / "new" / "out").read_bytes()
     with pytest.raises(OutputError, match="new is a directory"):
         translate(replace(options, output=tmp_path / "new"))
 

@@ -82,7 +82,7 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         base = {"name": name, "src": src[0], "tgt": tgt[0]}
     elif name and src:
         raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
-    elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file()):
+    elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file() or name in dict(recipe.listed())):
         base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
     elif not src:
         base = {"name": name or "toy-en-de"}
@@ -254,11 +254,13 @@ def _data_set(corpus: recipe.Corpus) -> tuple[str, str | None, str]:
 def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
     """Yield the package `datasets`; turn what it and the libraries below it raise into errors that say what to do."""
     import datasets
+    import huggingface_hub
 
     for library in ("datasets", "huggingface_hub"):
         logging.getLogger(library).setLevel(logging.ERROR)
     if not is_live():
         datasets.disable_progress_bars()
+        huggingface_hub.utils.disable_progress_bars()  # type: ignore[attr-defined]
     try:
         yield datasets
     except NmtError:

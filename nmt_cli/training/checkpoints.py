@@ -84,14 +84,14 @@ class Writer:
 
     def __init__(self, run: Path, training: recipe.Training, metrics: Any, about: dict[str, Any]) -> None:
         self.run, self.training, self.metrics, self.about = run, training, metrics, about
-        self.failed, self.thread, self._newest = 0, ThreadPoolExecutor(1), Future[None]()
+        self.failed, self.pool, self._newest = 0, ThreadPoolExecutor(1), Future[None]()
         self._newest.set_result(None)
 
     def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
         """Wait for the checkpoint before, raising what ended it, copy all of this one and begin to write it."""
         self._newest.result()
         state = dataclasses.replace(state, metrics_bytes=self.metrics.size)
-        self._newest = self.thread.submit(self._write, state, ToHost(model), ToHost(moments), is_last)
+        self._newest = self.pool.submit(self._write, state, ToHost(model), ToHost(moments), is_last)
         if is_last:
             self._newest.result()
 
@@ -162,6 +162,8 @@ def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0)
 def open_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
     """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
     corpus, stored = open_corpus(data, content=True), run / "recipe.yaml"
+    if artefact.present(run):
+        raise DataError(f"{run} is a model or a corpus, not a run. Name another --run")
     settings = recipe.with_languages(settings, corpus.manifest)
     source, size = (int(corpus.manifest[f"{side}vocabulary_size"]) for side in ("source_", ""))
     if (settings.model.source_vocabulary or size) != source:

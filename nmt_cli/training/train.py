@@ -47,7 +47,8 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
         try:
             step = on_main(accelerator, begin)["step"]
             corpus = open_corpus(data)
-            run = Run(recipe.with_languages(settings, corpus.manifest), corpus, accelerator, directory, step)
+            settings = recipe.with_languages(settings, corpus.manifest)
+            run = Run(settings, corpus, accelerator, directory, step)
             if tracker:
                 sections = {name: each for name, each in settings.model_dump().items() if isinstance(each, dict)}
                 values = {f"{name}.{key}": value for name, each in sections.items() for key, value in each.items()}
@@ -71,7 +72,7 @@ def _loop(run: "Run", stop: Stop) -> str:
     began, text = time.monotonic() - state.seconds, ""
     intervals = training.log_every, training.validate_every, training.checkpoint_every
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
-    with run.batch_thread() as pool, run.writer.thread, progress as bar:
+    with run.batch_thread() as pool, run.writer.pool, progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
         unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)

@@ -1,4 +1,4 @@
-"""What the hardware offers to training and translation: devices, arithmetic, 8-bit products, memory."""
+"""What the hardware offers: devices, arithmetic, 8-bit products, memory, copies to the host."""
 
 import contextlib
 import ctypes

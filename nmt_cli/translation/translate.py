@@ -20,7 +20,7 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, counted, say, warn
-from nmt_cli.corpus.readers import MAX_LINE_BYTES  # the rest of a longer line is read and dropped
+from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.hardware import reuse_memory
@@ -74,16 +74,19 @@ def translate(options: TranslateOptions) -> int:
         raise MissingError("stdin is closed. Give a file: --input FILE")
     if options.output is None and sys.stdout is None:
         raise StorageError("stdout is closed. Give a file: --output FILE")
-    output = options.output.resolve() if options.output else None  # a link stays, what it points to is replaced
+    output = None if options.output == Path("/dev/stdout") else options.output
     if output and output.is_dir():
         raise OutputError(f"{output} is a directory. Name a file in it")
+    special = output is not None and output.exists() and not output.is_file()  # a pipe or a device: nothing to replace
+    if output and not special:
+        output = Path(os.path.realpath(output))  # a link stays, what it points to is replaced
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
     translator = Translator(models, precision=options.precision, workers=options.workers)
     reuse_memory()
     target, part = 1, None
-    if output and output.exists() and not output.is_file():
-        target = os.open(output, os.O_WRONLY)  # a pipe or a device: nothing to replace
+    if output and special:
+        target = os.open(output, os.O_WRONLY)
     elif output:
         artefact.make_directory(output.parent)
         part = output.with_name(output.name + ".part")
@@ -120,7 +123,12 @@ def count_lines(descriptor: int) -> int | None:
 
 
 def read_lines(
-    descriptor: int, counts: Counter[str], *, strict: bool = False, wait: Callable[[], bool] = lambda: True
+    descriptor: int,
+    counts: Counter[str],
+    name: str = "line",
+    *,
+    strict: bool = False,
+    wait: Callable[[], bool] = lambda: True,
 ) -> Iterator[str | None]:
     """Yield the lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
 
@@ -141,12 +149,12 @@ def read_lines(
                 text = _decode(whole, "strict")
             except UnicodeDecodeError:
                 if strict:
-                    raise DataError(f"line {number} is not UTF-8. Convert the input, or leave out --strict") from None
+                    raise DataError(f"{name} {number} is not UTF-8. Convert it, or leave out --strict") from None
                 counts["invalid"] += 1
                 counts["first invalid"] = counts["first invalid"] or number
                 text = re.sub("\ufffd+", "\ufffd", _decode(whole, "replace"))
             yield text
-        line = (line + rest)[: MAX_LINE_BYTES + 1]
+        line = (line + rest)[: MAX_LINE_BYTES + 1]  # the rest of a longer line is read and dropped
 
 
 def _decode(line: bytes, errors: str) -> str:
@@ -168,12 +176,14 @@ def translate_lines(
     lines = read_lines(source, counts, strict=options.strict, wait=lambda: translator.idle)
     prefixes = None
     if options.prefix:
-        prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, strict=options.strict)
+        prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, "prefix", strict=options.strict)
     for number, translation in enumerate(translator.translate(lines, prefixes=prefixes, **options.search), 1):
         alignment = _alignment(translator, translation) if options.alignments else None
         for line in _formatted(translation, number, alignment, options.format):
             write_line(target, line)
         progress.advance()
+    if prefixes and next(prefixes, None) is not None:
+        raise DataError(f"there are more prefixes than lines, which are {counts['lines']:,}")
     _report(counts, translator.max_length)
     tokens, seconds = counts["tokens"], time.monotonic() - start
     say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
@@ -215,11 +225,12 @@ def _alignment(translator: Translator, translation: Translation) -> str:
         weights_HTS = torch.softmax(scores_LHTS[max(0, len(scores_LHTS) - 2)], -1).float()
         looked_at_T = weights_HTS.mean(0)[:-1, :-1].argmax(1).tolist() if min(map(len, ids)) > 1 else []
         numbers: list[list[int]] = []  # of the word of each token
-        words[0] -= bool(words[0] and translator.tokenizer.language(ids[0]))  # repeated in each segment
         for side, tokenizer in enumerate((translator.tokenizer, translator.tokenizer.target)):
-            starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids[side][:-1])]
-            numbers.append([words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else [])
-            words[side] += len(set(numbers[side]))
+            skip = 0 if side or not words[0] else len(tokenizer.language(ids[0]))  # the line's word 0, repeated
+            starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids[side][skip:-1])]
+            own = [words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else []
+            numbers.append([0] * skip + own)
+            words[side] += len(set(own))
         pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(looked_at_T)}
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
 
@@ -228,8 +239,9 @@ def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
     total, tokens, counts = 0.0, 0, translator.counts
-    files = source, os.open(options.score_pairs or "", os.O_RDONLY)
-    sides = [read_lines(file, counts, strict=options.strict) for file in files]
+    given = os.open(options.score_pairs or "", os.O_RDONLY)
+    kinds = (source, "line"), (given, "translation")
+    sides = [read_lines(file, counts, name, strict=options.strict) for file, name in kinds]
 
     def pairs() -> Iterator[tuple[str, str]]:
         for done, (line, given) in enumerate(itertools.zip_longest(*sides)):

@@ -71,7 +71,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if precision not in ("auto", "fp32", "bf16", "int8"):
             raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
         self._set([one.model for one in loaded], Tokenizer(first.tokenizer_file), first.recipe, choose_device())
-        # Sources of training were hardly ever longer, EOS counted. Older models say only what the filter let through.
+        # The 99.9th percentile of training source lengths, EOS counted. Older models have only the longest allowed.
         seen = [one.manifest["seen_tokens"] for one in loaded if "seen_tokens" in one.manifest]
         self.seen_tokens = min([self.filter_tokens, *seen])
         if precision == "int8" and not has_int8(self.device):
@@ -243,8 +243,6 @@ class _Lines:
                 break
         else:
             self.ended = True
-            if self.prefixes and next(self.prefixes, None) is not None:
-                raise DataError(f"there are more prefixes than lines, which are {self.read:,}")
         self.queue.extend(sorted(segments, key=lambda segment: -len(segment.ids)))
 
     def _add(self, text: str) -> list[Segment]:

@@ -111,7 +111,7 @@ def checkpoint(run: Path, step: int) -> None:
     model, training = {"w": torch.full((40, 3), float(step))}, Training(checkpoint_every=10, keep_checkpoints=9)
     writer = checkpoints.Writer(run, training, metrics.Metrics(run / "metrics.jsonl", 0), {"corpus": "c"})
     writer.begin(State(step=step), model, {"w.exp_avg": -model["w"]}, is_last=True)
-    writer.thread.shutdown()
+    writer.pool.shutdown()
 
 
 def newest(run: Path) -> int:
