@@ -181,7 +181,7 @@ def translate(
     seed: Annotated[int | None, _sampling("Of the draws", default="1", min=0, max=2**64 - 1)] = None,
     format: Annotated[Literal["text", "jsonl"], _output("jsonl: with scores, subwords and n-best")] = "text",
     n_best: Annotated[int, _output("Hypotheses printed per line", kind="N", min=1)] = 1,
-    alignments: Annotated[bool, _output("Add word alignments", "--alignments")] = False,
+    alignments: Annotated[bool, _output("Add word alignments of the best", "--alignments")] = False,
 ) -> int:
     """Translate lines of text.
 

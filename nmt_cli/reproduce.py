@@ -38,14 +38,9 @@ def reproduce(
     code = train(settings, data, run)
     if code or not main:
         return code
-    saved = checkpoints.regular(checkpoints.steps_in(run), settings.training.checkpoint_every)
-    if len(saved) < settings.averaging.last:
-        advice = "More come with more training.steps or a lower training.checkpoint_every"
-        there = f"only {counted(len(saved), 'checkpoint')} to average"
-        warn(f"averaging.last is {settings.averaging.last}, but the run has {there}. {advice}")
-    if last := min(settings.averaging.last, len(saved)):
+    if checkpoints.steps_in(run):
         say("3/5 average")
-        average(run, None if settings.averaging.best else last, None, data)
+        average(run, None, None, data)
     files = read_run(run, data)
     hypotheses = _translate(files, run / "model")
     _score(files, hypotheses, score)

@@ -96,6 +96,12 @@ def test_fewer_than_asked_names_those_there_are(run: Path) -> None:
         average(run, None, None)
 
 
+def test_a_short_run_averages_what_there_is(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
+    settings = tiny_recipe("averaging.last=9", "training.keep_checkpoints=9")
+    (run / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
+    assert average(run, None, None)[1] == [10, 20, 30, 40]
+
+
 def test_a_damaged_one_is_named_and_nothing_is_written(run: Path) -> None:
     path = checkpoints.directory_of(run, 30) / MODEL
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")

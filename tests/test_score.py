@@ -254,6 +254,7 @@ def test_the_tokenizer_and_case_are_those_of_every_score(tmp_path: Path) -> None
         assert metrics.corpus_bleu(ours, lines, language=language)[0] == report.scores[0].score
         assert report.lengths()[0]["bleu"] == report.scores[0].score
         assert report.segments[0].bleu == sentence_bleu(ours[0], lines[:1], tokenize=tokenizer).score
+    assert ["Give --language zh or ja" in warning for warning in evaluate(**paths).warnings] == [True]
     paths = {"references": [write(tmp_path / "ref", ["Ein Haus"])], "hypothesis": write(tmp_path / "hyp", ["ein haus"])}
     assert evaluate(**paths, details=True, lowercase=True).segments[0].chrf == 100
 

@@ -1,5 +1,6 @@
 """Translator and the translate command in one process: pairing of lines, splitting, formats, what else it can do."""
 
+import gzip
 import json
 import math
 import os
@@ -535,6 +536,11 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     (tmp_path / "pipe").symlink_to(f"/proc/self/fd/{into}")
     assert translate(replace(options, output=tmp_path / "pipe")) == 0
     assert os.read(out, 9999) == (tmp_path / "new" / "out").read_bytes()
+    with pytest.raises(OutputError, match="in is the input"):
+        translate(replace(options, output=tmp_path / "in"))
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"der Hund\n"))
+    with pytest.raises(DataError, match="the input is not plain text, it looks like gzip"):
+        translate(replace(options, input=tmp_path / "in.gz"))
     with pytest.raises(OutputError, match="new is a directory"):
         translate(replace(options, output=tmp_path / "new"))
 

@@ -75,7 +75,7 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
     if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
         differs.append(f"{reused[0]} has or had a model of its own for target text")
     if differs:
-        what = f"{out} exists with other inputs ({'; '.join(differs)[:150]})"
+        what = f"{out} exists with other inputs ({'; '.join(differs)[:500]})"
         raise OutputError(f"{what}. Run nmt prepare with --overwrite, or choose another --out (reproduce: --data)")
     return True
 

@@ -23,7 +23,7 @@ class Chunk(NamedTuple):  # some thousands of pairs; None stands for a line over
     repetition: int = 0  # how often the corpus lists the two files before: [a, a] is 0, then 1
 
 
-def _check_plain(data: bytes, name: str) -> None:
+def check_plain(data: bytes, name: str) -> None:
     if kind := next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None):
         raise DataError(f"{name} is not plain text, it looks like {kind}. Unpack or convert it to UTF-8")
 
@@ -33,7 +33,7 @@ def split_lines(data: bytes, name: str) -> list[str]:
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
-        _check_plain(data, name)
+        check_plain(data, name)
         number = data.count(b"\n", 0, error.start) + 1
         raise DataError(f"{name}, line {number:,} is not UTF-8. Convert it, for example with iconv") from None
     return lines[:-1] if lines[-1] == "" else lines
@@ -67,7 +67,7 @@ def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
         with _HashedFile(path) as raw:
             packed = io.BufferedReader(raw)
             file = io.BufferedReader(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
-            _check_plain(file.peek(4), str(path))
+            check_plain(file.peek(4), str(path))
             while line := file.readline(MAX_LINE_BYTES + 1):
                 whole = line.endswith(b"\n") or len(line) <= MAX_LINE_BYTES
                 yield line.removesuffix(b"\n") if whole else None

@@ -85,7 +85,7 @@ def _training(r: Record) -> Iterator[Finding]:
     meant = row_of_table_3 or r.run.settings.averaging.best
     if averaged and not meant and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
         what = f"averaged over {len(averaged)} of the checkpoints, the last of step {averaged[-1]:,} of {r.step:,}"
-        do = f"nmt average-checkpoints {directory}, which takes {last} checkpoints; then translate and score"
+        do = f"nmt average-checkpoints {directory}, then translate and score"
         yield Finding(COSTLY, what, directory / "model", do)
     losses = [record["dev_nll"] or math.inf for record in r.run.validations]
     patience = training.patience or len(losses)
@@ -115,7 +115,7 @@ def _loss(r: Record) -> Iterator[Finding]:
     training, end = r.run.settings.training, statistics.fmean(losses[-3:])
     if end > min(losses) + 1:
         yield Finding(WRONG, f"training diverged: its loss was {min(losses):.2f}, and is {end:.2f}", log, CALMER)
-    elif training.init_from or r.step <= training.warmup_steps:
+    elif training.init_from or r.step <= max(training.warmup_steps, FEW_STEPS):
         return  # starts from a trained model, or is still in warm-up
     elif end > max(2, losses[0] / 2, losses[len(losses) // 2] - 0.1):
         yield Finding(WRONG, f"training never took off: the loss stays at {end:.2f}", log, CALMER)

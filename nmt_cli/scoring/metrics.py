@@ -19,6 +19,7 @@ METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes"
 TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "my": "char", "km": "char", "lo": "char"}
 # What detokenised text hardly ever holds: a stop cut off, Moses' entities, BPE and SentencePiece marks.
 TOKENISED = re.compile(r" [.,](?:\s|$)|&(?:quot|apos|amp|#\d+);|@@ |@-@|▁")
+UNSPACED = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")  # Chinese and Japanese
 # Published figures, by metric and tokens in the references of newstest2014 (3,003 lines), whatever the file is called.
 # Source: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's fit of both scales.
 COMPARABLE = {

@@ -15,7 +15,7 @@ from sacrebleu import BLEU, CHRF
 from nmt_cli import artefact, console
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
-from nmt_cli.scoring.metrics import METRICS, TOKENISED, score_lines, tokenizer_of
+from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, score_lines, tokenizer_of
 from nmt_cli.scoring.report import Report, Segment, Text, plain
 
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
@@ -156,6 +156,10 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
     if marked * 10 > len(lines) and first.metric in METRICS:
         what = f"{marked:,} of {len(lines):,} hypotheses look tokenised (a stop cut off, &quot;, @@ or ▁)"
         report.warnings.append(f"{what}. Compare their scores with nobody's: detokenise them first")
+    unspaced = sum(bool(UNSPACED.search(line)) for line in lines)
+    if unspaced * 2 > len(lines) and report.tokenize == "13a" and first.metric in METRICS:
+        what = "the hypotheses look Chinese or Japanese, and tokenizer 13a takes a sentence without spaces for one word"
+        report.warnings.append(f"{what}. Give --language zh or ja")
     if len(lines) == 2737:
         what = "2,737 lines are the filtered newstest2014"
         report.warnings.append(f"{what}. The paper and most others score all 3,003: --test-set wmt14/full")

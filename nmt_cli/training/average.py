@@ -14,7 +14,7 @@ from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import calibration_pairs
-from nmt_cli.training.run import read_run, stored_recipe
+from nmt_cli.training.run import RunFiles, read_run, stored_recipe
 from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
@@ -42,6 +42,14 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
     settings = stored_recipe(run)
+    try:
+        files: RunFiles | None = read_run(run, data)
+    except NmtError as error:
+        if data or settings.averaging.with_start:
+            raise
+        warn(str(error))
+        files = None
+    corpus = files.corpus if files else None
     while True:
         steps = _steps(run, settings, last)
         try:
@@ -55,9 +63,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     about = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     about |= {"steps": steps, "checkpoints": hashes}
     if shares := settings.averaging.with_start:
-        files = read_run(run, data)
-        corpus = files.corpus
-        about["tried"], there = shares if corpus else [], files.model or {}
+        about["tried"], there = shares if corpus else [], (files and files.model) or {}
         same = all(there.get(key) == about[key] for key in ("checkpoints", "tried"))
         if out is None and same and ("activation_ranges" in there or not corpus):
             say(f"{run / 'model'} is made of these checkpoints already")
@@ -65,14 +71,6 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         start = load_model(Path(str(settings.training.init_from))).model.state_dict()
         about["with_start"] = _best_share(tensors, start, settings, corpus)
         tensors = mixture(tensors, start, about["with_start"])
-    else:
-        try:
-            corpus = read_run(run, data).corpus
-        except NmtError as error:
-            if data:
-                raise
-            warn(str(error))
-            corpus = None
     if not corpus:
         warn(f"{run}: without its corpus no activation ranges are measured: nmt translate will not use int8")
     target = out or run / "model"
@@ -96,9 +94,13 @@ def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
             warn(f"{run}: without validations there is no best checkpoint; the last one is taken")
         return steps[-1:]
     steps = checkpoints.regular(steps, settings.training.checkpoint_every)
-    if len(steps) < count:
+    if 0 < len(steps) < count and last is None:
+        advice = "More come with more training.steps or a lower training.checkpoint_every"
+        there = f"only {counted(len(steps), 'checkpoint')} to average"
+        warn(f"averaging.last is {count}, but the run has {there}. {advice}")
+    elif len(steps) < count:
         there = f"{counted(len(steps), 'checkpoint')} ({', '.join(map(str, steps)) or 'none'})"
-        raise DataError(f"{run} has {there}, not {count}. Train longer, or give a lower --last")
+        raise DataError(f"{run} has {there}, not {count}. Train longer, or lower --last")
     return steps[-count:]
 
 

@@ -20,7 +20,7 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, counted, say, warn
-from nmt_cli.corpus.readers import MAX_LINE_BYTES
+from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.hardware import reuse_memory
@@ -77,6 +77,8 @@ def translate(options: TranslateOptions) -> int:
     output = None if options.output == Path("/dev/stdout") else options.output
     if output and output.is_dir():
         raise OutputError(f"{output} is a directory. Name a file in it")
+    if output and options.input and output.exists() and output.samefile(options.input):
+        raise OutputError(f"{output} is the input. Name another file")
     special = output is not None and output.exists() and not output.is_file()  # a pipe or a device: nothing to replace
     if output and not special:
         output = Path(os.path.realpath(output))  # a link stays, what it points to is replaced
@@ -148,6 +150,8 @@ def read_lines(
             try:
                 text = _decode(whole, "strict")
             except UnicodeDecodeError:
+                if number == 1:
+                    check_plain(whole, "the input")
                 if strict:
                     raise DataError(f"{name} {number} is not UTF-8. Convert it, or leave out --strict") from None
                 counts["invalid"] += 1
