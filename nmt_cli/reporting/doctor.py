@@ -116,7 +116,7 @@ def _loss(r: Record) -> Iterator[Finding]:
     if end > min(losses) + 1:
         yield Finding(WRONG, f"training diverged: its loss was {min(losses):.2f}, and is {end:.2f}", log, CALMER)
     elif training.init_from or r.step <= max(training.warmup_steps, FEW_STEPS):
-        return  # starts from a trained model, or is still in warm-up
+        return  # starts from a trained model, or has hardly begun
     elif end > max(2, losses[0] / 2, losses[len(losses) // 2] - 0.1):
         yield Finding(WRONG, f"training never took off: the loss stays at {end:.2f}", log, CALMER)
 
