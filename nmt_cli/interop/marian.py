@@ -139,9 +139,7 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
     numbers = [[i if separate else (i - 1) % len(tokens) for i in range(len(tokens))] for tokens in sides]
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions != "sinusoidal" or widths != {settings.d_model}:
-        raise DataError(
-            "cannot export: Marian has sinusoidal positions only, and num_heads x d_k and x d_v equal to d_model"
-        )
+        raise DataError("cannot export: Marian has sinusoidal positions, and num_heads x d_k and x d_v are d_model")
     transformers, pre, ids = library("transformers"), settings.norm == "pre", numbers[1]
     shared = len(_matrices(settings)) == 1
     if pre and not shared:

@@ -27,10 +27,8 @@ def _differences(published: Recipe, settings: Recipe) -> list[str]:
 
 def table_3(settings: Recipe) -> Recipe | None:
     """Return the recipe of the row of Table 3 that a recipe repeats, however it averages and decodes."""
-    rows, kinds = (
-        (_published(name) for name, _ in recipe.listed() if name.startswith("table3/")),
-        ("model.", "training."),
-    )
+    rows = (_published(name) for name, _ in recipe.listed() if name.startswith("table3/"))
+    kinds = "model.", "training."
     return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 
 

@@ -77,10 +77,10 @@ def translate(options: TranslateOptions) -> int:
     output = None if options.output == Path("/dev/stdout") else options.output
     if output and output.is_dir():
         raise OutputError(f"{output} is a directory. Name a file in it")
-    if output and options.input and output.exists() and output.samefile(options.input):
-        raise OutputError(f"{output} is the input. Name another file")
     special = output is not None and output.exists() and not output.is_file()  # a pipe or a device: nothing to replace
     if output and not special:
+        if options.input and output.exists() and output.samefile(options.input):
+            raise OutputError(f"{output} is the input. Name another file")
         output = Path(os.path.realpath(output))  # a link stays, what it points to is replaced
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
