@@ -20,6 +20,7 @@ FOUNDATION: dict[str, set[str]] = {
 }
 ROOMS: dict[str, set[str]] = {
     "corpus": set(),
+    "engine": set(),
     "transformer": set(),
     "translation": {"corpus", "transformer"},
     "scoring": {"corpus"},
@@ -27,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "reproduce": {"corpus", "translation", "scoring", "training"},
     "parsing": {"corpus", "scoring"},
     "interop": {"corpus", "transformer", "translation", "scoring"},
-    "reporting": {"corpus", "transformer", "translation", "scoring", "training"},
+    "reporting": {"corpus", "engine", "transformer", "translation", "scoring", "training"},
     "cli": {"corpus", "translation", "scoring", "training", "reproduce", "parsing", "interop", "reporting"},
     "__main__": {"cli"},
 }
@@ -42,6 +43,7 @@ OWNERS = {
     "rich": {"console", "reporting.attend"},
     "typer": {"cli"},
     "jinja2": {"reporting"},
+    "hatchling": {"engine.build"},
     "sentencepiece": {"corpus.tokenizer", "interop"},
     "safetensors": {"transformer.weights"},
     "sacrebleu": {"scoring"},

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from nmt_cli import __version__
+from nmt_cli.engine import library
 from nmt_cli.transformer.hardware import choose_device, choose_dtype, has_int8
 from nmt_cli.translation.translator import MAX_WORKERS
 
@@ -27,6 +28,7 @@ def env(as_json: bool) -> str:
         **{name: installed.get(name, "not installed") for name in PACKAGES.split()},
         "cpu": f"{model}, {cores} cores to use",
         "cpu features": " ".join(flag for flag in FLAGS.split() if flag in cpu.split()),
+        "engine": library.describe(),
         "cuda": str(torch.version.cuda),
         "gpus": "; ".join(f"{gpu.name}, {gpu.total_memory >> 20} MiB" for gpu in gpus),
         "device": device.type,
