@@ -194,7 +194,7 @@ def translate(
     if not sample and (typed := [name for name, value in draws.items() if value is not None]):
         raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
     from nmt_cli.translation import translate as command
-    from nmt_cli.translation.candidates import Sampling
+    from nmt_cli.translation.segments import Sampling
 
     search = {name: options.pop(name) for name in ("beam", "alpha", "extra_length", "split", "n_best")}
     options["search"] = {**search, "sampling": _build(Sampling, draws) if sample else None}

@@ -6,6 +6,8 @@ INTERRUPTED = 130  # SIGINT
 BROKEN_PIPE = 141  # SIGPIPE
 TERMINATED = 143  # SIGTERM, after saving
 
+NOT_FINITE = "the model's scores are not finite. Its weights are damaged or training diverged"
+
 
 class NmtError(Exception):  # what a user can act on: one line saying what, where, why and what to do
     exit_code = 1
@@ -58,3 +60,9 @@ def from_os_error(error: OSError) -> NmtError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST):
         return OutputError(f"cannot create or open{where}: {cause}. Choose another place or change its permissions")
     return StorageError(f"cannot read or write{where}: {cause}. Free some space if it is full, and try again")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error, of Python, of torch or of what it calls, is for want of memory."""
+    texts = "allocate memory", "out of memory", "ALLOC_FAILED"
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)

@@ -1,12 +1,14 @@
 """Search against brute force, against a plain search without caches, alone against in company, and by force.
 
-Models are random and float64 unless a test says otherwise: then equal means equal.
+Models are random. torch searches in float64 unless a test says otherwise: then equal means equal. The engine searches
+with the same weights in float32: then the same hypotheses, and scores within rounding.
 """
 
 import gc
 import itertools
 import math
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.transformer import cache
-from nmt_cli.transformer.attention import linear
-from nmt_cli.transformer.cache import BLOCK, DecoderCache, _logits, activation_ranges, for_inference
-from nmt_cli.transformer.hardware import Int8Linear, PackedLinear, Replayed, choose_dtype
+from nmt_cli.engine import library
+from nmt_cli.engine.model import SIGNATURES, Model, Tensor
+from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
+from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer
-from nmt_cli.translation import candidates
-from nmt_cli.translation.candidates import Sampling
-from nmt_cli.translation.search import SearchSettings, _Slots, score_targets, search
-from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
+from nmt_cli.translation import candidates, engine_search
+from nmt_cli.translation.search import _Slots, score_targets, search
+from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment, length_penalty
 
 DOUBLE = torch.float64
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -56,13 +57,39 @@ def sources_of(count: int, seed: int = 0, vocabulary: int = V, longest: int = 9)
     return [pair[0] for pair in random_pairs(seed, vocabulary, [(n, 2) for n in lengths])]
 
 
+def engine_model(model: Transformer, *, int8: bool = False) -> Model:
+    engine = library.load(SIGNATURES)
+    assert engine
+    state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+    return Model(engine, model.settings, tensors, state, int8=int8)
+
+
 def searched(
-    models: list[Transformer], sources: list[list[int]], how: SearchSettings, dtype: torch.dtype = DOUBLE
+    models: list[Transformer],
+    sources: list[list[int]],
+    how: SearchSettings,
+    dtype: torch.dtype = DOUBLE,
+    *,
+    engine: bool = False,
+    rows: int | None = None,
+    prefixes: Sequence[list[int]] = (),
 ) -> list[list[Hypothesis]]:
-    segments = iter([Segment(i, ids, key=(i,)) for i, ids in enumerate(sources)])
-    results = dict(itertools.chain.from_iterable(search(models, dtype, segments, how)))
-    assert sorted(results) == list(range(len(sources)))
-    return [results[i] for i in range(len(sources))]
+    prefixes = prefixes or [[]] * len(sources)
+    segments = [Segment(ids, how, prefix, (i,)) for i, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
+    if engine:
+        results = engine_search._search([engine_model(model) for model in models], iter(segments), rows or 384)
+    else:
+        results = search(models, dtype, iter(segments), how, rows)
+    done = list(itertools.chain.from_iterable(results))
+    assert sorted(map(id, done)) == sorted(map(id, segments))
+    return [segment.hypotheses for segment in segments]
+
+
+def test_the_engine_is_there() -> None:
+    """Else the tests of both searches would test one of them."""
+    assert library.describe() != "none"
+    assert library.load(SIGNATURES)
 
 
 def log_probabilities(model: Transformer, source: list[int], prefixes: list[list[int]]) -> torch.Tensor:
@@ -104,7 +131,8 @@ def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tu
     return best[1], best[0], position + 1
 
 
-def test_full_width_beam_search_is_brute_force() -> None:
+@pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
+def test_full_width_beam_search_is_brute_force(engine: bool, tolerance: float) -> None:
     """200 random models; a full-width search finds the n best of all sequences there are."""
     length, best = 4, 5
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
@@ -115,19 +143,20 @@ def test_full_width_beam_search_is_brute_force() -> None:
         forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
         scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
-        (hypotheses,) = searched([model], [source], how)
+        (hypotheses,) = searched([model], [source], how, engine=engine)
         assert [h.ids for h in hypotheses] == [s for _, s in ranked[:best]]
-        assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=1e-10)
+        assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=tolerance)
 
 
 @pytest.mark.parametrize(("beam", "alpha", "eos"), [(1, 4.0, 2), (4, 0.6, 2), (3, 0.0, 2), (5, 1.5, 2), (5, 4.0, 4)])
-def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float) -> None:
-    how = SearchSettings(beam=beam, alpha=alpha, extra_length=5, rows=5 * beam)
+@pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
+def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, engine: bool, tolerance: float) -> None:
+    how = SearchSettings(beam=beam, alpha=alpha, extra_length=5)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
         model, sources = model_of(seed, eos=eos, **changes), sources_of(15, seed)
-        for source, (best,) in zip(sources, searched([model], sources, how), strict=True):
+        for source, (best,) in zip(sources, searched([model], sources, how, engine=engine, rows=5 * beam), strict=True):
             ids, score, _ = plain_beam(model, source, how)
-            assert best.score == pytest.approx(score, abs=1e-10)
+            assert best.score == pytest.approx(score, abs=tolerance)
             assert best.ids == ids
 
 
@@ -150,9 +179,10 @@ def test_search_stops_when_nothing_can_win_soon(
 def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, tolerance: float, ties: int) -> None:
     """Alone, in batches of 64, in any order; what differs in float32 differs by a tie within rounding."""
     model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
-    alone = searched([model], sources, SearchSettings(extra_length=8, rows=4), dtype)
-    together = searched([model], sources, SearchSettings(extra_length=8, rows=256), dtype)
-    reverse = searched([model], sources[::-1], SearchSettings(extra_length=8, rows=100), dtype)[::-1]
+    how = SearchSettings(extra_length=8)
+    alone = searched([model], sources, how, dtype, rows=4)
+    together = searched([model], sources, how, dtype, rows=256)
+    reverse = searched([model], sources[::-1], how, dtype, rows=100)[::-1]
     for others in (together, reverse):
         scores = [[h.score for (h,) in results] for results in (alone, others)]
         assert scores[0] == pytest.approx(scores[1], abs=tolerance)
@@ -225,8 +255,9 @@ class HostReads(TorchFunctionMode):
 def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int, members: int) -> None:
     """Steps in caches of one size do the same with the same memory, and nothing in them waits for the device."""
     models = [model_of(seed, device=device) for seed in range(members)]
-    segments = [Segment(i, ids, [5] * (i % 2)) for i, ids in enumerate(sources_of(6, longest=14))]
-    slots = _Slots(models, DOUBLE, iter(segments), SearchSettings(beam, extra_length=40))
+    how = SearchSettings(beam, extra_length=40)
+    segments = [Segment(ids, how, [5] * (i % 2)) for i, ids in enumerate(sources_of(6, longest=14))]
+    slots = _Slots(models, DOUBLE, iter(segments), how)
     slots.cache.captured, slots.cache.round, steps, compute = True, 64, [], slots._best
 
     def recorded(*inputs: torch.Tensor) -> torch.Tensor:
@@ -263,7 +294,7 @@ def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> N
 @torch.inference_mode()
 def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
     """Else the search that starts again with fewer rows, for want of memory, finds it still taken."""
-    slots = _Slots([model_of(1)], DOUBLE, iter([Segment(1, [5, EOS])]), SearchSettings(4))
+    slots = _Slots([model_of(1)], DOUBLE, iter([Segment([5, EOS])]), SearchSettings(4))
     slots.fill()
     slots.step()
     alive = weakref.ref(slots.cache)
@@ -290,49 +321,53 @@ def test_replayed_steps_are_the_steps(
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_score_is_the_forced_score(members: int) -> None:
+@pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
+def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: float) -> None:
     """Every printed number is what forced scoring gives; an ensemble averages probabilities."""
     models, sources = [model_of(seed) for seed in range(members)], sources_of(40, 5)
-    how = SearchSettings(beam=4, extra_length=6, best=3, rows=32)
-    for source, hypotheses in zip(sources, searched(models, sources, how), strict=True):
+    how = SearchSettings(beam=4, extra_length=6, best=3)
+    for source, hypotheses in zip(sources, searched(models, sources, how, engine=engine, rows=32), strict=True):
         pairs = [(source, [*h.ids, EOS]) for h in hypotheses]
         forced = score_targets(models, DOUBLE, pairs)
         alone = zip(*(score_targets([model], DOUBLE, pairs) for model in models), strict=True)
         for h, values, each in zip(hypotheses, forced, alone, strict=True):
-            assert h.token_log_probabilities == pytest.approx(values, abs=1e-10)
-            assert values == pytest.approx(torch.tensor(each, dtype=DOUBLE).exp().mean(0).log().tolist(), abs=1e-10)
-            assert h.log_probability == pytest.approx(math.fsum(values), abs=1e-10)
-            assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.6, abs=1e-12)
+            assert h.token_log_probabilities == pytest.approx(values, abs=tolerance)
+            assert values == pytest.approx(torch.tensor(each, dtype=DOUBLE).exp().mean(0).log().tolist(), abs=tolerance)
+            assert h.log_probability == pytest.approx(math.fsum(values), abs=tolerance)
+            assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.6, abs=tolerance)
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         assert len({tuple(h.ids) for h in hypotheses}) == 3
 
 
-def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_count() -> None:
-    model, sources = model_of(2, max_length=16), sources_of(60, 2, longest=16)
+@pytest.mark.parametrize("engine", [False, True])
+def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_count(engine: bool) -> None:
+    model, sources = model_of(2, max_length=16, tied_output=False), sources_of(60, 2, longest=16)
     with torch.no_grad():
         model.output.weight[EOS] = 0  # it hardly ever ends by itself
-    segments = [Segment(i, source, [5] * (i % 3)) for i, source in enumerate(sources)]
-    steps = search([model], DOUBLE, iter(segments), SearchSettings(extra_length=3))
-    results = dict(itertools.chain.from_iterable(steps))
-    spare = [min(len(s.ids) + len(s.prefix) + 3, 16) - len(results[s.id][0].ids) - 1 for s in segments]
+        model.own_embeddings["output"].weight[EOS] = 0
+    prefixes = [[5] * (i % 3) for i in range(60)]
+    found = searched([model], sources, SearchSettings(extra_length=3), engine=engine, prefixes=prefixes)
+    spare = [
+        min(len(source) + len(prefix) + 3, 16) - len(best.ids) - 1
+        for source, prefix, (best,) in zip(sources, prefixes, found, strict=True)
+    ]
     assert min(spare) == 0
     assert spare.count(0) > 30
-    assert max(len(h[0].ids) for h in searched([model], sources, SearchSettings(extra_length=50))) == 15
+    longest = searched([model], sources, SearchSettings(extra_length=50), engine=engine)
+    assert max(len(best.ids) for (best,) in longest) == 15
 
 
-def test_prefixes_are_kept_and_scored() -> None:
+@pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
+def test_prefixes_are_kept_and_scored(engine: bool, tolerance: float) -> None:
     model, sources = model_of(4), sources_of(30, 4)
-    prefixes = [[5, 6, 7][: i % 4] for i in range(30)]
-    segments = iter([Segment(i, s, prefixes[i]) for i, s in enumerate(sources)])
-    steps = search([model], DOUBLE, segments, SearchSettings(extra_length=6, rows=16))
-    results = dict(itertools.chain.from_iterable(steps))
-    free = searched([model], sources, SearchSettings(extra_length=6))
-    for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-        (best,) = results[i]
+    prefixes, how = [[5, 6, 7][: i % 4] for i in range(30)], SearchSettings(extra_length=6)
+    found = searched([model], sources, how, rows=16, prefixes=prefixes, engine=engine)
+    free = searched([model], sources, how, engine=engine)
+    for source, prefix, (best,), (other,) in zip(sources, prefixes, found, free, strict=True):
         assert best.ids[: len(prefix)] == prefix
         (forced,) = score_targets([model], DOUBLE, [(source, [*best.ids, EOS])])
-        assert best.token_log_probabilities == pytest.approx(forced, abs=1e-10)
-        assert prefix or best.ids == free[i][0].ids
+        assert best.token_log_probabilities == pytest.approx(forced, abs=tolerance)
+        assert prefix or best.ids == other.ids
 
 
 def test_a_long_source_does_not_widen_the_grids_of_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,18 +380,21 @@ def test_a_long_source_does_not_widen_the_grids_of_short_ones(monkeypatch: pytes
         assert searched([model], [source], SearchSettings(beam=1, extra_length=3))[0][0].ids == best.ids
 
 
-def test_samples_depend_on_the_seed_and_the_key_alone() -> None:
+@pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
+def test_samples_depend_on_the_seed_and_the_key_alone(engine: bool, tolerance: float) -> None:
     model, sources = model_of(5), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
     ways = [(1, draw), (50, draw), (None, replace(draw, seed=8)), (None, Sampling(top_k=1)), (None, None)]
-    hows = [SearchSettings(beam=1, extra_length=5, rows=rows, sampling=sampling) for rows, sampling in ways]
-    found = [[best for (best,) in searched([model], sources, how)] for how in hows]
+    found = []
+    for rows, sampling in ways:
+        how = SearchSettings(beam=1, extra_length=5, sampling=sampling)
+        found.append([best for (best,) in searched([model], sources, how, rows=rows, engine=engine)])
     one, many, other, best, greedy = ([h.ids for h in each] for each in found)
     assert one == many
     assert best == greedy
     assert sum(a != b for a, b in zip(one, other, strict=True)) > 30
     forced = score_targets([model], DOUBLE, [(source, [*ids, EOS]) for source, ids in zip(sources, one, strict=True)])
-    assert [h.token_log_probabilities for h in found[1]] == [pytest.approx(values, abs=1e-10) for values in forced]
+    assert [h.token_log_probabilities for h in found[1]] == [pytest.approx(values, abs=tolerance) for values in forced]
 
 
 def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
@@ -384,60 +422,3 @@ def test_the_best_by_blocks_are_the_best(slots: int, width: int, blocks: int) ->
     wanted, places = (scores + base).view(slots, -1).topk(2 * width, 1)
     assert torch.equal(sums, wanted)
     assert torch.equal(parents * (blocks * BLOCK) + ids, places)
-
-
-def test_int8_layers_are_nearly_the_layers_and_rows_are_independent() -> None:
-    generator = torch.Generator().manual_seed(0)
-    weights, biases = (
-        [torch.randn(size, generator=generator) for size in sizes] for sizes in (((96, 64), (32, 96)), (96, 32))
-    )
-    x = torch.randn(20, 64, generator=generator)
-    inner = [x @ weights[0].T + b for b in (biases[0], 0)]
-    expected = [inner[0], inner[1], inner[0].relu() @ weights[1].T + biases[1]]
-    for exact, (bias, fed) in zip(expected, ((biases[0], False), (None, False), (biases[0], True)), strict=True):
-        first = Int8Linear(weights[0], bias, torch.float32, float(x.abs().max()))
-        second = Int8Linear(weights[1], biases[1], torch.float32, float(inner[0].max()))
-        if fed:
-            first.fuse_relu_into(second)
-            assert first(x).dtype == torch.uint8
-        compute = torch.nn.Sequential(first, *([second] if fed else []))
-        whole = compute(x)
-        assert ((whole - exact).abs().amax(1) <= 0.03 * exact.abs().amax(1)).all()
-        assert torch.equal(torch.cat([compute(row) for row in x.split(1)]), whole)
-    layer = Int8Linear(torch.eye(2), None, torch.float32, 3.0)
-    assert layer(torch.tensor([[9.0, -9.0], [0.0, 3.0]])).tolist() == [[3, -3], [0, 3]]  # larger ones are cut
-
-
-def test_packed_layers_are_the_layers() -> None:
-    for dtype, error in {choose_dtype("auto", torch.device("cpu")): 0, torch.float32: 1e-5}.items():
-        weight, bias, x = (torch.randn(size).to(dtype) for size in ((96, 64), (96,), (20, 64)))
-        for b in (bias, None):
-            expected = torch.nn.functional.linear(x, weight, b)
-            assert torch.allclose(PackedLinear(weight, b, dtype)(x), expected, rtol=0, atol=error)
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_all_layers_are_of_bytes_by_ranges_and_logits_are_float32(
-    activation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ranges are those of 100 real pairs; without them, and in small layers, a model is computed in 16 bits."""
-    model = random_model(tiny(activation=activation, d_ff=96), 600).float()
-    batch = batch_of(random_pairs(1, 600, [(5, 7)] * 100))
-    ranges = activation_ranges(model, batch)
-    exact, ours = (for_inference(model, torch.float32, known) for known in (None, ranges))
-    layers = {name: layer for name, layer in ours.named_modules() if isinstance(layer, Int8Linear)}
-    assert set(layers) == set(ranges) == {n for n, layer in exact.named_modules() if isinstance(layer, PackedLinear)}
-    fed = {name.rpartition(".")[2] for name, layer in layers.items() if layer.result[1] == torch.uint8}
-    assert fed == ({"inner"} if activation == "relu" else set())
-    with torch.inference_mode():
-        logits = [linear(each(batch), each.output) for each in (exact, ours)]
-    assert logits[1].dtype == torch.float32
-    assert (logits[0] - logits[1]).square().mean().sqrt() < 0.05 * logits[0].std()
-    assert _logits(torch.full((2, 16), torch.inf), ours.output).isnan().all(), "bytes hide nothing"
-    assert not [m for m in for_inference(model, torch.bfloat16).modules() if isinstance(m, Int8Linear)]
-    monkeypatch.setattr(cache, "SMALL", model.decoder[0].feed_forward.inner.weight.numel() - 1)
-    mixed = for_inference(model, torch.bfloat16, ranges).named_modules()
-    assert {n.rpartition(".")[2] for n, m in mixed if isinstance(m, Int8Linear)} == {"inner", "outer", "output"}
-    with torch.no_grad():
-        model.decoder[0].feed_forward.inner.weight.fill_(3e38)
-    assert activation_ranges(model, batch) == {}

@@ -14,7 +14,6 @@ from nmt_cli.console import table
 from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
 from nmt_cli.errors import DataError
 from nmt_cli.interop.marian import library
-from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.translator import Translator
 
 BATCH = 32
@@ -101,13 +100,14 @@ def compare(
 ) -> tuple[str, list[Ids], list[Ids]]:
     """Translate `lines` (by their index in the file) with both; where `exact`, raise DataError if they differ."""
     beam, numbers = translator.recipe.decoding.beam, [*lines]
-    pairs = [t.segments[0] for t in translator.translate(lines.values(), beam=beam, alpha=0.0, split=False)]
+    found = [t.segments[0] for t in translator.translate(lines.values(), beam=beam, alpha=0.0, split=False)]
+    pairs = [(segment.ids, [*segment.hypotheses[0].ids, EOS]) for segment in found]
     sources, ours = [src for src, _ in pairs], [tgt for _, tgt in pairs]
     limits = [len(source) + translator.recipe.decoding.extra_length for source in sources]
     theirs = list(peer.translate(sources, beam, max(limits)))
     ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
     differing = [i for i in ended if ours[i] != theirs[i]]
-    largest = largest_difference(score_targets(translator.models, translator.dtype, pairs), peer.score(pairs))
+    largest = largest_difference(translator.score_ids(pairs), peer.score(pairs))
     text = (
         f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), beam {beam}, without length penalty: the largest "
         f"difference of a token's log-probability is {largest:.1e}; "

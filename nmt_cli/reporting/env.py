@@ -10,8 +10,8 @@ import torch
 
 from nmt_cli import __version__
 from nmt_cli.engine import library
-from nmt_cli.transformer.hardware import choose_device, choose_dtype, has_int8
-from nmt_cli.translation.translator import MAX_WORKERS
+from nmt_cli.transformer.hardware import choose_device, choose_dtype
+from nmt_cli.translation.backends import MAX_THREADS, best_precision
 
 PACKAGES = "torch numpy sentencepiece accelerate datasets huggingface-hub sacrebleu transformers ctranslate2"
 FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # of CPUs, those that change what is chosen
@@ -33,7 +33,7 @@ def env(as_json: bool) -> str:
         "gpus": "; ".join(f"{gpu.name}, {gpu.total_memory >> 20} MiB" for gpu in gpus),
         "device": device.type,
         "training precision": dtype,
-        "translation precision": f"int8; {dtype} for models without activation ranges" if has_int8(device) else dtype,
-        "translation workers": str(len(gpus) if device.type == "cuda" else min(cores, MAX_WORKERS)),
+        "translation precision": dtype if device.type == "cuda" else best_precision(library.describe()),
+        "translation workers": str(len(gpus) if device.type == "cuda" else min(cores, MAX_THREADS)),
     }
     return json.dumps(rows, indent=1) if as_json else "\n".join(f"{key:23}{row}" for key, row in rows.items())

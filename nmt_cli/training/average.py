@@ -13,12 +13,12 @@ from nmt_cli.console import counted, say, table, warn
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
-from nmt_cli.training.batches import calibration_pairs
 from nmt_cli.training.run import RunFiles, read_run, stored_recipe
 from nmt_cli.training.validation import DevSet, validate
+from nmt_cli.transformer.directory import TOKENIZER
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import TOKENIZER, load_into, load_model, read_tensors, save_model
+from nmt_cli.transformer.weights import load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
 LINES = 500  # of each dev set, on which the share of the start is chosen
@@ -65,16 +65,14 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     if shares := settings.averaging.with_start:
         about["tried"], there = shares if corpus else [], (files and files.model) or {}
         same = all(there.get(key) == about[key] for key in ("checkpoints", "tried"))
-        if out is None and same and ("activation_ranges" in there or not corpus):
+        if out is None and same:
             say(f"{run / 'model'} is made of these checkpoints already")
             return run / "model", steps
         start = load_model(Path(str(settings.training.init_from))).model.state_dict()
         about["with_start"] = _best_share(tensors, start, settings, corpus)
         tensors = mixture(tensors, start, about["with_start"])
-    if not corpus:
-        warn(f"{run}: without its corpus no activation ranges are measured: nmt translate will not use int8")
     target = out or run / "model"
-    save_model(target, tensors, settings, run / TOKENIZER, about, calibration_pairs(corpus) if corpus else None)
+    save_model(target, tensors, settings, run / TOKENIZER, about)
     say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}, of step {', '.join(map(str, steps))}")
     return target, steps
 

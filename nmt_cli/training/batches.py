@@ -82,13 +82,6 @@ class BatchPlan:
         return pack(*sides[0], *sides[1], device, *seeds)
 
 
-def calibration_pairs(corpus: Corpus) -> Batch:
-    """Return some pairs of the training text, the same for the same corpus."""
-    count = len(corpus.src)
-    chosen = np.random.Generator(np.random.Philox(1)).choice(count, min(count, CALIBRATION_PAIRS), replace=False)
-    return pack(*corpus.src.gather(chosen), *corpus.tgt.gather(chosen))
-
-
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
     """Return the micro-batches of process `rank` of `world`, as many together as `memory_tokens` allows."""
     groups: list[list[int]] = []

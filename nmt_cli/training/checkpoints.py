@@ -14,9 +14,10 @@ from nmt_cli.console import warn
 from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
+from nmt_cli.transformer.directory import TOKENIZER
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.model import parameter_count
-from nmt_cli.transformer.weights import TOKENIZER, load_tensors, save_tensors
+from nmt_cli.transformer.weights import load_tensors, save_tensors
 
 MAX_FAILED_SAVES = 3  # in a row
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"

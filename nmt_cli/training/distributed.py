@@ -19,9 +19,18 @@ from accelerate import tracking
 
 from nmt_cli import recipe
 from nmt_cli.console import set_quiet, warn
-from nmt_cli.errors import INTERRUPTED, TERMINATED, BusyError, NmtError, StorageError, UsageError, from_os_error
+from nmt_cli.errors import (
+    INTERRUPTED,
+    TERMINATED,
+    BusyError,
+    NmtError,
+    StorageError,
+    UsageError,
+    from_os_error,
+    is_out_of_memory,
+)
 from nmt_cli.training.batches import physical_memory
-from nmt_cli.transformer.hardware import choose_device, is_out_of_memory
+from nmt_cli.transformer.hardware import choose_device
 from nmt_cli.transformer.model import parameter_count
 
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU

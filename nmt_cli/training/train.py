@@ -324,6 +324,5 @@ def _save_model(run: Run) -> None:
         if present["steps"][-1] in made_of and present.get("corpus") == run.corpus.identity:
             return  # the model of an earlier end of this run, averaged perhaps
     about = {"steps": steps, **run.about}
-    pairs = batches.calibration_pairs(run.corpus)
-    save_model(directory, run.transformer.state_dict(), run.settings, run.corpus.tokenizer_file, about, pairs)
+    save_model(directory, run.transformer.state_dict(), run.settings, run.corpus.tokenizer_file, about)
     say(f"{directory} holds the last weights. Next: nmt average-checkpoints {run.directory}")

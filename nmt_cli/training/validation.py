@@ -42,8 +42,8 @@ def validate(
             _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)
             total += float(nll)
     if count:
-        translator = Translator.of(model, dev.tokenizer, settings, dtype, dev.seen_tokens)
-        lines = [translation.text for translation in translator.translate(dev.lines[:count][rank::world])]
+        with Translator.of(model, dev.tokenizer, settings, dtype, dev.seen_tokens) as translator:
+            lines = [translation.text for translation in translator.translate(dev.lines[:count][rank::world])]
     shares = gather_objects((total, lines), world)
     loss = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
     lines = [shares[i % world][1][i // world] for i in range(count)]

@@ -8,15 +8,13 @@ neighbouring sentences of similar length.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
 
 Device = torch.device | str
 NARROWEST = 16  # of grids: a float32 softmax over fewer places takes ten times as long on a CPU
@@ -170,10 +168,8 @@ def packed_attention(
     return from_grids([dot_product_attention(*block) for block in blocks], queries)
 
 
-def linear(x: Tensor, layer: nn.Linear | Int8Linear | PackedLinear) -> Tensor:
+def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy."""
-    if isinstance(layer, Int8Linear | PackedLinear):
-        return cast(Tensor, layer(x))
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)
 

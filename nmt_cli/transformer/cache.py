@@ -8,7 +8,6 @@ device.
 """
 
 import copy
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -29,17 +28,13 @@ from nmt_cli.transformer.attention import (
     softmax,
     token_places,
 )
-from nmt_cli.transformer.hardware import Int8Linear, PackedLinear
-from nmt_cli.transformer.model import PAD, Batch, FeedForward, Transformer, layer_norm, layers
+from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
 
-CLIPPED = 1e-4  # of a layer's absolute inputs that are not 0: the share above its range
-SMALL = 1 << 16  # weights of a layer that is no faster in 8 bits than in bfloat16, and slower for one sentence
 BLOCK = 64  # the vocabulary is rounded up to a multiple of this
 
 
-def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, float] | None = None) -> Transformer:
-    """Return a copy on the model's device whose matrix products run in `dtype`, or in 8-bit integers with activations
-    scaled by `ranges` (beside bfloat16 only those of more than SMALL weights), with one more layer, `output`, for the
+def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
+    """Return a copy on the model's device whose matrix products run in `dtype`, with one more layer, `output`, for the
     logits: the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding_of("output").weight
@@ -48,39 +43,10 @@ def for_inference(model: Transformer, dtype: torch.dtype, ranges: dict[str, floa
     frozen.output.weight = nn.Parameter(F.pad(weight_VD, (0, 0, 0, more)), requires_grad=False)
     if frozen.output_bias is not None:
         frozen.output.bias = nn.Parameter(F.pad(frozen.output_bias, (0, more)), requires_grad=False)
-    packs = weight_VD.is_cpu and dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()
-    for path in [path for path, _ in frozen.named_modules()]:
-        layer, (parent, _, name) = frozen.get_submodule(path), path.rpartition(".")
-        if isinstance(layer, nn.Linear) and ranges and (dtype != torch.bfloat16 or layer.weight.numel() > SMALL):
-            to = torch.float32 if layer is frozen.output else dtype
-            frozen.get_submodule(parent).add_module(name, Int8Linear(layer.weight, layer.bias, to, ranges[path]))
-        elif isinstance(layer, nn.Linear) and packs:
-            frozen.get_submodule(parent).add_module(name, PackedLinear(layer.weight, layer.bias, dtype))
-        elif isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
+    for layer in frozen.modules():
+        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
             layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
-    for each in frozen.modules():
-        if isinstance(each, FeedForward) and isinstance(each.inner, Int8Linear) and each.activation is F.relu:
-            each.inner.fuse_relu_into(cast(Int8Linear, each.outer))
-            each.activation = nn.Identity()
     return frozen
-
-
-@torch.inference_mode()
-def activation_ranges(model: Transformer, batch: Batch) -> dict[str, float]:
-    """Return, by the path of each linear layer, what all but CLIPPED of its absolute inputs are below over a batch of
-    real pairs (calibration); nothing where they are not finite. The model is on the CPU."""
-    frozen, ranges = for_inference(model, torch.float32), dict[str, float]()
-
-    def measure(path: str, x: Tensor) -> None:
-        sizes = x.abs().flatten()
-        sizes = sizes[sizes != 0]
-        ranges[path] = float(sizes.topk(1 + int(CLIPPED * len(sizes)))[0][-1]) if len(sizes) else 1.0
-
-    for path, layer in frozen.named_modules():
-        if isinstance(layer, PackedLinear):
-            layer.register_forward_pre_hook(lambda _, inputs, path=path: measure(path, *inputs))
-    measure("output", frozen(batch))
-    return ranges if all(map(math.isfinite, ranges.values())) else {}
 
 
 def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
@@ -88,10 +54,8 @@ def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
     return np.concatenate([x[list(keep)], np.zeros((size - len(keep), *x.shape[1:]), x.dtype)])
 
 
-def _logits(x_RD: Tensor, output: nn.Linear | Int8Linear | PackedLinear) -> Tensor:
-    if isinstance(output, Int8Linear) and not x_RD.sum().isfinite():  # which bytes would hide
-        return x_RD.new_full((len(x_RD), len(output.scale_O)), torch.nan, dtype=torch.float32)
-    if isinstance(output, Int8Linear | PackedLinear) or x_RD.dtype != torch.bfloat16 or not x_RD.is_cuda:
+def _logits(x_RD: Tensor, output: nn.Linear) -> Tensor:
+    if x_RD.dtype != torch.bfloat16 or not x_RD.is_cuda:
         return linear(x_RD, output)
     logits_RV = torch.mm(x_RD, output.weight.t(), out_dtype=torch.float32)
     return logits_RV if output.bias is None else logits_RV.add_(output.bias)
@@ -220,7 +184,7 @@ class DecoderCache:
                 x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
             if model.settings.norm == "pre":
                 x_RD = layer_norm(x_RD, model.decoder_norm)
-            logits_RV = _logits(x_RD, cast(nn.Linear | Int8Linear | PackedLinear, model.output))
+            logits_RV = _logits(x_RD, cast(nn.Linear, model.output))
             logits_RV[:, PAD].fill_(-torch.inf)
             logits_RV[:, model.vocabulary_size :].fill_(-torch.inf)
             logits.append(logits_RV)

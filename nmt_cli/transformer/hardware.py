@@ -1,4 +1,4 @@
-"""What the hardware offers: devices, arithmetic, 8-bit products, memory, copies to the host."""
+"""What the hardware offers: devices, arithmetic, memory, copies to the host."""
 
 import contextlib
 import ctypes
@@ -11,12 +11,11 @@ from typing import Any
 import numpy.typing as npt
 import torch
 import torch.fx.experimental._config
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt_cli.console import warn
 from nmt_cli.errors import UsageError
 
-ZERO = 128  # activations are stored as unsigned bytes: oneDNN's fast kernels want those
 BACKEND = "inductor"  # of torch.compile
 
 
@@ -37,11 +36,6 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision == "bf16" and not has:
         raise UsageError("precision is bf16, which this hardware does not have. Set it to auto or fp32")
     return torch.bfloat16 if has and precision != "fp32" else torch.float32
-
-
-def has_int8(device: torch.device) -> bool:
-    """Return whether 8-bit layers are exact and fast here: on a CPU with VNNI. Else sums overflow 16 bits."""
-    return device.type == "cpu" and _cpu_has("avx512_vnni", "avx_vnni")
 
 
 def _cpu_has(*flags: str) -> bool:
@@ -85,12 +79,6 @@ def reuse_memory() -> None:
         mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error, of Python, of torch or of what it calls, is for want of memory."""
-    texts = "allocate memory", "out of memory", "ALLOC_FAILED"
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in texts)
-
-
 class Replayed:
     """Calls of one function of arrays that reads nothing on the host. On CUDA a call with the same shapes, and the same
     value of `storage`, as the call before is captured as a graph, which the next ones replay: one launch for hundreds
@@ -130,52 +118,6 @@ class Replayed:
             buffer.copy_(x, non_blocking=True)
         self.graph.replay()
         return self.output
-
-
-class PackedLinear(nn.Module):
-    """x W^T + b in bfloat16 or float32 on a CPU, the weights ordered as oneDNN's kernels read them: else each call
-    would put them in order first, which for few rows takes as long as the product, or, in float32, use MKL, which is
-    slow on AMD's CPUs."""
-
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight_OI.to(dtype, copy=True))
-        self.bias_O = None if bias_O is None else bias_O.to(dtype)
-
-    def forward(self, x_NI: Tensor) -> Tensor:
-        y_NO: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self.packed, self.bias_O, "none", [], "")
-        return y_NO
-
-
-class Int8Linear(nn.Module):
-    """x W^T + b with 8-bit weights, one scale per output, and 8-bit activations, one scale for all (static
-    quantisation): inputs above `largest` are clipped. So a translation does not depend on the sentences beside it."""
-
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype, largest: float) -> None:
-        super().__init__()
-        self.scale_O = weight_OI.float().abs().amax(1).clamp_min(1e-12) / 127
-        bytes_OI = (weight_OI.float() / self.scale_O[:, None]).round().to(torch.int8)
-        self.packed = torch.ops.onednn.qlinear_prepack(bytes_OI, None)
-        self.zeros_O = torch.zeros(len(self.scale_O), dtype=torch.int64)
-        self.bias_O = None if bias_O is None else bias_O.float()
-        self.scale, self.zero = largest / 127, ZERO
-        self.result: tuple[float, torch.dtype, str] = 1.0, dtype, "none"  # scale, type, function
-
-    def fuse_relu_into(self, other: "Int8Linear") -> None:
-        """From now on return ReLU(x W^T + b) as the bytes that `other` multiplies."""
-        other.scale, other.zero = other.scale * 127 / 255, 0
-        self.result = other.scale, torch.uint8, "relu"
-
-    def forward(self, x_NI: Tensor) -> Tensor:
-        if x_NI.dtype != torch.uint8:
-            # Adding a half before the fraction is cut off rounds to nearest; to bytes by way of int16 is the fast way.
-            x_NI = torch.add(ZERO + 0.5, x_NI.float(), alpha=1 / self.scale).clamp_(1, 255)
-            x_NI = x_NI.to(torch.int16).to(torch.uint8)
-        weights, (scale, dtype, function) = (self.packed, self.scale_O, self.zeros_O, self.bias_O), self.result
-        y_NO: Tensor = torch.ops.onednn.qlinear_pointwise(
-            x_NI, self.scale, self.zero, *weights, scale, 0, dtype, function, [], ""
-        )
-        return y_NO
 
 
 class ToHost:

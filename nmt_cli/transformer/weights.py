@@ -1,4 +1,4 @@
-"""The model directory: weights, recipe and tokenizer together, movable anywhere; and safetensors files in general."""
+"""The weights of a model directory, for torch; and safetensors files in general."""
 
 import datetime
 from collections.abc import Iterator
@@ -11,12 +11,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from nmt_cli import artefact, recipe
-from nmt_cli.errors import DataError, MissingError, StorageError
-from nmt_cli.transformer.cache import activation_ranges
-from nmt_cli.transformer.model import Batch, Transformer
-
-KIND = "model"
-WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.model"
+from nmt_cli.errors import DataError, StorageError
+from nmt_cli.transformer.directory import KIND, RECIPE, TOKENIZER, WEIGHTS, ModelDirectory, open_model
+from nmt_cli.transformer.model import Transformer
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -75,15 +72,8 @@ def _model_of(tensors: dict[str, Tensor], resolved: recipe.Recipe, where: Path) 
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    directory: Path
+class LoadedModel(ModelDirectory):
     model: Transformer
-    recipe: recipe.Recipe
-    manifest: dict[str, Any]
-
-    @property
-    def tokenizer_file(self) -> Path:
-        return self.directory / TOKENIZER
 
 
 def save_model(
@@ -92,16 +82,11 @@ def save_model(
     resolved: recipe.Recipe,
     tokenizer_file: Path,
     about: dict[str, Any],
-    pairs: Batch | None = None,
 ) -> None:
-    """Commit a model directory, replacing the one that is there; `about` goes into its manifest, and so do the
-    activation ranges that 8-bit layers need, measured on some real `pairs`."""
+    """Commit a model directory, replacing the one that is there; `about` goes into its manifest."""
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
-    if pairs:
-        here = {name: tensor.cpu() for name, tensor in tensors.items()}
-        about = {**about, "activation_ranges": activation_ranges(_model_of(here, resolved, directory), pairs)}
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
@@ -112,15 +97,8 @@ def save_model(
 
 
 def load_model(directory: Path) -> LoadedModel:
-    """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
-    if directory.is_file():
-        raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
-    if not artefact.present(directory):
-        if artefact.present(directory / "model"):  # a run was named
-            return load_model(directory / "model")
-        raise MissingError(f"no model in {directory}. Train one: nmt reproduce recipes/toy.yaml")
-    manifest = artefact.verify(directory, KIND)
-    resolved = recipe.load_stored(directory / RECIPE)
-    tensors = load_tensors(directory / WEIGHTS)
-    model = _model_of(tensors, resolved, directory / WEIGHTS)
-    return LoadedModel(directory, model.eval(), resolved, manifest)
+    """Open and verify a model directory, as `open_model` does, and load its weights."""
+    opened = open_model(directory)
+    tensors = load_tensors(opened.directory / WEIGHTS)
+    model = _model_of(tensors, opened.recipe, opened.directory / WEIGHTS)
+    return LoadedModel(opened.directory, opened.recipe, opened.manifest, model.eval())

@@ -3,25 +3,14 @@
 Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nmt_cli.transformer.cache import BLOCK
+from nmt_cli.translation.segments import Sampling
 
 CACHED_ROWS = 32  # normalised at once on a CPU: what is computed from them stays in its cache
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Draw each token from the model's probabilities instead of searching."""
-
-    temperature: float = 1.0  # logits are divided by it
-    top_k: int = 0  # draw from this many best tokens; 0 for all
-    top_p: float = 1.0  # draw from the fewest best tokens that have this probability together
-    seed: int = 1  # the same seed, text and line number give the same translation
 
 
 def widened(scores: Tensor) -> Tensor:

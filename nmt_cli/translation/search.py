@@ -1,4 +1,6 @@
-"""Greedy and beam search, sampling, and the scores of given translations (section 6.1 of the paper).
+"""Greedy and beam search, sampling, and the scores of given translations (section 6.1 of the paper), by torch.
+
+This is the search of GPUs, and what tests compare the CPU's with: that of engine.c, which has the same rules.
 
 Shapes: S slots (segments being searched), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
 positions, V vocabulary. A segment that is finished leaves its slot and the next one enters, at its own first position:
@@ -15,65 +17,56 @@ coverage).
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt_cli.console import warn
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import DivergedError, StorageError
+from nmt_cli.errors import NOT_FINITE, DivergedError
 from nmt_cli.transformer.attention import Int64s, Layout, block_bounds
+from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import DecoderCache, resized_array
-from nmt_cli.transformer.hardware import Replayed, is_out_of_memory
+from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Batch, Transformer, pack
-from nmt_cli.translation.candidates import Sampling, best_continuations, widened
-from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
+from nmt_cli.translation.candidates import best_continuations, widened
+from nmt_cli.translation.retry import retried
+from nmt_cli.translation.segments import Feed, Hypothesis, Results, SearchSettings, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, ahead of the slots they will fill
 LOOKAHEAD = 10  # times alpha: tokens within which an unfinished hypothesis must be able to win
 BATCH_TOKENS = 4096  # of pairs scored at once, on the longer side
 MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without pads: bounds the memory of very long inputs
-NOT_FINITE = "the model's scores are not finite. Its weights are damaged or training diverged"
 
 Float64s = npt.NDArray[np.float64]
 Ids = Sequence[int]
 Models = Sequence[Transformer]  # as `for_inference` returns them
-Segments = Iterator[Segment | None]  # None: there is none just now
-Results = Iterator[list[tuple[int, list[Hypothesis]]]]  # after each step those that finished, by the segment's id
 
 
-@dataclass(frozen=True)
-class SearchSettings:
-    beam: int = 4  # 1 with `sampling`: a line that is to have several samples gives several segments
-    alpha: float = 0.6
-    extra_length: int = 50
-    best: int = 1  # hypotheses returned per segment, at most `beam`
-    rows: int | None = None  # hypotheses computed at once
-    sampling: Sampling | None = None
-
-
-def rows_at_once(settings: SearchSettings, device: torch.device) -> int:
-    on_cpu = 256 if settings.beam == 1 else 384  # each greedy one is a line more that is read ahead
-    return settings.rows or (1024 if device.type == "cuda" else on_cpu)
+def rows_at_once(device: torch.device) -> int:
+    return 1024 if device.type == "cuda" else 384
 
 
 class _Slots:
     """The state of all segments being searched: on the host, with one row per slot, but for the models' caches. Each
     step reads one tensor from the device: the best continuations."""
 
-    def __init__(self, models: Models, dtype: torch.dtype, feed: Segments, settings: SearchSettings) -> None:
+    def __init__(
+        self, models: Models, dtype: torch.dtype, feed: Feed, settings: SearchSettings, rows: int | None = None
+    ) -> None:
         width, self.device = settings.beam, models[0].embedding.weight.device
         self.cache, self.settings = DecoderCache(models, dtype, width), settings
         self.replayed = Replayed(self.device, self.cache.storage)
         self.longest = min(model.settings.max_length for model in models)
-        self.most = max(1, rows_at_once(settings, self.device) // width)
+        self.most = max(1, (rows or rows_at_once(self.device)) // width)
         self.feed, self.ended = feed, False
         self.ready: list[tuple[Segment, int]] = []  # encoded, with the first row of each
         self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
+        self.draws: list[Any] = []  # generators of the slots' samples
         self.position_S, self.limit_S = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.alive_SW, self.last_SW = np.zeros((0, width)), np.zeros((0, width), np.int64)
         self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis, with the running sums
@@ -114,10 +107,8 @@ class _Slots:
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
             self.cache.fill(slots, self.key_values, starts, [len(segment.ids) for segment in segments])
             for slot, segment in zip(slots, segments, strict=True):
-                limit = min(len(segment.ids) + len(segment.prefix) + self.settings.extra_length, self.longest)
-                self.segments[slot], self.limit_S[slot], segment.hypotheses = segment, limit, []
-                if sampling := self.settings.sampling:
-                    segment.draws = np.random.default_rng([sampling.seed, *segment.key])
+                self.segments[slot], self.limit_S[slot] = segment, segment.limit(self.longest)
+                self.draws[slot], segment.hypotheses = segment.draws(), []
             self.position_S[slots], self.last_SW[slots] = 0, PAD
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.settings.beam - 1)
 
@@ -127,7 +118,9 @@ class _Slots:
         size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
         if size == room or (self.cache.captured and room / 4 < size < room):
             return
-        self.segments = [self.segments[s] for s in keep] + [None] * (size - len(keep))
+        more = [None] * (size - len(keep))
+        self.segments = [*(self.segments[s] for s in keep), *more]
+        self.draws = [*(self.draws[s] for s in keep), *more]
         for name, old in list(vars(self).items()):
             if isinstance(old, np.ndarray):
                 setattr(self, name, resized_array(old, keep, size))
@@ -136,8 +129,7 @@ class _Slots:
     def step(self) -> None:
         used = self.used()
         self._resize(used, len(used))
-        draws = (segment.draws if segment else None for segment in self.segments)
-        uniform_S1 = np.array([[each.random() if each else 0.0] for each in draws])
+        uniform_S1 = np.array([[draws.random() if draws else 0.0] for draws in self.draws])
         rows = self.last_SW.reshape(-1), self.position_S.repeat(self.settings.beam), *self.cache.allocate_entries()
         forced_S = self._forced()
         if not (self.cache.captured or forced_S.any()):
@@ -190,7 +182,7 @@ class _Slots:
                 segment.hypotheses.sort(key=lambda h: -h.score)
                 del segment.hypotheses[self.settings.best :]
 
-    def pop_done(self) -> list[tuple[int, list[Hypothesis]]]:
+    def pop_done(self) -> list[Segment]:
         """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
         lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.settings.alpha, self.limit_S)
         bounds_S = self.alive_SW[:, 0] / length_penalty(lengths_S, self.settings.alpha)
@@ -199,9 +191,9 @@ class _Slots:
         for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):
             best = segment.hypotheses if segment else []
             if segment and (bound == -math.inf or (len(best) == self.settings.best and best[-1].score >= bound)):
-                results.append((segment.id, best))
+                results.append(segment)
                 slots.append(slot)
-                self.segments[slot] = None
+                self.segments[slot] = self.draws[slot] = None
         if slots:
             self.position_S[slots] = 0
             self.cache.release(slots)
@@ -209,50 +201,44 @@ class _Slots:
 
 
 @torch.inference_mode()
-def search(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
-    """Yield after each step the ids of segments that finished and their best hypotheses, best first.
+def search(
+    models: Models, dtype: torch.dtype, segments: Feed, settings: SearchSettings, rows: int | None = None
+) -> Results:
+    """Yield after each step the segments that are done, whose own settings are these.
 
     `segments` are read when there is room; neighbours should be alike. An empty list also says that all are finished
-    and the next one has not come yet.
+    and the next one has not come yet. `rows` hypotheses are computed at once.
     """
-    slots = _Slots(models, dtype, segments, settings)
+    slots = _Slots(models, dtype, segments, settings, rows)
     while True:
         slots.fill()
         if slots.used():
             slots.step()
-            yield slots.pop_done()
+            yield [_aligned(segment, models[0], dtype) for segment in slots.pop_done()]
         elif slots.ended:
             return
         else:
             yield []
 
 
-def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Segments, settings: SearchSettings) -> Results:
+def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
+    """Return a segment whose hypotheses say, if wanted, which source token each of their tokens looks at: the one with
+    the highest attention weight in the last layer but one, averaged over heads. Source: Garg et al. 2019."""
+    if segment.settings.align:
+        aligned = []
+        for hypothesis in segment.hypotheses:
+            scores_LHTS = attention_scores(model, segment.ids, [*hypothesis.ids, EOS], dtype)["cross"]
+            weights_TS = torch.softmax(scores_LHTS[max(0, len(scores_LHTS) - 2)], -1).mean(0)
+            looked = weights_TS[:-1, : max(1, len(segment.ids) - 1)].argmax(1).tolist()
+            aligned.append(replace(hypothesis, looked=looked))
+        segment.hypotheses = aligned
+    return segment
+
+
+def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Feed, settings: SearchSettings) -> Results:
     """Search; where memory does not suffice, start the unfinished segments again in smaller batches."""
-    rows = rows_at_once(settings, models[0].embedding.weight.device)
-    unfinished: dict[int, Segment] = {}
-
-    def feed() -> Iterator[Segment | None]:
-        yield from list(unfinished.values())
-        for segment in segments:
-            if segment is not None:
-                unfinished[segment.id] = segment
-            yield segment
-
-    while True:
-        try:
-            for results in search(models, dtype, feed(), replace(settings, rows=rows)):
-                for number, _ in results:
-                    del unfinished[number]
-                yield results
-            return
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-        rows //= 2
-        if rows < settings.beam:
-            raise StorageError("there is too little memory to translate one sentence. Lower --beam")
-        warn(f"out of memory: going on with {rows} hypotheses at once")
+    rows = rows_at_once(models[0].embedding.weight.device)
+    return retried(lambda feed, rows: search(models, dtype, feed, settings, rows), segments, rows, settings.beam)
 
 
 def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterator[tuple[list[int], Batch]]:

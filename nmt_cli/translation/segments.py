@@ -1,13 +1,12 @@
-"""Segments: what is searched by itself. Long lines are cut into several, failed ones in two, results are joined."""
+"""Segments: what is searched by itself, and how. Long lines are cut into several, failed ones in two, results are
+joined."""
 
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer
 
@@ -27,6 +26,26 @@ SMALLEST = 4  # tokens; a shorter source is not translated in halves
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """Draw each token from the model's probabilities instead of searching."""
+
+    temperature: float = 1.0  # logits are divided by it
+    top_k: int = 0  # draw from this many best tokens; 0 for all
+    top_p: float = 1.0  # draw from the fewest best tokens that have this probability together
+    seed: int = 1  # the same seed, text and line number give the same translation
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    beam: int = 4  # 1 with `sampling`: a line that is to have several samples gives several segments
+    alpha: float = 0.6
+    extra_length: int = 50
+    best: int = 1  # hypotheses returned per segment, at most `beam`
+    sampling: Sampling | None = None
+    align: bool = False  # say which source token each target token looks at
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """One translation of a segment, or, with text and subwords, of a line: joined from its segments'."""
 
@@ -36,17 +55,35 @@ class Hypothesis:
     token_log_probabilities: list[float]  # EOS counted
     text: str = ""
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
+    looked: list[int] = field(default_factory=list)  # with `align`: of a segment's ids, the source tokens they look at
 
 
-@dataclass
+@dataclass(eq=False)
 class Segment:
-    id: int
     ids: list[int]  # closed by EOS
-    prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than max_length
+    settings: SearchSettings = SearchSettings()
+    prefix: list[int] = field(default_factory=list)  # every translation must begin so; shorter than the model's longest
     key: tuple[int, ...] = ()  # decides, with the seed, what is sampled for it
     depth: int = 0  # how often it was halved
+    most: int | None = None  # tokens that its translation may have, EOS counted; None: as the settings say
+    owner: Any = None  # of whom submits it
+    cancelled: bool = False  # nobody wants the result any more
     hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
-    draws: np.random.Generator | None = None  # of what is sampled for it
+
+    def limit(self, longest: int) -> int:
+        """Return the most tokens that its translation may have, EOS counted, by a model that can count so far."""
+        return min(self.most or len(self.ids) + len(self.prefix) + self.settings.extra_length, longest)
+
+    def draws(self) -> Any:
+        """Return the generator of the numbers by which its tokens are drawn: one for each position, from [0, 1)."""
+        import numpy as np
+
+        sampling = self.settings.sampling
+        return np.random.default_rng([sampling.seed, *self.key]) if sampling else None
+
+
+Feed = Iterator[Segment | None]  # what is to be searched; None: there is none just now
+Results = Iterator[list[Segment]]  # after some steps those that are done, with their hypotheses
 
 
 def length_penalty(length: Any, alpha: float) -> Any:

@@ -16,16 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
-from nmt_cli.transformer.attention_scores import attention_scores
-from nmt_cli.transformer.hardware import reuse_memory
-from nmt_cli.transformer.weights import RECIPE
-from nmt_cli.translation.translator import Translation, Translator
+from nmt_cli.transformer.directory import RECIPE
+from nmt_cli.translation.translator import NOT_YET, Translation, Translator
 
 READ_BYTES = 1 << 16
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
@@ -85,7 +81,6 @@ def translate(options: TranslateOptions) -> int:
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
     translator = Translator(models, precision=options.precision, workers=options.workers)
-    reuse_memory()
     target, part = 1, None
     if output and special:
         target = os.open(output, os.O_WRONLY)
@@ -131,16 +126,16 @@ def read_lines(
     *,
     strict: bool = False,
     wait: Callable[[], bool] = lambda: True,
-) -> Iterator[str | None]:
+) -> Iterator[Any]:
     """Yield the lines of a file, pipe or terminal, as they come: never read far ahead, never held when huge.
 
     One that is not UTF-8 is an error if `strict`, else U+FFFD stands for each run of wrong bytes. Where `wait` says not
-    to wait for a line that has not come yet, it is None.
+    to wait for a line that has not come yet, it is NOT_YET.
     """
     number, line, block = 0, b"", b"more"
     while block:
         if not wait() and not select.select([descriptor], [], [], 0)[0]:
-            yield None
+            yield NOT_YET
             continue
         block = os.read(descriptor, READ_BYTES)
         *ends, rest = (block or b"\n" * bool(line)).split(b"\n")  # the last line may have no line feed
@@ -181,7 +176,8 @@ def translate_lines(
     prefixes = None
     if options.prefix:
         prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, "prefix", strict=options.strict)
-    for number, translation in enumerate(translator.translate(lines, prefixes=prefixes, **options.search), 1):
+    search = {**options.search, "alignments": options.alignments}
+    for number, translation in enumerate(translator.translate(lines, prefixes=prefixes, **search), 1):
         alignment = _alignment(translator, translation) if options.alignments else None
         for line in _formatted(translation, number, alignment, options.format):
             write_line(target, line)
@@ -220,22 +216,20 @@ def _formatted(translation: Translation, number: int, alignment: str | None, for
 
 
 def _alignment(translator: Translator, translation: Translation) -> str:
-    """Return pairs of words, source-target: of each target token and the source token with the highest attention weight
-    in the last layer but one, averaged over heads. Source: Garg et al. 2019."""
+    """Return pairs of words, source-target: of each target token and the source token that it looks at."""
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
-    for ids in translation.segments:
-        scores_LHTS = attention_scores(translator.models[0], *ids, translator.dtype)["cross"]
-        weights_HTS = torch.softmax(scores_LHTS[max(0, len(scores_LHTS) - 2)], -1).float()
-        looked_at_T = weights_HTS.mean(0)[:-1, :-1].argmax(1).tolist() if min(map(len, ids)) > 1 else []
+    for segment in translation.segments:
+        best = segment.hypotheses[0]
+        sides = (translator.tokenizer, segment.ids[:-1]), (translator.tokenizer.target, best.ids)
         numbers: list[list[int]] = []  # of the word of each token
-        for side, tokenizer in enumerate((translator.tokenizer, translator.tokenizer.target)):
-            skip = 0 if side or not words[0] else len(tokenizer.language(ids[0]))  # the line's word 0, repeated
-            starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids[side][skip:-1])]
+        for side, (tokenizer, ids) in enumerate(sides):
+            skip = 0 if side or not words[0] else len(tokenizer.language(ids))  # the line's word 0, repeated
+            starts = [token.startswith("\u2581") for token in tokenizer.tokens(ids[skip:])]
             own = [words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else []
             numbers.append([0] * skip + own)
             words[side] += len(set(own))
-        pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(looked_at_T)}
+        pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(best.looked)}
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
 
 

@@ -1,0 +1,86 @@
+"""Search by torch: on GPUs, by this process or by one for each of several; on a CPU without the engine."""
+
+import functools
+import os
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from nmt_cli.console import counted
+from nmt_cli.engine import library
+from nmt_cli.engine.model import SIGNATURES, Tensor
+from nmt_cli.errors import UsageError
+from nmt_cli.transformer.cache import for_inference
+from nmt_cli.transformer.directory import ModelDirectory
+from nmt_cli.transformer.hardware import choose_device, choose_dtype
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.weights import load_model
+from nmt_cli.translation.backends import Backend, by_settings, of_engine
+from nmt_cli.translation.search import score_targets, search_with_oom_retry
+from nmt_cli.translation.segments import Feed, Results, SearchSettings
+from nmt_cli.translation.workers import Workers
+
+
+def has_gpu() -> bool:
+    return choose_device().type != "cpu"
+
+
+def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
+    """Return a backend on all GPUs, or the first `workers` of them: by a process for each, or by this one if there is
+    one GPU, if CUDA has been used here before, which a fork cannot share, or in a launched job."""
+    if precision == "int8":
+        raise UsageError("--precision int8 is for CPUs. Leave it out, or set CUDA_VISIBLE_DEVICES=")
+    devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())][:workers]
+    own = choose_device() if "LOCAL_RANK" in os.environ else devices[0]
+    weights = [load_model(each.directory).model for each in models]
+    dtype = choose_dtype(precision, own)
+
+    @functools.cache
+    def prepared(device: torch.device) -> list[Transformer]:
+        torch.cuda.set_device(device)  # graphs of steps are captured on the current one, of each thread
+        return [for_inference(model.to(device), dtype) for model in weights]
+
+    processes = Workers(devices, lambda device: (prepared(device), dtype))
+
+    def search(segments: Feed, settings: SearchSettings) -> Results:
+        may_fork = "LOCAL_RANK" not in os.environ and (processes.started or not torch.cuda.is_initialized())
+        if len(devices) > 1 and may_fork:
+            return processes.search(segments, settings)
+        torch.cuda.set_device(own)
+        return search_with_oom_retry(prepared(own), dtype, segments, settings)
+
+    def score(pairs: Sequence[Sequence[Sequence[int]]]) -> list[list[float]]:
+        return score_targets(prepared(own), dtype, pairs)
+
+    about = f"{str(dtype).removeprefix('torch.')}, {counted(len(devices), 'GPU')}"
+    return Backend([by_settings(search)], about, score, processes.close)
+
+
+def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
+    """Return a backend of torch's own threads, in float32."""
+    torch.set_num_threads(threads)
+    return of_models([load_model(each.directory).model for each in models], torch.float32)
+
+
+def of_models(weights: Sequence[Transformer], dtype: torch.dtype) -> Backend:
+    """Return a backend of models in memory, on the device where they are."""
+    models = [for_inference(model, dtype) for model in weights]
+    device = models[0].embedding.weight.device
+
+    def search(segments: Feed, settings: SearchSettings) -> Results:
+        torch.get_device_module(device).set_device(device)
+        return search_with_oom_retry(models, dtype, segments, settings)
+
+    about = f"{str(dtype).removeprefix('torch.')}, torch on {device.type}"
+    return Backend([by_settings(search)], about, partial(score_targets, models, dtype))
+
+
+def of_memory(model: Transformer, dtype: torch.dtype) -> Backend:
+    """Return a backend of a model in memory: the engine in float32 if it lies on a CPU, where one is, else torch."""
+    engine = library.load(SIGNATURES) if model.embedding.weight.device.type == "cpu" else None
+    if not engine:
+        return of_models([model], dtype)
+    state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+    return of_engine(engine, [(model.settings, tensors, state)], "fp32", 1)

@@ -1,0 +1,192 @@
+"""The engine's search beside torch's: every shape of a model and every option; threads, levels, memory, bad numbers."""
+
+import contextlib
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from reference import random_pairs
+from test_search import V, engine_model, model_of, searched, sources_of
+
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
+from nmt_cli.errors import DivergedError, StorageError
+from nmt_cli.translation import engine_search
+from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
+
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"activation": "swish", "attention_bias": True},
+    {"activation": "gelu", "output_bias": True, "norm": "pre"},
+    {"positions": "learned", "d_model": 15, "tied_output": False},
+    {"source_vocabulary": 40, "attention_bias": True, "output_bias": True, "tied_output": False},
+    {"d_model": 32, "d_k": 16, "d_v": 16, "num_heads": 2, "d_ff": 64},
+    {"d_model": 48, "d_k": 33, "d_v": 50, "num_heads": 1, "d_ff": 100, "num_layers": 1},
+    {"d_model": 18, "d_k": 2, "d_v": 70, "num_heads": 5, "d_ff": 7, "num_layers": 3},
+]
+WAYS = [
+    SearchSettings(beam=4, extra_length=6, align=True),
+    SearchSettings(beam=1, extra_length=6, align=True),
+    SearchSettings(beam=5, alpha=1.3, extra_length=9, best=5, align=True),
+    SearchSettings(beam=40, alpha=0, extra_length=4, best=40),
+    SearchSettings(beam=1, extra_length=8, sampling=Sampling(1.4, 9, 0.9, 3)),
+    SearchSettings(beam=1, extra_length=8, sampling=Sampling(0.8)),
+    SearchSettings(beam=1, extra_length=8, sampling=Sampling(top_p=0.5)),
+]
+
+
+def assert_same(ours: Sequence[list[Hypothesis]], theirs: Sequence[list[Hypothesis]], tolerance: float = 2e-4) -> None:
+    """The same hypotheses in the same order, but for ties: where they differ, scores are equal within rounding."""
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=tolerance)
+        by_ids = {tuple(h.ids): h for h in other}
+        for h in mine:
+            if (same := by_ids.get(tuple(h.ids))) is None:
+                assert min(abs(h.score - o.score) for o in other) < tolerance
+                continue
+            assert h.token_log_probabilities == pytest.approx(same.token_log_probabilities, abs=tolerance)
+            assert h.log_probability == pytest.approx(same.log_probability, abs=tolerance)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_searched_as_by_torch(shape: dict[str, Any], way: SearchSettings) -> None:
+    for members in (1, 2):
+        models = [model_of(seed, eos=1.5, vocabulary=77, **shape) for seed in range(members)]
+        sources = sources_of(12, 4, vocabulary=39, longest=20)
+        prefixes = [[5, 6, 7][: i % 4] for i in range(12)]
+        ours, theirs = (searched(models, sources, way, engine=e, prefixes=prefixes) for e in (True, False))
+        assert_same(ours, theirs)
+        same = [(a, b) for pair in zip(ours, theirs, strict=True) for a, b in zip(*pair, strict=True) if a.ids == b.ids]
+        assert len(same) > 0.9 * sum(map(len, ours))
+        assert all(a.looked == b.looked for a, b in same)
+        assert all(len(a.looked) == len(a.ids) for a, _ in same if way.align)
+
+
+def test_segments_of_all_settings_share_one_search() -> None:
+    """Each is found as in a search of its own, whatever the settings and lengths beside it: the same bits."""
+    model = model_of(3, eos=1.5, max_length=64)
+    sources, draw = sources_of(80, 3, longest=40), random.Random(1)
+    ways = [draw.choice(WAYS) for _ in sources]
+    segments = [Segment(ids, way, [4] * (i % 3), (i,)) for i, (ids, way) in enumerate(zip(sources, ways, strict=True))]
+    list(engine_search.search([engine_model(model)], iter(segments)))
+    for i, segment in enumerate(segments):
+        alone = Segment(segment.ids, segment.settings, segment.prefix, (i,))
+        list(engine_search.search([engine_model(model)], iter([alone])))
+        assert segment.hypotheses == alone.hypotheses
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_rows_do_not_see_each_other(int8: bool) -> None:
+    """In any company a sentence has the same hypotheses and scores, to the last bit."""
+    model = engine_model(model_of(3, eos=2), int8=int8)
+    sources, how, found = sources_of(200, 3, longest=14), SearchSettings(best=2), []
+    for order, rows in ((1, 4), (1, 384), (-1, 100)):
+        segments = [Segment(ids, how) for ids in sources]
+        list(engine_search._search([model], iter(segments[::order]), rows))
+        found.append([segment.hypotheses for segment in segments])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_8_bits_are_nearly_float32(shape: dict[str, Any]) -> None:
+    """Token log-probabilities of given translations are near those of float32, in every shape."""
+    model = model_of(1, vocabulary=77, **{"d_model": 64, "d_ff": 128, **shape})
+    pairs = random_pairs(2, 39, [(9, 7)] * 40)
+    scores = []
+    for int8 in (False, True):
+        segments = [Segment(list(src), SearchSettings(1), list(tgt[:-1]), most=len(tgt)) for src, tgt in pairs]
+        list(engine_search.search([engine_model(model, int8=int8)], iter(segments)))
+        assert [s.hypotheses[0].ids for s in segments] == [list(tgt[:-1]) for _, tgt in pairs]
+        values = itertools.chain.from_iterable(s.hypotheses[0].token_log_probabilities for s in segments)
+        scores.append(torch.tensor(list(values)))
+    assert 0 < (scores[0] - scores[1]).square().mean().sqrt() < 0.1 * scores[0].std()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("int8", [False, True])
+def test_numbers_that_are_not_finite_end_the_search(bad: float, int8: bool) -> None:
+    """In any weight that torch's search notices it in: neither a largest value nor bytes hide it."""
+    noticed = 0
+    for name in (name for name, _ in model_of(1, norm="pre").named_parameters() if not name.startswith("output.")):
+        model = model_of(1, norm="pre")
+        with torch.no_grad():
+            model.get_parameter(name).view(-1)[-1] = bad
+            if name == "embedding.weight":
+                model.output.weight[V - 1, -1] = bad
+        with contextlib.suppress(DivergedError):
+            searched([model], sources_of(5), SearchSettings())
+            continue
+        noticed += 1
+        segments = iter([Segment(ids, SearchSettings()) for ids in sources_of(5)])
+        with pytest.raises(DivergedError, match="not finite"):
+            list(engine_search.search([engine_model(model, int8=int8)], segments))
+    assert noticed > 30
+
+
+def test_a_sentence_that_is_given_up_leaves_room() -> None:
+    model = engine_model(model_of(2, eos=0, max_length=200))
+    first, second = (Segment(sources_of(1)[0], SearchSettings(extra_length=9), [5] * 150) for _ in range(2))
+
+    def feed() -> Any:
+        yield first
+        for _ in range(3):
+            yield None
+        first.cancelled = True
+        yield second
+
+    results = engine_search._search([model], feed(), 8)
+    done = list(itertools.chain.from_iterable(results))
+    assert done == [first, second]
+    assert not first.hypotheses
+    assert second.hypotheses
+
+
+def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """A failed allocation starts the unfinished sentences again with fewer at once; with one it is an error."""
+    model, sources = engine_model(model_of(2)), sources_of(60)
+    expected = searched([model_of(2)], sources, SearchSettings(), engine=True)
+    enter, least = Search.enter, 100
+
+    def limited(search: Search, sentences: Sequence[Sentence]) -> list[int]:
+        if len(search._free) > least:
+            raise MemoryError
+        return enter(search, sentences)
+
+    monkeypatch.setattr(Search, "enter", limited)
+    segments = [Segment(ids, SearchSettings()) for ids in sources]
+    list(engine_search.search([model], iter(segments)))
+    assert [segment.hypotheses for segment in segments] == expected
+    assert "going on with 96 hypotheses" in capfd.readouterr().err
+    least = 0
+    with pytest.raises(StorageError, match="too little memory"):
+        list(engine_search.search([model], iter([Segment(sources[0], SearchSettings())])))
+
+
+def test_room_grows_and_is_used_again() -> None:
+    """Long and short, wide and narrow sentences in turn through few slots: pages and buffers are handed on."""
+    model = model_of(4, eos=1.2, max_length=128)
+    search, found = Search([engine_model(model)], 3), []
+    draw = random.Random(2)
+    cases = [(draw.randint(1, 100), draw.choice([1, 2, 7, 33, 64])) for _ in range(60)]
+    sentences = [Sentence([*[3 + i % 20 for i in range(n)], EOS], min(n + 11, 128), width=w) for n, w in cases]
+    waiting, running = list(enumerate(sentences)), dict[int, int]()
+    results = dict[int, Any]()
+    while waiting or running:
+        while waiting and len(running) < 3:
+            number, sentence = waiting.pop()
+            (slot,) = search.enter([sentence])
+            running[slot] = number
+        for slot, hypotheses in search.run(5):
+            results[running.pop(slot)] = hypotheses
+    for number, sentence in enumerate(sentences):
+        alone = Search([engine_model(model)], 1)
+        alone.enter([sentence])
+        ((_, expected),) = alone.run(1000)
+        found.append(results[number] == expected)
+    assert all(found)
+    assert NO_MEMORY < 0
