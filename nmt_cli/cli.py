@@ -172,7 +172,9 @@ def translate(
     alpha: Annotated[float | None, _search("Length penalty", min=0, max=10)] = None,
     extra_length: Annotated[int | None, _search("Longest output: source plus N subwords", min=1)] = None,
     split: Annotated[Literal["auto", "off"], _search("Cutting long lines at sentence ends", kind=None)] = "auto",
-    prefix: Annotated[Path | None, _file("How each line's translation must begin", panel="Search")] = None,
+    prefix: Annotated[
+        Path | None, _file("How each line's translation must begin; its last word may go on", panel="Search")
+    ] = None,
     score_pairs: Annotated[Path | None, _file("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, _sampling("Draw translations instead of searching", "--sample", kind=None)] = False,
     temperature: Annotated[float | None, _sampling("Below 1: fewer surprises", default="1", min=0.01)] = None,
@@ -193,6 +195,8 @@ def translate(
     draws = {name: options.pop(name) for name in ("temperature", "top_k", "top_p", "seed")}
     if not sample and (typed := [name for name, value in draws.items() if value is not None]):
         raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
+    if sample and beam is not None:
+        raise UsageError("--sample draws and does not search: leave out --beam")
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.segments import Sampling
 

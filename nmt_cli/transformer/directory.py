@@ -30,5 +30,8 @@ def open_model(directory: Path) -> ModelDirectory:
         if artefact.present(directory / "model"):  # a run was named
             return open_model(directory / "model")
         raise MissingError(f"no model in {directory}. Train one: nmt reproduce recipes/toy.yaml")
+    if artefact.read_json(directory / artefact.MANIFEST).get("kind") == "checkpoint":
+        advice = f"Make one of it: nmt average-checkpoints {directory.parent.parent}"
+        raise DataError(f"{directory} is a checkpoint of training, not a model. {advice}")
     manifest = artefact.verify(directory, KIND)
     return ModelDirectory(directory, recipe.load_stored(directory / RECIPE), manifest)

@@ -21,6 +21,7 @@ from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.directory import RECIPE
+from nmt_cli.translation.segments import Hypothesis
 from nmt_cli.translation.translator import NOT_YET, Translation, Translator
 
 READ_BYTES = 1 << 16
@@ -63,26 +64,13 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
 def translate(options: TranslateOptions) -> int:
     if int(os.environ.get("RANK", "0")):
         return 0  # the first process of a launched job does the work, with processes of its own
-    searching = options.prefix, options.search.get("sampling"), options.search.get("n_best", 1) > 1, options.alignments
-    if options.score_pairs and any(searching):
-        raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix, --n-best and --alignments")
-    if options.input is None and sys.stdin is None:
-        raise MissingError("stdin is closed. Give a file: --input FILE")
-    if options.output is None and sys.stdout is None:
-        raise StorageError("stdout is closed. Give a file: --output FILE")
-    output = None if options.output == Path("/dev/stdout") else options.output
-    if output and output.is_dir():
-        raise OutputError(f"{output} is a directory. Name a file in it")
-    special = output is not None and output.exists() and not output.is_file()  # a pipe or a device: nothing to replace
-    if output and not special:
-        if options.input and output.exists() and output.samefile(options.input):
-            raise OutputError(f"{output} is the input. Name another file")
-        output = Path(os.path.realpath(output))  # a link stays, what it points to is replaced
+    _check(options)
+    output = _output_file(options)
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
     translator = Translator(models, precision=options.precision, workers=options.workers)
     target, part = 1, None
-    if output and special:
+    if output and output.exists() and not output.is_file():  # a pipe or a device: nothing to replace
         target = os.open(output, os.O_WRONLY)
     elif output:
         artefact.make_directory(output.parent)
@@ -95,7 +83,9 @@ def translate(options: TranslateOptions) -> int:
             run(translator, options, source, target, progress)
     except BrokenPipeError:
         return BROKEN_PIPE  # the reader closed the pipe, as head does: no message
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(part or output or "standard output")
         if part and progress.done:
             say(f"{part} holds the first {progress.done:,} lines")
         elif part:
@@ -106,6 +96,31 @@ def translate(options: TranslateOptions) -> int:
         part.replace(output)
         artefact.sync(output.parent)
     return 0
+
+
+def _check(options: TranslateOptions) -> None:
+    """Refuse what contradicts itself, before a model is loaded."""
+    searching = options.prefix, options.search.get("sampling"), options.search.get("n_best", 1) > 1, options.alignments
+    if options.score_pairs and any(searching):
+        raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix, --n-best and --alignments")
+    if options.input is None and sys.stdin is None:
+        raise MissingError("stdin is closed. Give a file: --input FILE")
+    if options.output is None and sys.stdout is None:
+        raise StorageError("stdout is closed. Give a file: --output FILE")
+
+
+def _output_file(options: TranslateOptions) -> Path | None:
+    """Return the file to write, or None for stdout; OutputError where it cannot be one."""
+    output = options.output
+    if output is None or output == Path("/dev/stdout"):
+        return None
+    if output.is_dir():
+        raise OutputError(f"{output} is a directory. Name a file in it")
+    if output.exists() and not output.is_file():
+        return output
+    if options.input and output.exists() and output.samefile(options.input):
+        raise OutputError(f"{output} is the input. Name another file")
+    return Path(os.path.realpath(output))  # a link stays, what it points to is replaced
 
 
 def count_lines(descriptor: int) -> int | None:
@@ -178,8 +193,11 @@ def translate_lines(
         prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, "prefix", strict=options.strict)
     search = {**options.search, "alignments": options.alignments}
     for number, translation in enumerate(translator.translate(lines, prefixes=prefixes, **search), 1):
-        alignment = _alignment(translator, translation) if options.alignments else None
-        for line in _formatted(translation, number, alignment, options.format):
+        alignments = None
+        if options.alignments:
+            ranks = range(len(translation.hypotheses))
+            alignments = [alignment(translator, translation.parts(rank)) for rank in ranks]
+        for line in _formatted(translation, number, alignments, options.format):
             write_line(target, line)
         progress.advance()
     if prefixes and next(prefixes, None) is not None:
@@ -201,27 +219,31 @@ def _report(counts: Counter[str], max_length: int) -> None:
             tell(f"{counts[name]:,} {text}")
 
 
-def _formatted(translation: Translation, number: int, alignment: str | None, form: str) -> Iterator[str]:
+def _formatted(translation: Translation, number: int, alignments: list[str] | None, form: str) -> Iterator[str]:
+    """Yield the lines that stand for a translation; `alignments` are of its hypotheses."""
     hypotheses = translation.hypotheses
     if form == "jsonl":
         records = [{name: getattr(hypothesis, name) for name in FIELDS} for hypothesis in hypotheses]
-        if alignment is not None:
-            records[0]["alignment"] = alignment
+        for record, words in zip(records, alignments or (), strict=False):
+            record["alignment"] = words
         yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
         return
     for rank, hypothesis in enumerate(hypotheses):
-        text, score = hypothesis.text, f"{hypothesis.score:.6g}"
-        fields = [text] if len(hypotheses) == 1 else [f"{number - 1}", text, score]
-        yield " ||| ".join(fields if rank or alignment is None else [*fields, alignment])
+        fields = [hypothesis.text]
+        if len(hypotheses) > 1:
+            fields = [f"{number - 1}", hypothesis.text, f"{hypothesis.score:.6g}"]
+        if alignments:
+            fields.append(alignments[rank])
+        yield " ||| ".join(fields)
 
 
-def _alignment(translator: Translator, translation: Translation) -> str:
-    """Return pairs of words, source-target: of each target token and the source token that it looks at."""
+def alignment(translator: Translator, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
+    """Return pairs of words, source-target: of each target token and the source token that it looks at. `parts` are the
+    source ids and the hypothesis of each segment."""
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
-    for segment in translation.segments:
-        best = segment.hypotheses[0]
-        sides = (translator.tokenizer, segment.ids[:-1]), (translator.tokenizer.target, best.ids)
+    for source, hypothesis in parts:
+        sides = (translator.tokenizer, source[:-1]), (translator.tokenizer.target, hypothesis.ids)
         numbers: list[list[int]] = []  # of the word of each token
         for side, (tokenizer, ids) in enumerate(sides):
             skip = 0 if side or not words[0] else len(tokenizer.language(ids))  # the line's word 0, repeated
@@ -229,7 +251,7 @@ def _alignment(translator: Translator, translation: Translation) -> str:
             own = [words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else []
             numbers.append([0] * skip + own)
             words[side] += len(set(own))
-        pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(best.looked)}
+        pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(hypothesis.looked)}
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
 
 

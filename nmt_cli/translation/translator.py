@@ -58,11 +58,20 @@ class Options:
 @dataclass(frozen=True)
 class Translation:
     hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
-    segments: list[Segment]  # those of the best, in order
+    drafts: list[list[Segment]]  # the segments of the text, once for each sample
 
     @property
     def text(self) -> str:
         return self.hypotheses[0].text
+
+    @property
+    def segments(self) -> list[Segment]:
+        return self.drafts[0]
+
+    def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
+        """Return, of each segment, the source ids and what of it is in the hypothesis of this rank."""
+        draft, place = (self.drafts[rank], 0) if len(self.drafts) > 1 else (self.drafts[0], rank)
+        return [(segment.ids, segment.hypotheses[min(place, len(segment.hypotheses) - 1)]) for segment in draft]
 
 
 @dataclass(eq=False)
@@ -91,7 +100,10 @@ class Pending:
         """Return the translation, or raise what went wrong, or TimeoutError after `timeout` seconds."""
         if not self.translator.wait(lambda: self.finished, timeout):
             raise TimeoutError("the translation takes longer")
-        return Translation(self.hypotheses, self.drafts[0])
+        return self.translation()
+
+    def translation(self) -> Translation:
+        return Translation(self.hypotheses, self.drafts)
 
 
 class Translator(contextlib.AbstractContextManager["Translator"]):
@@ -242,8 +254,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 if not ended and self._scheduler.waiting < enough:
                     ended = self._read_chunk(lines, how, prefixes, pending)
                 while pending and pending[0].finished:
-                    first = pending.popleft()
-                    yield Translation(first.hypotheses, first.drafts[0])
+                    yield pending.popleft().translation()
                 seconds = None if ended else POLL_SECONDS[bool(pending)]
                 self.wait(lambda: not pending or pending[0].finished, seconds)
         finally:
@@ -351,10 +362,9 @@ def _close(scheduler: Scheduler, backend: backends.Backend) -> None:
 
 def _join(tokenizer: Tokenizer, pending: Pending) -> None:
     """Make the translations of a text from its segments, all of which have results."""
-    best = pending.settings.best
-    for rank in range(max(best, len(pending.drafts))):
-        draft, place = (pending.drafts[0], rank) if best > 1 else (pending.drafts[rank], 0)
-        parts = [segment.hypotheses[min(place, len(segment.hypotheses) - 1)] for segment in draft]
+    whole = pending.translation()
+    for rank in range(max(pending.settings.best, len(pending.drafts))):
+        parts = [hypothesis for _, hypothesis in whole.parts(rank)]
         pending.hypotheses.append(segments.join(tokenizer, parts, pending.settings.alpha))
 
 
