@@ -27,7 +27,6 @@ from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.transformer.model import Transformer, pack
 from nmt_cli.transformer.weights import load_model, save_model
-from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.translator import Translator
 
 LINES = ["the old cat sees a wet dog", "der alte fox schläft, sagt </s> man", "ein Ding <unk> und  </s>"]
@@ -128,8 +127,10 @@ def test_an_export_that_computes_something_else_is_not_kept(models, lines, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def translator_of(model):
+def translator_of(model, change=lambda model: None):
     loaded = load_model(model)
+    with torch.no_grad():
+        change(loaded.model)
     return Translator.of(loaded.model, Tokenizer(loaded.tokenizer_file), loaded.recipe, torch.float32)
 
 
@@ -140,10 +141,9 @@ def test_a_small_difference_of_weights_or_other_ids_are_seen(models, exported):
     texts = [" ".join(line.split()) for line in LINES]
     peer.check_ids(translator.tokenizer, texts, texts)
     compare(translator, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
-    with torch.no_grad():
-        translator.models[0].decoder[1].residuals[2].norm.weight[0] += 0.01
+    changed = translator_of(models(), lambda model: model.decoder[1].residuals[2].norm.weight[0].add_(0.01))
     with pytest.raises(DataError, match="log-probabilities must agree"):
-        compare(translator, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
+        compare(changed, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
     peer.ours[1] = peer.ours[1].roll(1)
     with pytest.raises(DataError, match="splits"):
         peer.check_ids(translator.tokenizer, texts, texts)
@@ -158,12 +158,11 @@ class Same:
     def translate(self, sources, beam, limit):
         translations = self.translator.translate(self.lines, beam=beam, alpha=0.0, split=False)
         for i, translation in enumerate(translations):
-            _, ids = translation.segments[0]
-            yield [*ids[:-1], *[70] * self.tokens, EOS] if i < self.changed else ids
+            ids = translation.segments[0].hypotheses[0].ids
+            yield [*ids, *([70] * self.tokens if i < self.changed else []), EOS]
 
     def score(self, pairs):
-        rows = score_targets(self.translator.models, torch.float32, pairs)
-        return [[score + self.shift for score in row] for row in rows]
+        return [[score + self.shift for score in row] for row in self.translator.score_ids(pairs)]
 
 
 def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
@@ -179,8 +178,8 @@ def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
     assert re.search(r"lines that differ(?s:.*)\n6 ", capsys.readouterr().err)
     with pytest.raises(DataError, match=r"translations but for 2%.*; 47 of 49 translations"):
         proof(2)
-    pairs = [t.segments[0] for t in translator.translate(lines.values(), alpha=0)]
-    shorter = sum(len(tgt) < len(src) for src, tgt in pairs)  # others reach the limit exactly with ten tokens more
+    segments = [t.segments[0] for t in translator.translate(lines.values(), alpha=0)]
+    shorter = sum(len(each.hypotheses[0].ids) < len(each.ids) - 1 for each in segments)  # others reach the limit exactly with ten tokens more
     with pytest.raises(DataError, match=f"; 0 of {shorter} translations"):
         proof(49, 10)
     assert "is 9.0e-05;" in proof(0, shift=9e-5)
@@ -238,6 +237,6 @@ def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypa
     longest = translator.max_length - translator.recipe.decoding.extra_length
     short = [i for i, ids in enumerate(translator.tokenizer.encode(src)) if len(ids) < longest]
     translations = translator.translate([src[i] for i in short], alpha=0, split=False)
-    ours = translator.tokenizer.decode([translation.segments[0][1][:-1] for translation in translations])
+    ours = translator.tokenizer.decode([translation.segments[0].hypotheses[0].ids for translation in translations])
     before = corpus_bleu(ours, [tgt[i] for i in short])[0]
     assert f"BLEU changes from {before:.2f} to " in proof

@@ -28,8 +28,8 @@ from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import ToHost
-from nmt_cli.translation.search import SearchSettings, search
-from nmt_cli.translation.segments import Segment
+from nmt_cli.translation.search import search
+from nmt_cli.translation.segments import SearchSettings, Segment
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 V = 100
@@ -75,14 +75,13 @@ def test_search_finds_the_hypotheses_of_float64(device: torch.device) -> None:
     with torch.no_grad():
         model.embedding.weight *= 2  # sharper choices, so that sentences end and are of different lengths
     sources, found = [src for src, _ in random_pairs(3, V, [(2 + i % 12, 1) for i in range(100)])], []
+    how = SearchSettings(beam=4, extra_length=8, best=2)
     for dtype, place in ((torch.float64, "cpu"), (torch.float32, device)):
-        segments = iter([Segment(i, ids) for i, ids in enumerate(sources)])
+        segments = [Segment(ids, how) for ids in sources]
         frozen = for_inference(copy.deepcopy(model).to(place, dtype), dtype)
-        steps = search([frozen], dtype, segments, SearchSettings(beam=4, extra_length=8, best=2, rows=100))
-        found.append({number: best for results in steps for number, best in results})
-    assert len(found[0]) == 100
-    for i, exact in found[0].items():
-        ours = found[1][i]
+        assert sum(map(len, search([frozen], dtype, iter(segments), how, 100))) == 100
+        found.append([segment.hypotheses for segment in segments])
+    for exact, ours in zip(*found, strict=True):
         assert [h.ids for h in ours] == [h.ids for h in exact]
         assert [h.score for h in ours] == pytest.approx([h.score for h in exact], abs=1e-4)
 

@@ -18,7 +18,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer import hardware
 from nmt_cli.transformer.attention import Attention
-from nmt_cli.transformer.hardware import Int8Linear, choose_device, choose_dtype, has_int8
+from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import (
     PAD,
     Transformer,
@@ -289,28 +289,19 @@ def test_a_bias_of_logits_is_a_column_more_and_columns_are_a_multiple_of_eight()
 # --- hardware -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1, 300])
-def test_int8_weights_and_activations_are_rounded_to_the_nearest_of_their_255_steps(scale: float) -> None:
-    values = torch.linspace(-1, 1, 640)
-    for weight, x in ((torch.eye(640), values[None] * scale), (values[None] * scale, torch.eye(640))):
-        layer = Int8Linear(weight, None, torch.float32, float(x.max()))
-        error = (layer(x).flatten() - values * scale).abs().max()
-        assert 0.49 < float(error) / (scale / 127) < 0.501
-
-
 @pytest.mark.parametrize(
-    ("device", "capability", "flags", "bf16", "int8"),
+    ("device", "capability", "flags", "bf16"),
     [
-        ("cpu", "AVX512", "avx512_bf16", True, False),
-        ("cpu", "AVX512", "amx_bf16 avx512_vnni", True, True),
-        ("cpu", "AVX512", "avx_vnni avx512_bf16x", False, True),
-        ("cpu", "AVX2", "avx512_bf16", False, False),
-        ("cuda", "AVX2", "avx_vnni", True, False),
-        ("cuda", "AVX512", "avx512_bf16 emulated", False, False),
+        ("cpu", "AVX512", "avx512_bf16", True),
+        ("cpu", "AVX512", "amx_bf16 avx512_vnni", True),
+        ("cpu", "AVX512", "avx_vnni avx512_bf16x", False),
+        ("cpu", "AVX2", "avx512_bf16", False),
+        ("cuda", "AVX2", "avx_vnni", True),
+        ("cuda", "AVX512", "avx512_bf16 emulated", False),
     ],
 )
 def test_the_arithmetic_is_what_the_hardware_has(
-    monkeypatch: pytest.MonkeyPatch, device: str, capability: str, flags: str, bf16: bool, int8: bool
+    monkeypatch: pytest.MonkeyPatch, device: str, capability: str, flags: str, bf16: bool
 ) -> None:
     place = torch.device(device)
     monkeypatch.setattr(Path, "read_text", lambda _: f"flags : sse {flags} ssse3")
@@ -320,7 +311,6 @@ def test_the_arithmetic_is_what_the_hardware_has(
     assert choose_dtype("auto", place) is (torch.bfloat16 if bf16 else torch.float32)
     with contextlib.nullcontext() if bf16 else pytest.raises(UsageError, match="does not have"):
         assert choose_dtype("bf16", place) is torch.bfloat16
-    assert has_int8(place) is int8
 
 
 @pytest.mark.parametrize(

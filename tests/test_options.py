@@ -11,7 +11,7 @@ from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score import evaluate as text_scores
-from nmt_cli.translation.candidates import Sampling
+from nmt_cli.translation.segments import Sampling
 from nmt_cli.translation.translate import TranslateOptions
 
 TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + side for split, side in

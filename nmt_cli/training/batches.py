@@ -16,8 +16,6 @@ from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.transformer.model import Batch, pack, token_seeds
 
-CALIBRATION_PAIRS = 100
-
 
 @dataclass(frozen=True)
 class StepBatch:
