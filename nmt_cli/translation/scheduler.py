@@ -9,14 +9,16 @@ from nmt_cli.errors import UsageError
 from nmt_cli.translation.segments import Feed, Results, Segment
 
 Search = Callable[[Feed], Results]
+PATIENCE = 64  # segments that are taken before the next one of a long text is due
 
 
 class Scheduler:
     """One thread for each of `searches`; `done` is called in them with each segment that has its result, one at a time.
 
     Of those that wait, the segments that come first in their texts are searched first, in the order in which they were
-    submitted, then those that come second, and so on. So a short text waits for one segment of every text before it,
-    never for the rest of a long one, and a long text goes on as soon as no first segment waits.
+    submitted. One that comes second is due after PATIENCE others, one that comes third after twice as many, and so on,
+    or as soon as no other waits. So a short text does not wait for the rest of a long one, nor a long one for the end
+    of many short ones.
     """
 
     def __init__(self, searches: Sequence[Search], done: Callable[[Segment], None]) -> None:
@@ -24,7 +26,8 @@ class Scheduler:
         self.error: BaseException | None = None  # what ended the threads
         self._searches, self._done = searches, done
         self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, Segment]] = []
+        self._waiting: list[tuple[int, int, Segment]] = []  # with the count of taken ones at which each is due
+        self._taken = 0
         self._open = [0] * len(searches)  # segments that each thread has
         self._closed = False
         self._threads: list[threading.Thread] = []
@@ -46,7 +49,8 @@ class Scheduler:
         with self.changed:
             self.check()
             for place, segment in segments:
-                heapq.heappush(self._waiting, (place, next(self._numbers), segment))
+                due = self._taken + place * PATIENCE
+                heapq.heappush(self._waiting, (due, next(self._numbers), segment))
             for number in range(len(self._threads), len(self._searches)):
                 thread = threading.Thread(target=self._run, args=[number], name=f"search {number}", daemon=True)
                 self._threads.append(thread)
@@ -61,13 +65,14 @@ class Scheduler:
             raise UsageError("this Translator is closed. Make another")
 
     def close(self) -> None:
-        """Forget what waits and end the threads, after the steps that they are in."""
+        """Forget what waits and end the threads, after the steps that they are in; wait for that, unless one of them
+        calls this, which the others may wait for."""
         with self.changed:
             self._closed = True
             self._waiting.clear()
             self.changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+        if threading.current_thread() not in self._threads:
+            for thread in self._threads:
                 thread.join()
 
     def _run(self, number: int) -> None:
@@ -97,11 +102,20 @@ class Scheduler:
                     self.changed.wait()
                 if self._closed:
                     return
-                segment = None
-                if self._may_take(number):
-                    _, _, segment = heapq.heappop(self._waiting)
-                    self._open[number] += 1
+                segment = self._take() if self._may_take(number) else None
+                self._open[number] += segment is not None
             yield segment
+
+    def _take(self) -> Segment | None:
+        """Return the next segment that is wanted still, if there is one; of others, which need no search, tell."""
+        while self._waiting:
+            _, _, segment = heapq.heappop(self._waiting)
+            if not segment.cancelled:
+                self._taken += 1
+                return segment
+            self._done(segment)
+            self.changed.notify_all()
+        return None
 
     def _may_take(self, number: int) -> bool:
         share = -(-self.unfinished // len(self._open))

@@ -1,0 +1,167 @@
+"""The scheduler: which segment is searched when, how threads share them, and what ends threads. Searches are made up."""
+
+import threading
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from nmt_cli.errors import UsageError
+from nmt_cli.translation.scheduler import PATIENCE, Scheduler, Search
+from nmt_cli.translation.segments import Feed, Results, Segment
+
+
+class Work:
+    """A scheduler of made-up searches, each of which takes `room` segments at once, when the gate is open, in which
+    order they were taken and which are done."""
+
+    def __init__(self, threads: int = 1, room: int = 1, done: Callable[[Segment], None] | None = None) -> None:
+        self.gate, self.taken, self.done = threading.Event(), list[Segment](), list[Segment]()
+        self.error: Exception | None = None  # raised by a search instead
+        self.held = [0] * threads  # by each thread
+        searches = [self.search(number, room) for number in range(threads)]
+        self.scheduler = Scheduler(searches, done or self.done.append)
+
+    def search(self, number: int, room: int) -> Search:
+        def run(feed: Feed) -> Results:
+            held: list[Segment] = []
+            for segment in feed:
+                if segment is not None:
+                    if self.error:
+                        raise self.error
+                    self.taken.append(segment)
+                    held.append(segment)
+                    self.held[number] = len(held)
+                if segment is None or len(held) == room:
+                    self.gate.wait(60)
+                    yield held
+                    held = []
+
+        return run
+
+    def submit(self, length: int) -> list[Segment]:
+        """Submit a text of so many segments."""
+        text = [Segment([place]) for place in range(length)]
+        self.scheduler.submit(enumerate(text))
+        return text
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        with self.scheduler.changed:
+            while not what():
+                self.scheduler.changed.wait(0.01)
+                self.scheduler.check()
+
+    def finish(self) -> None:
+        """Open the gate, wait until all is done, and close."""
+        self.gate.set()
+        self.wait_for(lambda: not self.scheduler.unfinished)
+        self.scheduler.close()
+
+
+def running() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("search ")}
+
+
+def test_a_short_text_does_not_wait_for_a_long_one() -> None:
+    """It is next after those that came before it, whatever is left of the long one; nothing is lost or done twice."""
+    work = Work()
+    long, short, other = work.submit(500), work.submit(1), work.submit(1)
+    work.finish()
+    assert work.taken == [long[0], *short, *other, *long[1:]]
+    assert work.done == work.taken
+
+
+def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones() -> None:
+    """While a short text is there at any time, the long one's segments come one after PATIENCE others."""
+
+    def submit_one(_: Segment) -> None:
+        if next(numbers) < 5 * PATIENCE:
+            work.submit(1)
+
+    numbers, work = count(), Work(done=submit_one)
+    long = work.submit(4)
+    work.submit(1)
+    work.submit(1)
+    work.finish()
+    places = [work.taken.index(segment) for segment in long]
+    assert places[0] == 0
+    assert all(0 <= places[i] - i * PATIENCE < 5 for i in range(4)), places
+
+
+def test_threads_share_what_there_is() -> None:
+    """No thread takes more than its part, though each has room for all."""
+    work = Work(threads=4, room=100)
+    work.submit(40)
+    work.wait_for(lambda: len(work.taken) == 40)
+    assert work.held == [10] * 4
+    work.finish()
+    assert len(set(work.done)) == 40
+
+
+def test_what_nobody_wants_any_more_is_not_searched() -> None:
+    work = Work()
+    first, text, last = work.submit(1), work.submit(100), work.submit(1)
+    for segment in text:
+        segment.cancelled = True
+    work.finish()
+    assert work.taken == [*first, *last]
+    assert set(work.done) == {*first, *text, *last}, "yet it is told that they are not in the queue any more"
+
+
+def test_after_close_threads_have_ended_and_nothing_more_is_taken() -> None:
+    before, work = running(), Work(threads=3)
+    work.submit(50)
+    work.wait_for(lambda: len(work.taken) == 3)
+    assert len(running() - before) == 3
+    work.gate.set()
+    work.scheduler.close()
+    work.scheduler.close()
+    assert running() == before
+    assert work.scheduler.waiting == 0
+    with pytest.raises(UsageError, match="closed"):
+        work.submit(1)
+
+
+def test_a_thread_of_the_search_may_close() -> None:
+    """As the function does that is told of a result: it cannot wait for threads that may wait for it."""
+    work = Work(threads=2, done=lambda _: work.scheduler.close())
+    work.submit(2)
+    work.wait_for(lambda: len(work.taken) == 2)
+    threads = running()
+    work.gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert not running() & threads
+
+
+@pytest.mark.parametrize("where", ["search", "done"])
+def test_an_error_reaches_everybody_who_waits_and_ends_all_threads(where: str) -> None:
+    before, seen = running(), list[BaseException]()
+
+    def fail(_: Segment) -> None:
+        raise ZeroDivisionError
+
+    work = Work(threads=2, done=fail if where == "done" else None)
+    work.error = ZeroDivisionError() if where == "search" else None
+    scheduler = work.scheduler
+
+    def wait() -> None:
+        with scheduler.changed:
+            scheduler.changed.wait_for(lambda: scheduler.ended, 60)
+        try:
+            scheduler.check()
+        except ZeroDivisionError as error:
+            seen.append(error)
+
+    waiting = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in waiting:
+        thread.start()
+    work.gate.set()
+    work.submit(20)
+    for thread in waiting:
+        thread.join(60)
+    assert len(seen) == 4
+    with pytest.raises(ZeroDivisionError):
+        work.submit(1)
+    scheduler.close()
+    assert running() == before
