@@ -179,7 +179,9 @@ def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
     with pytest.raises(DataError, match=r"translations but for 2%.*; 47 of 49 translations"):
         proof(2)
     segments = [t.segments[0] for t in translator.translate(lines.values(), alpha=0)]
-    shorter = sum(len(each.hypotheses[0].ids) < len(each.ids) - 1 for each in segments)  # others reach the limit exactly with ten tokens more
+    shorter = sum(
+        len(each.hypotheses[0].ids) < len(each.ids) - 1 for each in segments
+    )  # others reach the limit exactly with ten tokens more
     with pytest.raises(DataError, match=f"; 0 of {shorter} translations"):
         proof(49, 10)
     assert "is 9.0e-05;" in proof(0, shift=9e-5)

@@ -30,9 +30,9 @@ from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 from nmt_cli.translation.search import score_targets
-from nmt_cli.translation.segments import Hypothesis, Segment, halves, join, split_line
-from nmt_cli.translation.translate import _alignment
-from nmt_cli.translation.translator import Translation, Translator
+from nmt_cli.translation.segments import Hypothesis, halves, join, split_line
+from nmt_cli.translation.translate import alignment
+from nmt_cli.translation.translator import Translator
 
 transformers = pytest.importorskip("transformers")
 
@@ -175,7 +175,7 @@ def test_tokens_of_separate_vocabularies_are_named_by_their_side(tmp_path):
         found = Hypothesis(ids, -1.0, -1.0, [-1.0], looked=[0] * len(ids))
         joined = join(src, [found], 0.6)
         assert (joined.text, "".join(joined.tokens)) == (answer, "▁der▁alte▁fox▁schläft</s>")
-        points = _alignment(translator, Translation([joined], [Segment(source, hypotheses=[found])])).split()
+        points = alignment(translator, [(source, found)]).split()
     assert {int(point.partition("-")[2]) for point in points} == {0, 1, 2, 3}
     attend([text], tmp_path / "model", tmp_path / "page.html", translation=answer)
     names = page_data((tmp_path / "page.html").read_text())["sentences"][0]["names"]["cross"]

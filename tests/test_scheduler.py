@@ -1,4 +1,4 @@
-"""The scheduler: which segment is searched when, how threads share them, and what ends threads. Searches are made up."""
+"""The scheduler: what is searched when, how threads share it, and what ends them. Searches are made up."""
 
 import threading
 from collections.abc import Callable

@@ -10,15 +10,14 @@ import shutil
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import texts
 import torch
 from tiny_model import content, make_model, memory_file
 
@@ -26,24 +25,25 @@ from nmt_cli import Translator, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.corpus.tokenizer import EOS, target_file
-from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
+from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
-from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.weights import load_model, save_model
-from nmt_cli.translation import segments
+from nmt_cli.translation import backends, segments
 from nmt_cli.translation import translator as module
-from nmt_cli.translation.candidates import Sampling
+from nmt_cli.translation.scheduler import Search
 from nmt_cli.translation.search import score_targets
-from nmt_cli.translation.segments import Hypothesis, halves, looping, split_line
+from nmt_cli.translation.segments import Feed, Hypothesis, Results, Sampling, Segment, halves, looping, split_line
 from nmt_cli.translation.translate import (
     TranslateOptions,
-    _alignment,
+    alignment,
     choose_models,
     count_lines,
     read_lines,
     translate,
     translate_lines,
 )
+from nmt_cli.translation.translator import NOT_YET
 
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -59,18 +59,37 @@ def translator(model: Path) -> Iterator[Translator]:
         yield one
 
 
+def translator_by(model: Path, search: Search) -> Translator:
+    """Return a Translator that searches otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backends, "choose", lambda *_: backends.Backend([search], "a test's"))
+        return Translator(model)
+
+
+def one_at_a_time(found: Callable[[Segment], list[int]]) -> Search:
+    """Return a search that finds this for each segment, at a log-probability of -1 for each token."""
+
+    def search(feed: Feed) -> Results:
+        for segment in feed:
+            if segment:
+                ids = found(segment)
+                steps = [-1.0] * (len(ids) + 1)
+                segment.hypotheses = [Hypothesis(ids, sum(steps), -1.0, steps)]
+            yield [segment] if segment else []
+
+    return search
+
+
 @pytest.fixture
-def echo(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Translator:
+def echo(model: Path) -> Iterator[Translator]:
     """A Translator whose search says the source again, at a log-probability of -1 for each token."""
+    with translator_by(model, one_at_a_time(lambda segment: [*segment.prefix, *segment.ids[:-1]])) as one:
+        yield one
 
-    def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
-        for segment in segments:
-            ids = [*segment.prefix, *segment.ids] if segment else []
-            yield [(segment.id, [Hypothesis(ids[:-1], -len(ids), -1.0, [-1.0] * len(ids))])] if segment else []
 
-    monkeypatch.setattr(module, "search_with_oom_retry", search)
-    translator.counts.clear()
-    return translator
+def parts_of(translation: Any) -> list[tuple[list[int], list[int]]]:
+    """Return source and target of a translation's segments, both closed by EOS."""
+    return [(segment.ids, [*segment.hypotheses[0].ids, EOS]) for segment in translation.segments]
 
 
 def run(translator: Translator, data: bytes, **options: Any) -> bytes:
@@ -108,7 +127,7 @@ def test_one_line_out_for_every_line_in(translator: Translator, final: bytes) ->
     assert not FORBIDDEN.search(out.replace("\n", ""))
 
 
-def test_a_line_is_translated_alike_alone_in_company_and_by_many_workers(translator: Translator, model: Path) -> None:
+def test_a_line_is_translated_alike_alone_in_company_and_by_many_threads(translator: Translator, model: Path) -> None:
     lines = [b"der Hund", b"", b"die Katze sieht " * 40, b"\xff rot", b"ein Haus, das blau ist", b" ", b"\r"]
     alone = b"".join(run(translator, line + b"\n") for line in lines)
     assert run(translator, b"\n".join(lines)) == alone
@@ -116,31 +135,19 @@ def test_a_line_is_translated_alike_alone_in_company_and_by_many_workers(transla
     one = run(translator, data)
     with Translator(model, precision="fp32", workers=3) as three:
         assert run(three, data) == one
-        workers = three._workers
-        assert run(three, data, beam=1) == run(translator, data, beam=1)  # the workers take other settings
+        assert run(three, data, beam=1) == run(translator, data, beam=1)
         assert [t.text for t in three.translate(["der Hund", " "])] == one.decode().split("\n")[:2]
-        assert three._workers is workers is not None
 
 
-def test_forks_are_not_made_of_a_process_that_uses_cuda(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with Translator(model, workers=2) as two:
-        assert [each.text for each in two.translate([" "])] == [""]
-        assert not two._workers.started
-        two.device = torch.device("cuda")
-        assert not two._may_fork()
-        two.device = torch.device("cpu")  # workers compute there, whatever else the process does
-        assert len(list(two.translate(["der Hund", "die Katze", "rot"]))) == 3
-        two.device = torch.device("cuda")
-        assert two._may_fork(), "they have started before"
+def test_blank_lines_keep_their_places_and_ask_no_model(model: Path) -> None:
+    def fail(_: Segment) -> list[int]:
+        raise AssertionError
 
-
-def test_blank_lines_keep_their_places_and_ask_no_model(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Transformer, "encode", None)  # whatever asks the model fails
-    assert run(translator, b"") == b""
-    assert run(translator, b"\n \n\t\r\n\xe2\x80\xa8\n") == b"\n\n\n\n"
+    with translator_by(model, one_at_a_time(fail)) as nothing:
+        assert run(nothing, b"") == b""
+        assert run(nothing, b"\n \n\t\r\n\xe2\x80\xa8\n") == b"\n\n\n\n"
+        with pytest.raises(AssertionError):
+            run(nothing, b"rot\n")
 
 
 def test_bytes_that_are_no_text_are_told_or_refused(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,32 +160,67 @@ def test_bytes_that_are_no_text_are_told_or_refused(translator: Translator, caps
 # ---- Translator
 
 
-def test_lines_are_not_read_far_ahead_and_not_before_they_come(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("first", ["der Hund", "der Hund geht. die Katze ist rot. das Haus steht."])
+def test_lines_are_not_read_far_ahead(echo: Translator, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    """Nor where the first line has several segments: the next lines do not keep it waiting."""
     monkeypatch.setattr(module, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(module, "READ_AHEAD", 40)
+    monkeypatch.setattr(echo, "seen_tokens", 8)
     read: list[int] = []
 
     def endless() -> Iterator[str]:
         for i in range(10_000):
             read.append(i)
+            yield f"rot {i}" if i else first
+
+    results = echo.translate(endless())
+    assert [next(results).text for _ in range(3)] == [first, "rot 1", "rot 2"]
+    assert len(read) <= 300
+    results.close()
+    assert not echo.counts["retried"]
+
+
+def test_nothing_is_read_before_what_was_read_is_given_back(echo: Translator) -> None:
+    """While a Translator is idle its reader may wait: whoever sends lines may wait for their translations first."""
+    given: list[str] = []
+
+    def lines() -> Iterator[Any]:
+        for i in range(60):
+            if i % 3 == 0:  # three lines come at once
+                while not echo.idle:
+                    yield NOT_YET
+                assert len(given) == i
             yield f"der Hund {i}"
 
-    results = translator.translate(endless(), beam=1)
-    assert len([*islice(results, 3)]) == 3
-    assert len(read) <= 600
-    with pytest.raises(UsageError, match="translating already"):
-        next(translator.translate(["rot"]))
-    results.close()
+    for translation in echo.translate(lines()):
+        assert not echo.idle or len(given) % 3 == 2
+        given.append(translation.text)
+    assert len(given) == 60
+    assert echo.idle
 
 
-def test_memory_that_runs_out_while_lines_are_read_is_no_end(translator: Translator) -> None:
-    def lines() -> Iterator[str]:
-        yield "der Hund"
-        raise MemoryError
+def test_waiting_for_lines_takes_no_time_of_the_cpu(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks for a line it sleeps, whether others are being translated or none."""
+    condition, sleeps = echo._scheduler.changed, list[float]()
+    real = condition.wait
+    monkeypatch.setattr(condition, "wait", lambda seconds=None: sleeps.append(seconds) or real(seconds))
+    lines = [NOT_YET, "rot", *[NOT_YET] * 20, "blau"]
+    assert [translation.text for translation in echo.translate(lines)] == ["rot", "blau"]
+    assert len([seconds for seconds in sleeps if seconds]) >= 20, "threads that search sleep until they are told"
 
-    with pytest.raises(StorageError, match="while lines were read"):
-        list(translator.translate(lines()))
+
+def test_an_error_while_lines_are_read_is_no_end(translator: Translator) -> None:
+    """It reaches the caller, and nobody else: the Translator goes on."""
+    for error in (MemoryError, ValueError):
+
+        def lines(error: type[Exception] = error) -> Iterator[str]:
+            yield "der Hund"
+            raise error
+
+        with pytest.raises(error):
+            list(translator.translate(lines()))
+    assert len(list(translator.translate(["der Hund"]))) == 1
+    assert translator.idle
 
 
 def test_a_model_in_memory_translates_as_its_directory_does(model: Path, translator: Translator) -> None:
@@ -187,9 +229,9 @@ def test_a_model_in_memory_translates_as_its_directory_does(model: Path, transla
     assert memory.seen_tokens == 12
     lines = ["der Hund", "", "die Katze ist rot"]
     expected = list(translator.translate(lines, n_best=2))
-    assert list(memory.translate(lines, n_best=2)) == expected
+    assert [each.hypotheses for each in memory.translate(lines, n_best=2)] == [each.hypotheses for each in expected]
     assert [len(t.segments) for t in expected] == [1, 0, 1]
-    assert expected[0].segments[0][1] == [*expected[0].hypotheses[0].ids, EOS]
+    assert expected[0].segments[0].hypotheses[0].ids == expected[0].hypotheses[0].ids
 
 
 # ---- streams
@@ -228,10 +270,10 @@ def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
     lines: list[str] = []
     for start in range(0, len(data), size):
         os.write(into, data[start : start + size])
-        while (line := next(reader)) is not None:
+        while (line := next(reader)) is not NOT_YET:
             lines.append(line)
     os.close(into)
-    lines += [line for line in reader if line is not None]
+    lines += [line for line in reader if line is not NOT_YET]
     os.close(out)
     expected = data.removesuffix(b"\n").split(b"\n") if data else []
     assert lines == [re.sub("\ufffd+", "\ufffd", x.decode(errors="replace")) for x in expected]
@@ -302,7 +344,7 @@ def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, mo
     monkeypatch.setattr(echo.recipe.decoding, "split", False)
     for words, cut in ((127, 0), (128, 1)):
         (translation,) = echo.translate(["rot " * words], prefixes=["rot " * words])
-        assert translation.segments == [([*ids, EOS], [*ids, *ids, EOS])]  # the prefix and the line
+        assert parts_of(translation) == [([*ids, EOS], [*ids, *ids, EOS])]  # the prefix and the line
         assert (echo.counts["cut"], echo.counts["split"]) == (2 * cut, 0)
 
 
@@ -359,24 +401,18 @@ def test_a_translation_that_loops_is_made_again_in_halves(echo: Translator, monk
         (translation,) = echo.translate([source], prefixes=["das Haus"])
         assert translation.text == f"das Haus {source}"
         expected = [[*ids, EOS]] if loops_too else halves(echo.tokenizer, [*ids, EOS])
-        assert [source for source, _ in translation.segments] == expected
+        assert [segment.ids for segment in translation.segments] == expected
         assert echo.counts["retried"] == (not loops_too)
 
 
-def test_an_empty_translation_is_halved_three_times(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_translation_is_halved_three_times(model: Path) -> None:
     """The line's score counts the EOS of every part. Samples are left as they are drawn."""
-
-    def search(_models: Any, _dtype: Any, segments: Iterator[Any], _settings: Any) -> Iterator[Any]:
-        for segment in segments:
-            yield [(segment.id, [Hypothesis([], -1.0, -1.0, [-1.0])])] if segment else []
-
-    monkeypatch.setattr(module, "search_with_oom_retry", search)
-    line = "der Hund geht auf das Haus " * 16
+    silent, line = translator_by(model, one_at_a_time(lambda _: [])), "der Hund geht auf das Haus " * 16
     for pieces, options in ((8, {}), (1, {"split": False}), (1, {"sampling": Sampling()})):
-        echo.counts.clear()
-        (translation,) = echo.translate([line], alpha=0.5, **options)
+        silent.counts.clear()
+        (translation,) = silent.translate([line], alpha=0.5, **options)
         (best,) = translation.hypotheses
-        assert (len(translation.segments), echo.counts["retried"]) == (pieces, pieces - 1)
+        assert (len(translation.segments), silent.counts["retried"]) == (pieces, pieces - 1)
         assert (best.text, best.tokens, best.log_probability) == ("", ["</s>"] * pieces, -pieces)
         assert best.score == pytest.approx(-pieces / ((5 + pieces) / 6) ** 0.5 if pieces > 1 else -1)
 
@@ -401,12 +437,12 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     assert run(translator, data, n_best=2, beam=2).decode().split("\n")[:-1] == expected
     aligned = run(translator, data, n_best=2, beam=2, alignments=True).decode().split("\n")
     assert [line.split(" ||| ")[:3] for line in aligned[:-1]] == [line.split(" ||| ") for line in expected]
-    assert [line.count(" ||| ") for line in aligned[:-1]] == [3, 2] * 3
+    assert [line.count(" ||| ") for line in aligned[:-1]] == [3] * 6
     (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
     assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
-    for options in ({"beam": 1}, {"beam": 0}, {"alpha": -1}):
+    for options in ({"beam": 1}, {"beam": 0}, {"alpha": -1}, {"n_best": 0}):
         with pytest.raises(UsageError, match=next(iter(options))):
-            run(translator, data, n_best=2, **options)
+            run(translator, data, **{"n_best": 2, **options})
 
 
 def test_pairs_are_scored_without_search(
@@ -424,7 +460,8 @@ def test_pairs_are_scored_without_search(
     assert [record["line"] for record in scored] == [1, 2, 3]
     both = zip(*map(translator.tokenizer.encode, (sources, targets)), strict=True)
     ids = [[[*side, EOS] for side in pair] for pair in both]
-    for record, pair, values in zip(scored, ids, score_targets(translator.models, torch.float32, ids), strict=True):
+    exact = score_targets([for_inference(load_model(model).model, torch.float32)], torch.float32, ids)
+    for record, pair, values in zip(scored, ids, exact, strict=True):
         assert list(record) == ["line", "log_probability", "score", "tokens", "token_log_probabilities"]
         assert record["token_log_probabilities"] == pytest.approx(values, abs=1e-5)
         assert record["tokens"] == translator.tokenizer.tokens(pair[1])
@@ -458,14 +495,18 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
         run(translator, b"rot\nrot\n", prefix=prefixes)
 
 
-def test_samples_do_not_depend_on_company_or_workers(
+def test_samples_do_not_depend_on_company_threads_or_what_was_drawn_before(
     translator: Translator, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"sampling": Sampling(top_k=20, seed=3), "n_best": 2}
     data = b"der Hund\nder Hund\n\ndie Katze ist rot\n"
     one = run(translator, data, **options).decode()
     with Translator(model, precision="fp32", workers=2) as two:
-        assert run(two, data, **options).decode() == one
+        assert [run(two, data, **options).decode() for _ in range(2)] == [one, one]
+        first = two.submit("der Hund", module.Options(**options)).result()
+        assert [hypothesis.text for hypothesis in first.hypotheses] == [
+            x.split(" ||| ")[1] for x in one.split("\n")[:2]
+        ]
     lines = one.split("\n")
     (many,) = translator.translate(["der Hund ist"], n_best=300, sampling=Sampling())
     assert len({h.text for h in many.hypotheses}) > 250  # every sample has random numbers of its own
@@ -473,15 +514,21 @@ def test_samples_do_not_depend_on_company_or_workers(
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
     monkeypatch.setattr(translator, "seen_tokens", 5)
     (twice,) = translator.translate(["der Hund geht auf. der Hund geht auf."], sampling=Sampling())
-    (source, first), (again, second) = twice.segments
+    (source, first), (again, second) = parts_of(twice)
     assert source == again
     assert first != second  # and so has the same source in another place of its line
 
 
-def test_alignments_are_of_the_last_layer_but_one(translator: Translator) -> None:
+def test_samples_cannot_be_drawn_by_nonsense() -> None:
+    for wrong in ({"temperature": 0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.1}, {"seed": -1}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            Sampling(**wrong)
+
+
+def test_alignments_are_of_the_last_layer_but_one(translator: Translator, model: Path) -> None:
     out = run(translator, b"der Hund sieht die Katze\n\n", split=False, alignments=True).decode().split("\n")
-    ((ids,),) = [t.segments for t in translator.translate(["der Hund sieht die Katze"], split=False)]
-    scores_HTS = attention_scores(translator.models[0], *ids)["cross"][-2]
+    ((ids,),) = [parts_of(t) for t in translator.translate(["der Hund sieht die Katze"], split=False)]
+    scores_HTS = attention_scores(load_model(model).model, *ids)["cross"][-2]
     words = [[*accumulate(t[0] == "\u2581" for t in translator.tokenizer.tokens(side[:-1]))] for side in ids]
     looked_at = torch.softmax(scores_HTS, -1).mean(0)[:-1, :-1].argmax(1).tolist()
     first = words[1][0]
@@ -490,15 +537,12 @@ def test_alignments_are_of_the_last_layer_but_one(translator: Translator) -> Non
     assert out[1] == " ||| "
 
 
-def test_a_language_token_that_each_segment_repeats_is_word_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "nmt_cli.translation.translate.attention_scores", lambda *_: {"cross": 99 * torch.eye(3)[None, None]}
-    )
+def test_a_language_token_that_each_segment_repeats_is_word_0() -> None:
     target = SimpleNamespace(tokens=lambda ids: [["\u2581>>deu<<", "\u2581a", "\u2581b"][i] for i in ids])
     source = SimpleNamespace(tokens=target.tokens, language=lambda ids: [i for i in ids if not i], target=target)
-    translation = SimpleNamespace(segments=[([0, 1, EOS], [1, 2, EOS]), ([0, 2, EOS], [1, 2, EOS])])
-    found = _alignment(SimpleNamespace(models=[None], dtype=None, tokenizer=source), translation)
-    assert found == "0-0 0-2 1-1 2-3"
+    hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], looked=[0, 1])
+    parts = [([0, 1, EOS], hypothesis), ([0, 2, EOS], hypothesis)]
+    assert alignment(SimpleNamespace(tokenizer=source), parts) == "0-0 0-2 1-1 2-3"
 
 
 # ---- the command
@@ -545,17 +589,6 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
         translate(replace(options, output=tmp_path / "new"))
 
 
-def test_one_line_needs_no_compiler_of_torch(model: Path) -> None:
-    """What is imported is most of the time to the first line: torch's compiler takes as long as torch."""
-    heavy = ("torch._dynamo", "torch._inductor", "sympy", "accelerate", "pyarrow", "sacrebleu")
-    code = (
-        "import sys, nmt_cli\nlight = 'torch' not in sys.modules\n"
-        f"with nmt_cli.Translator({str(model)!r}, workers=1) as t: assert len(list(t.translate(['der Hund']))) == 1\n"
-        f"sys.exit(str([name for name in {heavy} if name in sys.modules]) + str(light))"
-    )
-    assert texts.python("-c", code).stderr.endswith("[]True\n")
-
-
 def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path / "same", seed=2)
     assert run(Translator([model, other], precision="fp32", workers=1), b"der Hund\n").count(b"\n") == 1
@@ -577,28 +610,3 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("RANK", "1")  # in a launched job the first process does the work
     assert translate(TranslateOptions(input=Path("absent"))) == 0
-
-
-@pytest.mark.parametrize(("precision", "vnni"), [("auto", 1), ("auto", 0), ("int8", 1), ("fp32", 1), ("bf16", 1)])
-def test_eight_bits_where_the_cpu_has_them(
-    model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, vnni: int
-) -> None:
-    monkeypatch.setattr(module, "has_int8", lambda device: bool(vnni))
-    monkeypatch.setattr(module, "choose_dtype", lambda precision, device: precision)
-    made, ranges = [], {"output": 3.0}
-    monkeypatch.setattr(module, "for_inference", lambda model, dtype, ranges: made.append((dtype, ranges)) or model)
-    for known in (ranges, None):
-        loaded = load_model(model)
-        changed = replace(loaded, manifest={**loaded.manifest, "activation_ranges": known})
-        monkeypatch.setattr(module, "load_model", lambda place, changed=changed: changed)
-        if precision == "int8" and not known:
-            with pytest.raises(UsageError, match="ranges"):
-                Translator(model, precision=precision)
-        else:
-            assert len(Translator(str(model), precision=precision).models) == 1
-    used = ranges if vnni and precision in ("auto", "int8") else None
-    expected = "auto" if precision == "int8" else precision
-    assert made == [(expected, used), *([(expected, None)] if precision != "int8" else [])]
-    for wrong in ["fp16", "int8"][: 2 - vnni]:
-        with pytest.raises(UsageError):
-            Translator(model, precision=wrong)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer
+from nmt_cli.errors import UsageError
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
@@ -33,6 +34,10 @@ class Sampling:
     top_k: int = 0  # draw from this many best tokens; 0 for all
     top_p: float = 1.0  # draw from the fewest best tokens that have this probability together
     seed: int = 1  # the same seed, text and line number give the same translation
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and self.top_k >= 0 and 0 <= self.top_p <= 1 and self.seed >= 0):
+            raise UsageError(f"{self}: the temperature must be above 0, top_p from 0 to 1, top_k and seed 0 or more")
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,12 @@ class Pending:
             segment.cancelled = True
 
     def result(self, timeout: float | None = None) -> Translation:
-        """Return the translation, or raise what went wrong, or TimeoutError after `timeout` seconds."""
-        if not self.translator.wait(lambda: self.finished, timeout):
+        """Return the translation, or raise what went wrong, UsageError if it was given up, or TimeoutError after
+        `timeout` seconds."""
+        if not self.translator.wait(lambda: self.cancelled or self.finished, timeout):
             raise TimeoutError("the translation takes longer")
+        if self.cancelled:
+            raise UsageError("this translation was given up")
         return self.translation()
 
     def translation(self) -> Translation:
@@ -116,8 +119,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     On a CPU it searches in one thread per core (at most 16, or `workers`), which share the weights; else on all GPUs.
     Several models need one and the same tokenizer. Any thread may translate, at the same time as others: a translation
     depends on its text, the model and the options alone. Threads end when the Translator is closed or garbage.
-    `counts` says what happened to lines. While `idle`, every line that was read is translated: `lines` may wait for the
-    next one.
+    `counts` says what happened to lines. While `idle`, the translation of every line that was read has been given back:
+    `lines` may wait for the next one.
 
     TypeError for what is not text, UsageError for wrong options and after `close`, DataError and MissingError for
     models that are damaged or not there, DivergedError where scores are not finite, StorageError without memory.
@@ -145,7 +148,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.filter_tokens = min(settings.corpus.cleaning.max_tokens or longest, longest)
         self.seen_tokens = int(min(self.filter_tokens, seen))
         self.counts: Counter[str] = Counter()
-        self._read = itertools.count(1)
+        self._calls = dict[int, deque[Pending]]()  # what each call of `translate` has read and not given back
         # Neither holds this Translator, which could not become garbage while its threads run.
         done = _Joiner(tokenizer, self.counts)
         self._scheduler = done.scheduler = Scheduler(backend.searches, done)
@@ -171,7 +174,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @property
     def idle(self) -> bool:
-        return not self._scheduler.unfinished
+        return not any(list(self._calls.values()))
 
     def close(self) -> None:
         self._finalize()
@@ -202,7 +205,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     ) -> Pending:
         """Begin to translate a text, and return what waits for it; `done` is called, in another thread, when it is
         translated. Its translation begins with `prefix`."""
-        pending, waiting = self._pending(text, self._options(options), prefix, done)
+        pending, waiting = self._pending(1, text, self._options(options), prefix, done)
         self._scheduler.submit(waiting)
         if not waiting:
             pending.done(pending)
@@ -229,14 +232,19 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines, not one text: [text]")
+        if isinstance(prefixes, str):
+            raise TypeError("prefixes must be an iterable of texts, one for each line")
         self._scheduler.check()
         options = Options(beam, alpha, extra_length, split, n_best, sampling, alignments)
-        return self._translate(iter(lines), self._options(options), None if prefixes is None else iter(prefixes))
+        prefixes = itertools.repeat("") if prefixes is None else prefixes
+        return self._translate(iter(lines), self._options(options), iter(prefixes))
 
     def _options(self, options: Options) -> tuple[SearchSettings, bool, int]:
         """Return how to search, whether to split long lines, and how many samples to draw, 0 if it is a search."""
         if options.beam is not None and options.n_best > options.beam and not options.sampling:
             raise UsageError(f"{options.n_best} hypotheses need a beam of {options.n_best} or more, not {options.beam}")
+        if options.n_best < 1:
+            raise UsageError(f"n_best must be 1 or more, not {options.n_best}")
         named = {name: getattr(options, name) for name in ("beam", "alpha", "extra_length", "split")}
         section = self.recipe.decoding.model_dump() | {name: v for name, v in named.items() if v is not None}
         chosen = recipe.from_plain({"decoding": section}, "this translation").decoding
@@ -245,27 +253,31 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return settings, chosen.split, options.n_best if options.sampling else 0
 
     def _translate(
-        self, lines: Iterator[Any], how: tuple[SearchSettings, bool, int], prefixes: Iterator[Any] | None
+        self, lines: Iterator[Any], how: tuple[SearchSettings, bool, int], prefixes: Iterator[Any]
     ) -> Iterator[Translation]:
-        pending, ended = deque[Pending](), False
+        pending, ended, numbers = deque[Pending](), False, itertools.count(1)
         enough = READ_AHEAD * len(self.backend.searches)
+        self._calls[id(pending)] = pending
         try:
             while pending or not ended:
-                if not ended and self._scheduler.waiting < enough:
-                    ended = self._read_chunk(lines, how, prefixes, pending)
                 while pending and pending[0].finished:
                     yield pending.popleft().translation()
-                seconds = None if ended else POLL_SECONDS[bool(pending)]
-                self.wait(lambda: not pending or pending[0].finished, seconds)
+                if not ended and self._scheduler.waiting < enough:
+                    ended = self._read_chunk(lines, how, prefixes, numbers, pending)
+                if pending or not ended:
+                    seconds = None if ended else POLL_SECONDS[bool(pending)]
+                    self.wait(lambda: bool(pending) and pending[0].finished, seconds)
         finally:
             for text in pending:
                 text.cancel()
+            del self._calls[id(pending)]
 
     def _read_chunk(
         self,
         lines: Iterator[Any],
         how: tuple[SearchSettings, bool, int],
-        prefixes: Iterator[Any] | None,
+        prefixes: Iterator[Any],
+        numbers: Iterator[int],
         pending: deque[Pending],
     ) -> bool:
         """Submit the lines that are there, up to a chunk, long segments first: what is left at the end is then short.
@@ -275,10 +287,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             if text is NOT_YET:
                 ended = False
                 break
-            prefix = "" if prefixes is None else next(prefixes, None)
-            if prefix is None:
-                raise DataError(f"there are fewer prefixes than lines: none for line {self.counts['lines'] + 1:,}")
-            one, segments_ = self._pending(text, how, prefix)
+            number, prefix = next(numbers), next(prefixes, NOT_YET)
+            if prefix is NOT_YET:
+                raise DataError(f"there are fewer prefixes than lines: none for line {number:,}")
+            one, segments_ = self._pending(number, text, how, prefix)
             pending.append(one)
             waiting += segments_
             size += len(text) + 1
@@ -291,16 +303,19 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     def _pending(
         self,
+        number: int,
         text: Any,
         how: tuple[SearchSettings, bool, int],
-        prefix: str,
+        prefix: Any,
         done: Callable[[Pending], None] | None = None,
     ) -> tuple[Pending, list[tuple[int, Segment]]]:
-        """Return a text that is to be translated, and its segments, each with its place."""
-        if not isinstance(text, str):
-            raise TypeError(f"a line must be text, not {type(text).__name__}")
+        """Return a text that is to be translated, and its segments, each with its place. Its number decides, beside its
+        words, what is sampled for it."""
+        for value in (text, prefix):
+            if not isinstance(value, str):
+                raise TypeError(f"a line must be text, not {type(value).__name__}")
         settings, split, samples = how
-        number, text = next(self._read), normalise(text)
+        text = normalise(text)
         self.counts["lines"] += 1
         forced = self.tokenizer.target.encode([normalise(prefix)])[0] if prefix else []
         self.counts["cut"] += len(forced) >= self.max_length
