@@ -161,23 +161,33 @@ def test_bytes_that_are_no_text_are_told_or_refused(translator: Translator, caps
 
 
 @pytest.mark.parametrize("first", ["der Hund", "der Hund geht. die Katze ist rot. das Haus steht."])
-def test_lines_are_not_read_far_ahead(echo: Translator, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
-    """Nor where the first line has several segments: the next lines do not keep it waiting."""
+def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    """Nor where the first line has several segments: those after it do not keep it waiting, though there are always
+    some to search."""
     monkeypatch.setattr(module, "CHUNK_CHARACTERS", 100)
     monkeypatch.setattr(module, "READ_AHEAD", 40)
-    monkeypatch.setattr(echo, "seen_tokens", 8)
-    read: list[int] = []
+    read, enough = list[int](), threading.Event()
 
     def endless() -> Iterator[str]:
-        for i in range(10_000):
+        for i in range(5_000):
             read.append(i)
             yield f"rot {i}" if i else first
+        enough.set()
 
-    results = echo.translate(endless())
+    def echoed_slowly(segment: Segment) -> list[int]:
+        while slow._scheduler.waiting < 20 and not enough.wait(0.001):
+            pass
+        return segment.ids[:-1]
+
+    slow = translator_by(model, one_at_a_time(echoed_slowly))
+    monkeypatch.setattr(slow, "seen_tokens", 8)
+    results = slow.translate(endless())
     assert [next(results).text for _ in range(3)] == [first, "rot 1", "rot 2"]
     assert len(read) <= 300
+    enough.set()
     results.close()
-    assert not echo.counts["retried"]
+    slow.close()
+    assert slow.counts["split"] == (first != "der Hund")
 
 
 def test_nothing_is_read_before_what_was_read_is_given_back(echo: Translator) -> None:
