@@ -394,6 +394,7 @@ class _Joiner:
 
     def __call__(self, segment: Segment) -> None:
         pending: Pending | None = segment.owner
+        segment.owner = None  # threads remember a segment until they get another one, but must not keep the Translator
         if pending is None:
             return
         pending.open -= 1
