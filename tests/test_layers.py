@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "corpus": set(),
     "engine": set(),
     "transformer": set(),
-    "translation": {"corpus", "transformer"},
+    "translation": {"corpus", "engine", "transformer"},
     "scoring": {"corpus"},
     "training": {"corpus", "transformer", "translation", "scoring"},
     "reproduce": {"corpus", "translation", "scoring", "training"},
@@ -32,10 +32,13 @@ ROOMS: dict[str, set[str]] = {
     "cli": {"corpus", "translation", "scoring", "training", "reproduce", "parsing", "interop", "reporting"},
     "__main__": {"cli"},
 }
-MOST_ARROWS = 45
+MOST_ARROWS = 46  # translation is where the engine and torch meet
 # Anybody may ask for the version; and the package itself hands out Translator when it is first asked for.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"translation"}
 
+NETWORK = {f"transformer.{name}" for name in "attention attention_scores cache hardware model weights".split()}
+SEARCH_BY_TORCH = {f"translation.{name}" for name in "candidates search torch_backend workers".split()}
+SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {
     "yaml": {"recipe"},
@@ -53,8 +56,9 @@ OWNERS = {
     "huggingface_hub": {"corpus.sources", "interop"},
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
-    "numpy": {"corpus", "transformer", "translation", "scoring", "training", "interop", "reporting"},
-    "torch": {"transformer", "translation", "training", "interop", "reporting"},
+    # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.
+    "numpy": {"corpus", "scoring", "training", "interop", "reporting", *NETWORK, "translation.search", SEGMENTS},
+    "torch": {"training", "interop", "reporting", *NETWORK, *SEARCH_BY_TORCH, TRANSLATOR},
 }
 HEAVY = set(OWNERS) - {"yaml", "pydantic", "rich", "typer"}
 
@@ -84,8 +88,16 @@ FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."):
 FILES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 
 
+def is_import(node: ast.AST) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
 def imports_of(name: str) -> Iterator[Import]:
-    for node in ast.walk(ast.parse(FILES[name].read_text())):
+    return imports_in(name, ast.parse(FILES[name].read_text()))
+
+
+def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             targets = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -123,6 +135,17 @@ def test_each_dependency_has_its_owner() -> None:
     assert set().union(*OWNERS.values()) <= FILES.keys()
     libraries = [i for i in IMPORTS if i.library not in sys.stdlib_module_names | {"nmt_cli"}]
     assert not [i for i in libraries if not {i.module, room(i.module)} & OWNERS.get(i.library, set())]
+
+
+def test_what_is_without_torch_imports_nothing_with_it() -> None:
+    """At the top of its file: else the engine would wait for torch's import. Inside functions it may."""
+    for name in {"engine.model", "engine.search", "transformer.directory", SEGMENTS, TRANSLATOR}:
+        reached = [name]
+        for module in reached:  # grows
+            top = ast.Module([node for node in ast.parse(FILES[module].read_text()).body if is_import(node)], [])
+            targets = {(i.library, i.ours) for i in imports_in(module, top)}
+            assert not {library for library, _ in targets} & {"torch", "numpy", "safetensors"}, (name, module)
+            reached += sorted({ours for _, ours in targets if ours in FILES} - {*reached})
 
 
 def test_help_loads_none_of_the_heavy_dependencies() -> None:

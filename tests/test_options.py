@@ -30,11 +30,12 @@ CASES: list[tuple[str, str, list[Any]]] = [
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),
     ("average-checkpoints r --last 2 --out o --data d", "training.average.average", [r, 2, o, d]),
-    ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 --sample "
-     "--extra-length 9 --split off --prefix r --score-pairs d --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5 "
+    ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 "
+     "--extra-length 9 --split off --prefix r --score-pairs d "
      "--format jsonl --n-best 3 --alignments", "translation.translate.translate",
-     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": Sampling(0.7, 6, 0.8, 5)}, "bf16", "jsonl", True, r, d,
-                       True, 4)]),
+     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None}, "bf16", "jsonl", True, r, d, True, 4)]),
+    ("translate i --sample --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5", "translation.translate.translate",
+     [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5)})]),
     ("reproduce recipes/toy.yaml --set training.steps=3 --mirror m --data d --run r --workers 4 --dry-run",
      "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
