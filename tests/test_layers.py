@@ -36,8 +36,8 @@ MOST_ARROWS = 46  # translation is where the engine and torch meet
 # Anybody may ask for the version; and the package itself hands out Translator when it is first asked for.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"translation"}
 
-NETWORK = {f"transformer.{name}" for name in "attention attention_scores cache hardware model weights".split()}
-SEARCH_BY_TORCH = {f"translation.{name}" for name in "candidates search torch_backend workers".split()}
+NETWORK = {f"transformer.{name}" for name in ["attention", "attention_scores", "cache", "hardware", "model", "weights"]}
+SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "torch_backend", "workers"]}
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {

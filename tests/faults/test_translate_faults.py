@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import torch
 from tiny_model import make_model
 
 from nmt_cli import Translator
+from nmt_cli.engine.search import Search, Sentence
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
-from nmt_cli.transformer.cache import DecoderCache
+from nmt_cli.transformer.cache import DecoderCache, for_inference
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import workers
-from nmt_cli.translation.search import SearchSettings, search_with_oom_retry
-from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.search import search_with_oom_retry
+from nmt_cli.translation.segments import Feed, Hypothesis, Results, SearchSettings, Segment
 from nmt_cli.translation.translate import TranslateOptions, translate
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "translate", "--precision", "fp32"]
@@ -79,11 +80,9 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
     while not part.exists() or part.read_bytes().count(b"\n") < 50:
         assert process.poll() is None
         time.sleep(0.05)
-    workers = children(process.pid)
-    assert workers or os.cpu_count() == 1
+    assert not children(process.pid), "threads search, no processes"
     process.send_signal(number)
     assert process.wait(20) == code
-    assert gone(workers)
     assert not (tmp_path / "out").exists()
     assert part.read_bytes().count(b"\n") == 50
     assert part.read_bytes().endswith(b"\n")
@@ -158,7 +157,7 @@ def test_no_damaged_model_says_a_word(
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: Path, count: int) -> None:
-    """Weights that pass every check and yet overflow, in this process and in workers."""
+    """Weights that pass every check and yet overflow, in one thread and in several."""
     loaded = load_model(model)
     tensors = loaded.model.state_dict()
     weight = tensors["decoder.0.feed_forward.outer.weight"]
@@ -174,22 +173,24 @@ def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: 
         list(translator.translate(["", "der Hund"]))
 
 
-# ---- memory and workers
+# ---- memory, threads and processes
 
 
 def test_out_of_memory_halves_the_batch_and_loses_nothing(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    translator = Translator(model, precision="fp32", workers=1)
-    lines = [f"der Hund {i}" for i in range(50)]
-    segments = [Segment(i, [*ids, 2]) for i, ids in enumerate(translator.tokenizer.encode(lines))]
+    """As torch says it on GPUs; the engine's memory is in test_engine.py."""
+    translator, how = Translator(model, precision="fp32", workers=1), SearchSettings(beam=2, extra_length=5)
+    sources = [[*ids, 2] for ids in translator.tokenizer.encode([f"der Hund {i}" for i in range(50)])]
+    models = [for_inference(load_model(model).model, torch.float32)]
 
-    def results() -> dict[int, list[int]]:
-        how = SearchSettings(beam=2, extra_length=5, rows=64)
-        steps = search_with_oom_retry(translator.models, torch.float32, iter(segments), how)
-        found = [result for results in steps for result in results]
-        assert len(found) == 50
-        return {number: best.ids for number, (best, *_) in found}
+    def results() -> list[list[int]]:
+        segments = [Segment(ids, how) for ids in sources]
+        found = [
+            each for results in search_with_oom_retry(models, torch.float32, iter(segments), how) for each in results
+        ]
+        assert sorted(map(id, found)) == sorted(map(id, segments))
+        return [segment.hypotheses[0].ids for segment in segments]
 
     expected, real = results(), DecoderCache.step
 
@@ -200,55 +201,75 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 
     monkeypatch.setattr(DecoderCache, "step", step)
     assert results() == expected
-    assert "going on with 2 hypotheses" in capsys.readouterr().err
+    assert "going on with 3 hypotheses" in capsys.readouterr().err
     monkeypatch.setattr(DecoderCache, "step", lambda *_: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(StorageError, match="too little memory"):
         results()
 
 
+def echo(_models: object, _dtype: object, segments: Feed, _settings: object) -> Results:
+    for segment in filter(None, segments):
+        segment.hypotheses = [Hypothesis(segment.ids, -1.0, -1.0, [-0.5] * len(segment.ids))]
+        yield [segment]
+
+
 def test_huge_segments_both_ways_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker answers with megabytes while the parent is still sending it megabytes: both go on."""
 
-    def echo(_models: object, _dtype: object, segments: Iterator[Segment | None], _settings: object) -> Iterator[Any]:
-        for segment in filter(None, segments):
-            yield [(segment.id, [Hypothesis(segment.ids, -1.0, -1.0, [-0.5] * len(segment.ids))])]
-
     monkeypatch.setattr(workers, "search_with_oom_retry", echo)
-    segments = [Segment(i, [*range(10_000, 30_000), i]) for i in range(64)]  # 2 MB a batch, 0.2 MB an answer
+    segments = [Segment([*range(10_000, 30_000), i]) for i in range(64)]  # 2 MB a batch, 0.2 MB an answer
     pool = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
-    steps = pool.search(iter(segments), SearchSettings())
-    last = {number: best.ids[-1] for results in steps for number, (best,) in results}
-    assert last == {i: i for i in range(64)}
+    for how in (SearchSettings(), SearchSettings(beam=2)):  # again, by the same processes
+        done = [each for results in pool.search(iter(segments), how) for each in results]
+        assert sorted(map(id, done)) == sorted(map(id, segments))
+        assert [segment.hypotheses[0].ids[-1] for segment in segments] == [*range(64)]
     pool.close()
 
 
-def test_workers_end_with_their_translator(model: Path) -> None:
-    """Also where it is only forgotten, and where a translation is not taken to its end."""
-
-    def begin() -> Translator:
-        translator = Translator(model, precision="fp32", workers=2)
-        next(translator.translate(f"der Hund {i}" for i in range(100)))
-        return translator
-
+def test_processes_end_with_their_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are only forgotten; one that is killed is an error, not a wait."""
+    monkeypatch.setattr(workers, "search_with_oom_retry", echo)
     ours = set(children(os.getpid()))
-    translator = begin()
-    assert set(children(os.getpid())) == ours  # the generator is garbage, so the workers have gone
-    results = translator.translate(["rot", "blau"])
-    next(results)
+
+    def begin() -> workers.Workers:
+        pool = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
+        assert not pool.started
+        assert sum(map(len, pool.search(iter([Segment([5, 2])]), SearchSettings()))) == 1
+        assert pool.started
+        return pool
+
+    pool = begin()
     started = set(children(os.getpid())) - ours
     assert len(started) == 2
-    assert next(results).text is not None
-    del results, translator
+    del pool
     gc.collect()
     assert gone(list(started))
-
-
-def test_a_dead_worker_is_an_error_not_a_wait(model: Path) -> None:
-    process = start(model, "--workers", "2", lines=b"der Hund\nrot\n")
-    assert process.stdout.readline()
-    for pid in children(process.pid):
+    pool = begin()
+    for pid in set(children(os.getpid())) - ours:
         os.kill(pid, signal.SIGKILL)
-    failed(process, 74, b"die Katze\n" * 10)
+    with pytest.raises(StorageError, match="a worker ended"):
+        list(pool.search(iter([Segment([5, 2])]), SearchSettings()))
+    pool.close()
+
+
+def test_a_thread_that_has_no_memory_ends_the_command_with_one_line(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where not even one sentence has room; what was written before is whole lines."""
+    enter = Search.enter
+
+    def limited(search: Search, sentences: Sequence[Sentence]) -> list[int]:
+        if any(len(sentence.ids) > 40 for sentence in sentences):
+            raise MemoryError
+        return enter(search, sentences)
+
+    monkeypatch.setattr(Search, "enter", limited)
+    (tmp_path / "in").write_bytes(b"der Hund\n" * 20 + b"rot " * 60 + b"\n")
+    with pytest.raises(StorageError, match="too little memory"):
+        translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,), precision="fp32", workers=2))
+    assert not (tmp_path / "out").exists()
+    if (tmp_path / "out.part").exists():
+        assert (tmp_path / "out.part").read_bytes().endswith(b"\n")
 
 
 def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> None:
