@@ -124,10 +124,11 @@ def test_after_close_threads_have_ended_and_nothing_more_is_taken() -> None:
 
 def test_a_thread_of_the_search_may_close() -> None:
     """As the function does that is told of a result: it cannot wait for threads that may wait for it."""
-    work = Work(threads=2, done=lambda _: work.scheduler.close())
+    before, work = running(), Work(threads=2, done=lambda _: work.scheduler.close())
     work.submit(2)
     work.wait_for(lambda: len(work.taken) == 2)
-    threads = running()
+    threads = running() - before
+    assert len(threads) == 2
     work.gate.set()
     for thread in threads:
         thread.join(60)
