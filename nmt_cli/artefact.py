@@ -6,9 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,7 @@ from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-HOST = socket.gethostname()  # a directory may be shared by several hosts
+HOST = os.uname().nodename  # a directory may be shared by several hosts
 
 
 def sha256(path: Path) -> str:
@@ -80,7 +78,7 @@ def beside(path: Path, before: str, after: str = "") -> Path:
 
 
 def _temporary(path: Path) -> Path:
-    return beside(path, ".tmp-", f"-{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+    return beside(path, ".tmp-", f"-{HOST}-{os.getpid()}-{os.urandom(4).hex()}")
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -27,7 +27,7 @@ def run() -> int:
     try:
         return int(app(prog_name="nmt", standalone_mode=False) or 0)
     except TyperException as error:
-        message = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's words in Typer's
+        message = error.format_message().rstrip(".")
         if not message:  # nmt alone: the help is printed already
             return UsageError.exit_code
         end = "" if message.endswith("?") else "."  # "Did you mean ...?"
