@@ -146,6 +146,15 @@ def wheel_of(tmp_path: Path, **environment: str) -> tuple[Path, str]:
     return wheel, done.stdout + done.stderr
 
 
+def test_env_says_which_level_is_used_or_why_there_is_none(own_library: Path) -> None:
+    """Also that a wrong name of a level ends in one line and the code of a usage error."""
+    for name, said in (("base", '"engine": "base"'), ("off", '"engine": "none: NMT_ENGINE=off"')):
+        assert said in texts.python("-m", "nmt_cli", "env", "--json", NMT_ENGINE=name).stdout
+    done = texts.python("-m", "nmt_cli", "env", NMT_ENGINE="sse9")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("nmt env: error: NMT_ENGINE=sse9 is unknown")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_sdist_builds_a_wheel_that_runs_elsewhere_without_any_compiler(tmp_path: Path) -> None:
