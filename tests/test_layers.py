@@ -17,6 +17,7 @@ FOUNDATION: dict[str, set[str]] = {
     "console": {"errors"},
     "recipe": {"errors", "console"},
     "artefact": {"errors"},
+    "stored": {"recipe", "artefact"},
 }
 ROOMS: dict[str, set[str]] = {
     "corpus": set(),
@@ -41,7 +42,7 @@ SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "t
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {
-    "yaml": {"recipe"},
+    "yaml": {"recipe", "stored"},
     "pydantic": {"recipe"},
     "rich": {"console", "reporting.attend"},
     "typer": {"cli"},

@@ -8,7 +8,9 @@ import pytest
 from texts import ROOT
 from tiny_model import make_model
 
+from nmt_cli import artefact, recipe, stored
 from nmt_cli.engine import library
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.translation.backends import may_have_gpu
 
 HEAVY = {"torch", "numpy", "datasets", "pandas", "pyarrow", "transformers", "accelerate", "safetensors", "sacrebleu"}
@@ -44,4 +46,43 @@ def test_a_translation_by_the_engine_loads_nothing_heavy(model: Path) -> None:
         pytest.skip("torch translates here")
     loaded = loaded_by("translate", "--model", str(model), "--beam", "4", text="der Hund\n")
     assert "sentencepiece" in loaded
-    assert not loaded & (HEAVY | {"rich"})
+    assert not loaded & (HEAVY | {"rich", "pydantic"})
+
+
+def plain(section: object) -> object:
+    return {name: plain(value) for name, value in vars(section).items()} if hasattr(section, "__dict__") else section
+
+
+def test_a_stored_recipe_is_read_as_recipe_py_reads_it(model: Path, tmp_path: Path) -> None:
+    """One of the same settings without pydantic; one that lacks a setting, or has more, by recipe.py itself."""
+    text = (model / "recipe.yaml").read_text()
+    light, full = stored.load(model / "recipe.yaml"), recipe.load_stored(model / "recipe.yaml")
+    assert not isinstance(light, recipe.Recipe), f"stored.SETTINGS is now {names_of_all_settings()!r}"
+    assert plain(light) == full.model_dump()
+    (tmp_path / "old.yaml").write_text(text.replace("  tied_output: true\n", ""))
+    assert stored.load(tmp_path / "old.yaml") == full
+    (tmp_path / "new.yaml").write_text(text.replace("  tied_output: true\n", "  tied_output: true\n  experts: 8\n"))
+    (tmp_path / "torn.yaml").write_text(text + "[")
+    for name, message in (("new", "unknown settings of the model: model.experts"), ("torn", "is not valid YAML")):
+        with pytest.raises(DataError, match=message):
+            stored.load(tmp_path / f"{name}.yaml")
+
+
+def names_of_all_settings() -> str:
+    return artefact.digest(stored._shape(recipe.Recipe().model_dump()))
+
+
+def test_the_ranges_of_search_are_those_of_the_recipe() -> None:
+    """At each bound a value is taken, beyond it recipe.py's error is raised; nothing but numbers in range is light."""
+    defaults = vars(recipe.Decoding())
+    assert stored.RANGES.keys() == defaults.keys()
+    for name, (kind, low, high) in stored.RANGES.items():
+        for bound, beyond in ((low, low - 1), (high, high + 1)):
+            assert vars(stored.checked_decoding({**defaults, name: kind(bound)})) == {**defaults, name: bound}
+            assert recipe.Decoding(**{**defaults, name: kind(bound)})
+            if kind is not bool:
+                with pytest.raises(UsageError, match=f"this translation: decoding.{name} must be "):
+                    stored.checked_decoding({**defaults, name: beyond})
+    assert stored.checked_decoding({**defaults, "beam": "7"}).beam == 7
+    with pytest.raises(UsageError):
+        stored.checked_decoding({**defaults, "alpha": float("nan")})

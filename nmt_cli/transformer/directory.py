@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, recipe
+from nmt_cli import artefact, stored
 from nmt_cli.errors import DataError, MissingError
 
 KIND = "model"
@@ -14,7 +14,7 @@ WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.mode
 @dataclass(frozen=True)
 class ModelDirectory:
     directory: Path
-    recipe: recipe.Recipe
+    recipe: Any  # a recipe.Recipe, or the same attributes without its methods
     manifest: dict[str, Any]
 
     @property
@@ -34,4 +34,4 @@ def open_model(directory: Path) -> ModelDirectory:
         advice = f"Make one of it: nmt average-checkpoints {directory.parent.parent}"
         raise DataError(f"{directory} is a checkpoint of training, not a model. {advice}")
     manifest = artefact.verify(directory, KIND)
-    return ModelDirectory(directory, recipe.load_stored(directory / RECIPE), manifest)
+    return ModelDirectory(directory, stored.load(directory / RECIPE), manifest)

@@ -99,6 +99,7 @@ def save_model(
 def load_model(directory: Path) -> LoadedModel:
     """Open and verify a model directory, as `open_model` does, and load its weights."""
     opened = open_model(directory)
+    resolved = recipe.load_stored(opened.directory / RECIPE)
     tensors = load_tensors(opened.directory / WEIGHTS)
-    model = _model_of(tensors, opened.recipe, opened.directory / WEIGHTS)
-    return LoadedModel(opened.directory, opened.recipe, opened.manifest, model.eval())
+    model = _model_of(tensors, resolved, opened.directory / WEIGHTS)
+    return LoadedModel(opened.directory, resolved, opened.manifest, model.eval())

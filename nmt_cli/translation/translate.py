@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, recipe
+from nmt_cli import artefact, stored
 from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
@@ -53,7 +53,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     if not models:
         models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
         models.sort(key=lambda model: artefact.read_json(model / artefact.MANIFEST).get("created", ""))
-        while models and recipe.load_stored(models[-1] / RECIPE).corpus.format == "trees":
+        while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
             models.pop()  # it parses
     if not models:
         raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt_cli import recipe
+from nmt_cli import stored
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, normalise
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.directory import open_model
@@ -22,6 +22,7 @@ from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, S
 if TYPE_CHECKING:
     import torch
 
+    from nmt_cli import recipe
     from nmt_cli.transformer.model import Transformer
 
 CHUNK_CHARACTERS = 1 << 20  # read and sorted at once
@@ -142,7 +143,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self._set(backend, Tokenizer(first.tokenizer_file), first.recipe, longest, min(seen, default=math.inf))
 
     def _set(
-        self, backend: backends.Backend, tokenizer: Tokenizer, settings: recipe.Recipe, longest: int, seen: float
+        self, backend: backends.Backend, tokenizer: Tokenizer, settings: "recipe.Recipe", longest: int, seen: float
     ) -> None:
         self.backend, self.tokenizer, self.recipe, self.max_length = backend, tokenizer, settings, longest
         self.filter_tokens = min(settings.corpus.cleaning.max_tokens or longest, longest)
@@ -159,7 +160,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         cls,
         model: "Transformer",
         tokenizer: Tokenizer,
-        settings: recipe.Recipe,
+        settings: "recipe.Recipe",
         dtype: "torch.dtype",
         seen_tokens: float = math.inf,
     ) -> "Translator":
@@ -246,8 +247,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if options.n_best < 1:
             raise UsageError(f"n_best must be 1 or more, not {options.n_best}")
         named = {name: getattr(options, name) for name in ("beam", "alpha", "extra_length", "split")}
-        section = self.recipe.decoding.model_dump() | {name: v for name, v in named.items() if v is not None}
-        chosen = recipe.from_plain({"decoding": section}, "this translation").decoding
+        section = vars(self.recipe.decoding) | {name: v for name, v in named.items() if v is not None}
+        chosen = stored.checked_decoding(section)
         width, best = (1, 1) if options.sampling else (max(options.n_best, chosen.beam), options.n_best)
         settings = SearchSettings(width, chosen.alpha, chosen.extra_length, best, options.sampling, options.alignments)
         return settings, chosen.split, options.n_best if options.sampling else 0
