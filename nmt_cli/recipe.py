@@ -84,6 +84,8 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
 
 class Model(Section):  # the Transformer (section 3 of the paper); the defaults are the base model
     num_layers: int = Field(6, ge=1, le=1000, description="layers in the encoder and in the decoder (N)")
+    encoder_layers: int | None = Field(None, ge=1, le=1000, description="layers in the encoder; null: num_layers")
+    decoder_layers: int | None = Field(None, ge=1, le=1000, description="layers in the decoder; null: num_layers")
     d_model: int = Field(512, ge=2, le=65536, description="width of the residual stream")
     d_ff: int = Field(2048, ge=1, le=1 << 20, description="inner width of the feed-forward sub-layers")
     num_heads: int = Field(8, ge=1, le=1024, description="attention heads (h)")
@@ -98,6 +100,11 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
     activation: Literal["relu", "swish", "gelu"] = Field("relu", description="of the feed-forward sub-layers")
     source_vocabulary: int = Field(0, ge=0, description="tokens of an embedding for the source alone; 0: none (paper)")
     tied_output: bool = Field(True, description="logits by the target embedding (paper), not by a matrix of their own")
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Layers of the encoder and of the decoder."""
+        return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
 
 
 class Training(Section):  # how the model is trained (section 5)

@@ -73,12 +73,13 @@ class Reference:
         tgt, tgt_keys = self.rectangle([[0, *pair[1][:-1]] for pair in pairs])
         causal = torch.tensor([[j <= i for j in range(tgt.shape[1])] for i in range(tgt.shape[1])])
         x = self.embed(src, "src")
-        for n in range(self.settings.num_layers):
+        encoder_layers, decoder_layers = self.settings.depths
+        for n in range(encoder_layers):
             x = self.sublayer(x, f"encoder.{n}", 0, self.attention, "self_attention", src_keys)
             x = self.sublayer(x, f"encoder.{n}", 1, self.feed_forward, "feed_forward")
         memory = self.norm(x, "encoder_norm") if self.settings.norm == "pre" else x
         y = self.embed(tgt, "tgt")
-        for n in range(self.settings.num_layers):
+        for n in range(decoder_layers):
             y = self.sublayer(y, f"decoder.{n}", 0, self.attention, "self_attention", tgt_keys & causal)
             y = self.sublayer(y, f"decoder.{n}", 1, self.attention, "cross_attention", src_keys, memory)
             y = self.sublayer(y, f"decoder.{n}", 2, self.feed_forward, "feed_forward")

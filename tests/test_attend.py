@@ -28,15 +28,19 @@ def plain_weights(model, src, tgt):
     """Return what the plain reference computes, L x H x queries x keys by role."""
     reference = Reference(model)
     reference.logits([(src, tgt)])
+    encoder_layers, decoder_layers = model.settings.depths
+    depths = {"encoder": encoder_layers, "decoder": decoder_layers, "cross": decoder_layers}
     weights = {}
     for role, name in BLOCKS.items():
         rows, columns = len(src) if role == "encoder" else len(tgt), len(tgt) if role == "decoder" else len(src)
-        layers = [reference.attended[name.format(n)][0, :, :rows, :columns] for n in range(model.settings.num_layers)]
+        layers = [reference.attended[name.format(n)][0, :, :rows, :columns] for n in range(depths[role])]
         weights[role] = torch.stack(layers).detach().numpy()
     return weights
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre"}, {"attention_bias": True}, {"positions": "learned"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre"}, {"attention_bias": True}, {"positions": "learned"}, {"encoder_layers": 3}]
+)
 @pytest.mark.parametrize("lengths", [(7, 5), (1, 1)])
 def test_weights_are_those_of_the_plain_reference(changes, lengths):
     model = random_model(tiny(**changes), 30)
@@ -65,7 +69,8 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
     data = page_data(output.read_text())
     loaded = load_model(model)
     tokenizer = spm.Tokenizer(loaded.tokenizer_file)
-    assert [data[name] for name in ("layers", "heads", "d_k", "layer", "head")] == [2, 2, 8, 1, 2]
+    assert data["layers"] == {"encoder": 2, "decoder": 2, "cross": 2}
+    assert [data[name] for name in ("heads", "d_k", "layer", "head")] == [2, 8, 1, 2]
     for text, sentence in zip(texts[:2], data["sentences"], strict=False):
         src, tgt = ([*ids, spm.EOS] for ids in tokenizer.encode([text, sentence["translation"]]))
         assert sentence["text"] == text
@@ -108,8 +113,8 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (["a"], {"layer": 3}, "there are 2 layers of 2 heads"),
-        (["a"], {"head": 3}, "there are 2 layers of 2 heads"),
+        (["a"], {"layer": 3}, "encoder has 2 layers of 2 heads"),
+        (["a"], {"head": 3}, "encoder has 2 layers of 2 heads"),
         (["a"], {"translation": " "}, "empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
         (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # than the model takes
@@ -121,6 +126,17 @@ def test_refusals(model, tmp_path, texts, options, message):
     with pytest.raises(UsageError, match=message):
         attend(texts, model, output, **options)
     assert not output.exists()
+
+
+def test_the_encoder_may_have_more_layers_than_the_decoder(tmp_path):
+    """Of every role, all its layers are on the page, and a layer is refused where the role has none."""
+    model, output = make_run(tmp_path, "model.decoder_layers=1")[0] / "model", tmp_path / "a.html"
+    attend(["test en 3"], model, output, translation="test de 3", layer=2)
+    data = page_data(output.read_text())
+    assert data["layers"] == {"encoder": 2, "decoder": 1, "cross": 1}
+    assert {role: len(layers) for role, layers in data["sentences"][0]["weights"].items()} == data["layers"]
+    with pytest.raises(UsageError, match="cross has 1 layer of 2 heads"):
+        attend(["test en 3"], model, output, translation="test de 3", role="cross", layer=2)
 
 
 def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_flops_are_the_paper_models(model: recipe.Model, millions: float) -> Non
 
 def test_flops_are_those_that_torch_counts() -> None:
     """Forward and backward, whatever d_k and d_v are; in batches of one sentence, too long to have pads."""
-    settings = tiny(num_layers=2, d_k=5, d_v=7)
+    settings = tiny(encoder_layers=3, decoder_layers=1, d_k=5, d_v=7)
     model, pairs = LossModel(random_model(settings, 50), 0.1, torch.float64), random_pairs(1, 50, [(16, 18), (25, 17)])
     with FlopCounterMode(display=False) as counter:
         for pair in pairs:

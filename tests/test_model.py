@@ -41,6 +41,7 @@ VARIANTS = {
     "one head": {"num_heads": 1, "d_k": 7, "d_v": 3},
     "all options": {"norm": "pre", "positions": "learned", "attention_bias": True, "activation": "gelu"},
     "own matrices": OWN,
+    "3 + 1 layers": {"encoder_layers": 3, "decoder_layers": 1},
 }
 
 
@@ -90,12 +91,13 @@ def test_logits_equal_the_plain_reference(changes: dict) -> None:
         assert all(torch.isneginf(x[:, PAD]).all() for x in actual)
 
 
-@pytest.mark.parametrize(("norm", "own"), [("post", {}), ("pre", OWN)])
-def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, own: dict) -> None:
+@pytest.mark.parametrize(("norm", "changes"), [("post", {}), ("pre", OWN), ("post", VARIANTS["3 + 1 layers"])])
+def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, changes: dict) -> None:
     # The reference drops the embedding sums and each sub-layer's output before it is added, and nothing else.
-    model = random_model(tiny(norm=norm, dropout=0.3, positions="learned", attention_bias=True, **own), V)
+    model = random_model(tiny(norm=norm, dropout=0.3, positions="learned", attention_bias=True, **changes), V)
     pairs, numbers, masks = random_pairs(3, V, RAGGED), np.array([70, 3, 1, 2**33, 4, 5]), []
-    for side, places in enumerate((5, 7)):
+    encoder_layers, decoder_layers = model.settings.depths
+    for side, places in enumerate((1 + 2 * encoder_layers, 1 + 3 * decoder_layers)):
         sentences = [(int(n), len(pair[side])) for n, pair in zip(numbers, pairs, strict=True)]
         masks += [[plain_mask((9, side), s, place, 12, 0.3) for s in sentences] for place in range(places)]
     drawn = iter(masks)
@@ -173,7 +175,7 @@ def test_layers_of_a_kind_are_one_graph_whatever_the_sizes(backend: Callable[[An
     backend("aot_eager")
     counters = torch._dynamo.utils.counters
     counters.clear()
-    model = LossModel(Transformer(tiny(num_layers=3, d_k=8, d_v=8, dropout=0.1), V).to("meta"), 0.1, torch.bfloat16)
+    model = LossModel(Transformer(tiny(decoder_layers=3, d_k=8, d_v=8, dropout=0.1), V).to("meta"), 0.1, torch.bfloat16)
     for lengths in ([(5, 5)] * 5, RAGGED, [(7, 2), (1, 3), (31, 30)], [(2, 9)] * 9):
         batch = batch_of(random_pairs(1, V, lengths), "meta", (1,), np.arange(len(lengths)))
         model(batch)[0].backward()
@@ -205,6 +207,7 @@ TABLE_3 = {
     "E learned": ({"positions": "learned"}, 66_121_728, 66_158_592),
     "big": ({"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, 218_226_688, 218_300_416),
     "pre, bias of logits": ({"norm": "pre", "output_bias": True}, 65_116_160, 65_153_024),
+    "6 + 1 layers": ({"decoder_layers": 1}, 44_073_472, 44_089_856),
     "untied": ({"source_vocabulary": 10_000, "tied_output": False}, 91_164_672, 91_201_536),
 }
 

@@ -147,6 +147,13 @@ def test_a_recipe_may_stand_on_another(read: Read, tmp_path: Path) -> None:
     assert read("base: recipes/parsing.yaml").model.d_model == 768  # that beside the recipe comes first
 
 
+def test_depths_are_num_layers_unless_the_recipe_says_otherwise(read: Read) -> None:
+    assert read("model: {num_layers: 3}").model.depths == (3, 3)
+    assert read("model: {num_layers: 3, decoder_layers: 1}").model.depths == (3, 1)
+    assert read("model: {encoder_layers: 6, decoder_layers: 2}").model.depths == (6, 2)
+    assert read("model: {num_layers: 3, encoder_layers: 5, decoder_layers: null}").model.depths == (5, 3)
+
+
 def test_what_a_base_expects_is_expected_of_its_own_corpus_only(read: Read) -> None:
     assert read("base: recipes/base.yaml\nmodel: {dropout: 0.2}").expect.bleu == [26.2, 27.0]
     other = read("base: recipes/base.yaml\ncorpus: {name: mine}\nexpect: {bleu: [20, 30]}")

@@ -194,7 +194,7 @@ def test_any_text_shows_itself_and_nothing_else(text):
     data = {"sentences": [{"text": text}], "role": text, "layer": 1, "layers": 1, "d_k": 1, "positions": []}
     page = render("attend.html", {**values, "data": data}, "attend.js").decode()
     reader = check_harmless(page, scripts=2)
-    assert len(reader.tags) == 76
+    assert len(reader.tags) == 75
     assert f"Model {printable(text)}. Hover" in reader.text
     assert page_data(page) == data
 

@@ -193,7 +193,7 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], numbers: list
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
     model = {
         **{name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()},
-        **{"d_k": size, "d_v": size},
+        **{"num_layers": config.encoder_layers, "d_k": size, "d_v": size},
         "norm": "pre" if config.model_type == "pegasus" else "post",
         "attention_bias": any(bool(bias.any()) for bias in biases),
         "output_bias": bool(tensors[marian.BIAS].flatten()[others].any()),
@@ -201,5 +201,7 @@ def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], numbers: list
         "tied_output": torch.equal(tgt, output),
         "activation": ACTIVATIONS[config.activation_function],
     }
+    if config.decoder_layers != config.encoder_layers:
+        model |= {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
     corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
     return recipe.from_plain({"name": source.resolve().name, "corpus": corpus, "model": model}, str(source))

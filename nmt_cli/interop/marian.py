@@ -5,6 +5,7 @@ PAD is last in theirs: CTranslate2 drops the last row of a Marian model and star
 """
 
 import importlib
+import itertools
 import json
 import warnings
 from collections.abc import Iterator
@@ -28,7 +29,6 @@ Ids = list[list[int]]  # their id of each of our tokens, of the source and of th
 NO_LOGIT = -1e9  # what transformers adds to a logit that must never win; ours is -inf
 LONGEST = 512  # tokens of output: theirs has one limit for all sentences
 CONFIG = {  # our settings by what theirs are called
-    "num_layers": ["encoder_layers", "decoder_layers"],
     "d_model": ["d_model"],
     "d_ff": ["encoder_ffn_dim", "decoder_ffn_dim"],
     "num_heads": ["encoder_attention_heads", "decoder_attention_heads"],
@@ -70,9 +70,9 @@ def library(name: str) -> Any:
 
 def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
     """Yield the names of each of our tensors and of theirs, but for the embedding and the output bias."""
-    for stack, layer in (("encoder", ENCODER), ("decoder", DECODER)):
-        numbers = range(settings.num_layers)
-        modules = {f"{stack}.{i}.{ours}": (f"layers.{i}.", theirs) for i in numbers for ours, theirs in layer.items()}
+    for stack, layer, depth in zip(("encoder", "decoder"), (ENCODER, DECODER), settings.depths, strict=True):
+        places = itertools.product(range(depth), layer.items())
+        modules = {f"{stack}.{i}.{ours}": (f"layers.{i}.", theirs) for i, (ours, theirs) in places}
         if settings.norm == "pre":
             modules[f"{stack}_norm"] = ("", ["layer_norm"])
         for ours, (prefix, theirs) in modules.items():
@@ -147,6 +147,7 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
     layout = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": settings.tied_output}
     config = (transformers.PegasusConfig if pre else transformers.MarianConfig)(
         **{name: getattr(settings, ours) for ours, names in CONFIG.items() for name in names},
+        **dict(zip(("encoder_layers", "decoder_layers"), settings.depths, strict=True)),
         **dict.fromkeys(("pad_token_id", "decoder_start_token_id"), ids[PAD]),
         **dict.fromkeys(("eos_token_id", "forced_eos_token_id"), ids[EOS]),
         **{"vocab_size": len(sides[0]), "unk_token_id": ids[UNK]},

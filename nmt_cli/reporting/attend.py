@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from nmt_cli import artefact
-from nmt_cli.console import say
+from nmt_cli.console import counted, say
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import UsageError, printable
 from nmt_cli.reporting.page import render
@@ -44,15 +44,17 @@ def attend(
         raise UsageError("--translation needs exactly one text")
     loaded = load_model(choose_models((model,) if model else ())[0])
     settings = loaded.recipe.model
-    layer = layer or settings.num_layers
-    if layer > settings.num_layers or (head or 1) > settings.num_heads:
-        raise UsageError(f"--layer, --head: there are {settings.num_layers} layers of {settings.num_heads} heads")
+    encoder_layers, decoder_layers = settings.depths
+    layers = {"encoder": encoder_layers, "decoder": decoder_layers, "cross": decoder_layers}
+    layer = layer or layers[role]
+    if layer > layers[role] or (head or 1) > settings.num_heads:
+        raise UsageError(f"--layer, --head: {role} has {counted(layers[role], 'layer')} of {settings.num_heads} heads")
     sentences, weights = _sentences(loaded, texts, translation)
     head = head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {
         "sentences": sentences,
         "positions": _positions(loaded.model),
-        **{"layers": settings.num_layers, "heads": settings.num_heads, "d_k": settings.d_k},
+        **{"layers": layers, "heads": settings.num_heads, "d_k": settings.d_k},
         **{"role": role, "layer": layer, "head": head},
     }
     values = {"title": f"Attention: {texts[0][:60]}", "model": loaded.directory, "roles": ROLES, "data": data}
@@ -75,12 +77,14 @@ def _sentences(
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
-    sentences, all_weights, total = [], [], 0
+    (encoder_layers, decoder_layers), total = settings.depths, 0
+    sentences, all_weights = [], []
     for text, answer in zip(texts, answers, strict=True):
         src, tgt = tokenizer.encode_pair(text, answer)
         if min(len(src), len(tgt)) < 2:
             raise UsageError("there is nothing to look at: the text or its translation is empty")
-        total += settings.num_layers * settings.num_heads * (len(src) ** 2 + len(tgt) ** 2 + len(src) * len(tgt))
+        total += settings.num_heads * encoder_layers * len(src) ** 2
+        total += settings.num_heads * decoder_layers * len(tgt) * (len(src) + len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
             raise UsageError(f"{text[:60]!r} makes too many tokens for one page. Give fewer or shorter sentences")
         both = (tokenizer, src), (tokenizer.target, tgt)

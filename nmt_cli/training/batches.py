@@ -94,7 +94,7 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
     """Return how many tokens of one side fit in all memory, free or not: a resumed run must sum in the same order."""
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
-    bytes_per_token = 8 * width * model.num_layers + 16 * model.d_model  # of activations, one token of each side
+    bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # of activations, one token of each side
     if device.type == "cuda":
         return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
     memory = 0.4 * physical_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))

@@ -35,15 +35,19 @@ def step_parts(model: recipe.Model, vocabulary_size: int, src: Lengths, tgt: Len
     values and outputs count three times, a residual and its norm 7 (3 + 4), an activation 5 (2 + 3), a logit 3.
     """
     src, tgt = src.astype(np.float64), tgt.astype(np.float64)
-    layers, tokens, heads = model.num_layers, src.sum() + tgt.sum(), model.num_heads * (model.d_k + model.d_v)
-    weights = layers * model.d_model * (3 * heads + 2 * model.d_ff) * tokens
-    scores = layers * heads * (src @ src + tgt @ tgt + tgt @ src)
-    residuals = layers * model.d_model * (2 * src.sum() + 3 * tgt.sum())
+    encoder_layers, decoder_layers = model.depths
+    src_tokens, tgt_tokens, heads = src.sum(), tgt.sum(), model.num_heads * (model.d_k + model.d_v)
+    feed_forward = encoder_layers * src_tokens + decoder_layers * tgt_tokens  # times that a token passes one
+    # Times that a token is made a query and key, or a value and output: cross-attention's keys are of the source.
+    projected = 2 * encoder_layers * src_tokens + decoder_layers * (3 * tgt_tokens + src_tokens)
+    weights = model.d_model * (projected * heads + 2 * feed_forward * model.d_ff)
+    scores = heads * (encoder_layers * src @ src + decoder_layers * (tgt @ tgt + tgt @ src))
+    residuals = model.d_model * (2 * encoder_layers * src_tokens + 3 * decoder_layers * tgt_tokens)
     return {
-        "products of weights": (6 * (weights + vocabulary_size * model.d_model * tgt.sum()), 0),
-        "attention": (6 * scores, itemsize * 9 * layers * heads * tokens),
-        "element-wise": (0, itemsize * (7 * residuals + 5 * layers * model.d_ff * tokens)),
-        "loss": (0, itemsize * 3 * vocabulary_size * tgt.sum()),
+        "products of weights": (6 * (weights + vocabulary_size * model.d_model * tgt_tokens), 0),
+        "attention": (6 * scores, itemsize * 3 * projected * heads),
+        "element-wise": (0, itemsize * (7 * residuals + 5 * feed_forward * model.d_ff)),
+        "loss": (0, itemsize * 3 * vocabulary_size * tgt_tokens),
         "optimiser": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # Adam's 7, and 1 for the norm
     }
 

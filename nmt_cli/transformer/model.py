@@ -202,8 +202,9 @@ class Transformer(nn.Module):
             self.tgt_positions = nn.Embedding(settings.max_length, settings.d_model)
         else:
             self.register_buffer("sinusoids", sinusoids(settings.max_length, settings.d_model), persistent=False)
-        self.encoder = nn.ModuleList(Layer(settings, cross=False) for _ in range(settings.num_layers))
-        self.decoder = nn.ModuleList(Layer(settings, cross=True) for _ in range(settings.num_layers))
+        encoder_layers, decoder_layers = settings.depths
+        self.encoder = nn.ModuleList(Layer(settings, cross=False) for _ in range(encoder_layers))
+        self.decoder = nn.ModuleList(Layer(settings, cross=True) for _ in range(decoder_layers))
         if settings.norm == "pre":
             self.encoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
             self.decoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
@@ -294,7 +295,9 @@ def parameter_count(settings: recipe.Model, vocabulary_size: int) -> int:
     if settings.attention_bias:
         attention += 2 * h * settings.d_k + h * settings.d_v + d
     feed_forward = 2 * d * settings.d_ff + settings.d_ff + d
-    layers = settings.num_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
+    encoder_layers, decoder_layers = settings.depths
+    layers = encoder_layers * (attention + feed_forward + 2 * 2 * d)
+    layers += decoder_layers * (2 * attention + feed_forward + 3 * 2 * d)
     final_norms = 4 * d * (settings.norm == "pre")
     positions = 2 * settings.max_length * d * (settings.positions == "learned")
     embeddings = vocabulary_size * (1 + (not settings.tied_output)) + settings.source_vocabulary

@@ -22,7 +22,7 @@ def model_options(model: recipe.Model) -> dict[str, object]:
     top = "n" if model.norm == "pre" else ""
     return {
         **{"type": "transformer", "dim-emb": model.d_model, "transformer-dim-ffn": model.d_ff},
-        **{"enc-depth": model.num_layers, "dec-depth": model.num_layers, "transformer-heads": model.num_heads},
+        **{"enc-depth": model.depths[0], "dec-depth": model.depths[1], "transformer-heads": model.num_heads},
         **{"transformer-preprocess": top, "transformer-postprocess-top": top, "tied-embeddings-all": True},
         **{"transformer-ffn-activation": model.activation, "transformer-postprocess": "da" if top else "dan"},
     }

@@ -147,7 +147,7 @@ class Textbook(nn.Module):
         nn.init.normal_(self.embedding.weight, 0, model.d_model**-0.5)
         self.register_buffer("positions", sinusoids(model.max_length, model.d_model))
         self.dropout = nn.Dropout(model.dropout)
-        sizes = (model.d_model, model.num_heads, model.num_layers, model.num_layers, model.d_ff, model.dropout)
+        sizes = (model.d_model, model.num_heads, *model.depths, model.d_ff, model.dropout)
         self.transformer = nn.Transformer(*sizes, batch_first=True, norm_first=model.norm == "pre")
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -169,9 +169,9 @@ class Marian(nn.Module):
         super().__init__()
         import transformers
 
-        heads, layers, inner = model.num_heads, model.num_layers, model.d_ff
+        heads, inner = model.num_heads, model.d_ff
         sides = {f"{s}_attention_heads": heads for s in ("encoder", "decoder")}
-        sides |= {f"{s}_layers": layers for s in ("encoder", "decoder")}
+        sides |= dict(zip(("encoder_layers", "decoder_layers"), model.depths, strict=True))
         sides |= {f"{s}_ffn_dim": inner for s in ("encoder", "decoder")}
         ids = {"pad_token_id": PAD, "decoder_start_token_id": PAD, "eos_token_id": EOS, "forced_eos_token_id": EOS}
         config = transformers.MarianConfig(

@@ -47,7 +47,11 @@ function drawNamed(svg, rows, columns, map, cell, causal) {  // returns the top 
 }
 
 function redraw() {
-  const s = D.sentences[now.sentence], [rows, columns] = names();
+  const s = D.sentences[now.sentence], [rows, columns] = names(), layers = D.layers[now.role];
+  now.layer = Math.min(now.layer, layers);  // the encoder may have more
+  $("layer").replaceChildren();
+  for (let n = 1; n <= layers; n++) make($("layer"), "option", { value: n }, `${n} of ${layers}`);
+  $("layer").value = now.layer;
   now.all = weights(now.role);
   now.maps = [mean(now.all[now.layer - 1]), ...now.all[now.layer - 1]];
   now.from = Math.min(now.from, rows.length - 1);
@@ -85,7 +89,7 @@ function big() {
   rows.forEach((_, i) => make(map, "svg:rect", { "fill-opacity": 0, x: 0, y: top + i * cell, width: left + width, height: cell })
     .addEventListener("mouseenter", () => look(i)));
   map.dataset.top = top;
-  $("which").textContent = `Layer ${now.layer} of ${D.layers}, ${now.head === MEAN ? "the mean of all heads" : `head ${now.head}`}`;
+  $("which").textContent = `Layer ${now.layer} of ${D.layers[now.role]}, ${now.head === MEAN ? "the mean of all heads" : `head ${now.head}`}`;
   document.querySelectorAll("#heads button").forEach((b, h) => b.setAttribute("aria-pressed", h === now.head));
   look(now.from);
 }
@@ -118,7 +122,7 @@ function rollout(from) {  // from an encoder output, or what cross-attention's l
     const share = levels.at(-1), layer = mean(heads);
     levels.push(share.map((w, j) => 0.5 * w + 0.5 * sum(share.map((v, i) => v * layer[i][j]))));
   }
-  const labels = levels.map((_, n) => (n < D.layers ? `layer ${D.layers - n}` : "embeddings"));
+  const labels = levels.map((_, n) => (n < D.layers.encoder ? `layer ${D.layers.encoder - n}` : "embeddings"));
   drawNamed($("rollout"), labels, source, levels, 14);
 }
 
