@@ -93,7 +93,9 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
     d_v: int = Field(64, ge=1, le=65536, description="size of a value per head")
     dropout: float = Field(0.1, ge=0, le=0.99, description="residual dropout, and on embedding sums (P_drop)")
     norm: Literal["post", "pre"] = Field("post", description="layer norm after (paper) or before each sub-layer")
-    positions: Literal["sinusoidal", "learned"] = Field("sinusoidal", description="positional encoding")
+    positions: Literal["sinusoidal", "marian", "learned"] = Field(
+        "sinusoidal", description="positional encoding; marian: sinusoids whose longest wavelength is Marian's"
+    )
     max_length: int = Field(1024, ge=8, le=1 << 20, description="longest sequence in tokens, of source and of target")
     attention_bias: bool = Field(False, description="biases on query, key, value and output projections")
     output_bias: bool = Field(False, description="a bias on the logits (Marian's models have one, the paper's none)")
@@ -267,7 +269,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
     if recipe.averaging.last > recipe.training.keep_checkpoints:
         yield "averaging.last is larger than training.keep_checkpoints"
-    if recipe.model.positions == "sinusoidal" and recipe.model.d_model % 2:
+    if recipe.model.positions != "learned" and recipe.model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
     for split in ("train", "dev", "test", "mix", "general"):
         sides = [getattr(corpus, f"{split}_{side}") or [] for side in ("src", "tgt")]

@@ -10,7 +10,7 @@ from nmt_cli import __version__, artefact, recipe
 from nmt_cli.console import counted, say
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import Tokenizer, copy, normalise
+from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare
@@ -47,6 +47,9 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             peer.check_ids(tokenizer, [*chosen.values()], [*map(normalise, references)])
         else:
             from ctranslate2.converters import TransformersConverter
+
+            if loaded.model.embedding.weight[PAD].any():
+                raise DataError("cannot export: CTranslate2 decodes from a zero embedding, this model from another one")
 
             marian.write_marian(loaded, penalty, Path(temporary))
             if (Path(temporary) / "target_vocab.json").is_file():

@@ -1,90 +1,72 @@
-"""The import command: a Marian model of transformers as a model directory, to translate with and to fine-tune."""
+"""The import command: a model of transformers or of Marian as a model directory, to translate with and to fine-tune."""
 
+import os
 import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import say
-from nmt_cli.corpus.tokenizer import LANGUAGE, UNK, Tokenizer, normalise, target_file
-from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
-from nmt_cli.interop import marian
-from nmt_cli.interop.proof import LOCAL, Transformers, compare
+from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalise, target_file
+from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.interop import hf, hub, marian, npz
+from nmt_cli.interop.proof import compare
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.translator import Translator
 
-WEIGHTS = "model.safetensors"
-FILES = "config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm"
-OPTIONAL = "generation_config.json", "tokenizer_config.json", "target_vocab.json"
-HUB_NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"
 LINES, TOKENS = 12, 4  # of random text, on which both models are compared
-UNKNOWN, CONTROL, USER_DEFINED, UNUSED, UNIGRAM = 2, 3, 4, 5, 1  # types of SentencePiece's tokens, and of its models
-SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
-ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 
 
 def import_marian(source: Path | str, out: Path) -> Path:
-    """Turn a Marian (or Pegasus-shaped) model of transformers into the model directory `out`, and return it.
+    """Turn a Marian model into the model directory `out`, and return it.
 
-    `source` is a directory, or OWNER/NAME or OWNER/NAME@REVISION of the hub.
+    `source` is a directory as transformers or Marian writes it, or OWNER/NAME or OWNER/NAME@REVISION of the hub.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
-    marian.library("transformers")
     directory, imported = Path(source), Path(source).resolve().name
     if not directory.exists():
-        if not re.fullmatch(HUB_NAME, str(source)):
+        if not re.fullmatch(hub.NAME, str(source)):
             raise MissingError(f"no directory {source}. A model of the hub is named OWNER/NAME")
-        directory = _download(str(source))
+        directory = hub.download(str(source))
         imported = f"{str(source).partition('@')[0]}@{directory.name}"
-    config = _config(directory)
-    numbers, tokenizers = _vocabularies(directory, config)
-    ids = [[*side.values()] for side in numbers]
-    try:
-        peer = Transformers(directory, ids)
-    except Exception as error:  # whatever they raise
-        raise DataError(f"transformers cannot load {directory}: {str(error)[:150]}") from None
-    if peer.missing:
-        raise DataError(f"{directory / WEIGHTS} has no tensor {peer.missing[0]}")
-    tensors = peer.model.state_dict()
-    settings = _recipe(directory, config, tensors, numbers).model_copy(update={"name": imported})
-    ours = marian.from_marian(tensors, settings.model, ids)
-    model = Transformer(settings.model, len(ids[1]))
-    load_into(model, ours, directory / WEIGHTS)
-    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
+    foreign = npz.read(directory) if npz.present(directory) else hf.read(directory)
+    settings = foreign.settings.model_copy(update={"name": imported})
+    ours = marian.from_marian(foreign.tensors, settings.model, foreign.ids, foreign.start)
+    model = Transformer(settings.model, len(foreign.ids[1]))
+    load_into(model, ours, directory)
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "tokenizer.model"
-        for path, data in zip((file, target_file(file)), tokenizers, strict=False):
+        for path, data in zip((file, target_file(file)), foreign.tokenizers, strict=False):
             path.write_bytes(data)
-        proof = _prove(model.eval(), Tokenizer(file), settings, peer)
-        weights = artefact.sha256(directory / WEIGHTS)
+        proof = _prove(model.eval(), Tokenizer(file), settings, foreign.peer)
+        weights = {path.name: artefact.sha256(path) for path in foreign.files}
         manifest = {"imported": imported, "weights": weights, "proof": proof, "steps": []}
         save_model(out, ours, settings, file, manifest)
-    say(f"{out} computes what {imported} does. {proof}")
+    say(f"{out} is {imported}. {proof}")
     return out
 
 
-def _download(asked: str) -> Path:
-    """Return where the hub's client stores OWNER/NAME or OWNER/NAME@REVISION: a folder named by its commit."""
-    import huggingface_hub
+def cached(asked: str) -> Path:
+    """Return the model directory of OWNER/NAME or OWNER/NAME@REVISION of the hub, importing it the first time.
 
-    name, _, revision = asked.partition("@")
-    try:
-        place = huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=[*FILES, *OPTIONAL])
-    except Exception as error:  # of any of the packages that take part
-        what = str(error).strip().partition("\n")[0]
-        raise DownloadError(f"no directory {asked} here, and it cannot be downloaded from the hub: {what}") from None
-    say(f"{name} at commit {Path(place).name}")
-    return Path(place)
+    It lies in $XDG_CACHE_HOME/nmt/models; the next call asks the hub nothing. Remove it to import a newer commit.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt" / "models"
+    place = home / re.sub(r"[/@]+", "--", asked)
+    if not artefact.present(place):
+        import_marian(asked, place)
+    return place
 
 
-def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, peer: Transformers) -> str:
+def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, peer: Any) -> str:
     """Compare tokens, log-probabilities and translations on random text, and return what came of it."""
+    if peer is None:
+        return "It has not been compared: pymarian is not installed."
     codes, sides = list[str](), list[list[str]]()
     for side in (tokenizer, tokenizer.target):  # each of tokens without a character that its model does not know
         alone = side.decode([[i] for i in range(side.vocabulary_size)])
@@ -102,106 +84,3 @@ def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, pe
         return compare(translator, peer, dict(enumerate(lines)), exact=True)[0]
     except DataError as error:
         raise DataError(f"{settings.name} computes something else than our model with its weights: {error}") from None
-
-
-def _config(source: Path) -> Any:
-    """Return their configuration after checking that our model can compute theirs."""
-    transformers = marian.library("transformers")
-    if missing := [name for name in FILES if not (source / name).is_file()]:
-        if (source / "model.bin").is_file():
-            raise MissingError(f"{source} is a CTranslate2 model. Import the one of transformers that it was made from")
-        advice = "A Marian model of transformers has them"
-        if missing == [WEIGHTS]:
-            advice = f"Save a pickle's weights by save_pretrained(), or name a revision with {WEIGHTS}: "
-            advice += "OWNER/NAME@refs/pr/N"
-        raise MissingError(f"{source} has no {', '.join(missing)}. {advice}")
-    try:
-        config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
-    except Exception as error:  # whatever they raise
-        raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
-    if config.model_type not in ("marian", "pegasus"):
-        raise DataError(f"{source} is a {config.model_type} model; only Marian can be imported")
-    activation = config.activation_function
-    ours = {
-        "embeddings scaled by sqrt(d_model)": config.scale_embedding,
-        f"no activation {activation}": activation in ACTIVATIONS,
-        "a decoder that starts from a zero embedding": config.decoder_start_token_id == config.pad_token_id,
-        **{f"one {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()},
-    }
-    if lacking := [feature for feature, there in ours.items() if not there]:
-        raise DataError(f"{source} cannot be imported: the model of nmt has {' and '.join(lacking)}, unlike this one")
-    return config
-
-
-def _vocabularies(source: Path, config: Any) -> tuple[list[dict[str, int]], list[bytes]]:
-    """Return their id of each of our tokens, of the source and of the target, in our order, and our SentencePiece
-    model, or two: of source text and of target text."""
-    separate = bool(_tokenizer_config(source).get("separate_vocabs"))
-    target = "target_vocab.json" if separate else "vocab.json"
-    sizes = ("vocab.json", config.vocab_size), (target, getattr(config, "decoder_vocab_size", config.vocab_size))
-    numbers = [_numbers(source / name, size, config) for name, size in sizes]
-    src, tgt = source / "source.spm", source / "target.spm"
-    files = [src] if not separate and src.read_bytes() == tgt.read_bytes() else [src, tgt]
-    models = [_renumbered(file, [*side]) for file, side in zip(files, numbers, strict=False)]
-    if not separate and len(models) == 2 and any(model.trainer_spec.model_type != UNIGRAM for model in models):
-        raise DataError(f"{source} has two BPE models over one vocabulary. Two unigram models are supported")
-    return numbers, [model.SerializeToString() for model in models]
-
-
-def _numbers(file: Path, size: int, config: Any) -> dict[str, int]:
-    """Return their id of each token, in our order."""
-    if not file.is_file():
-        raise MissingError(f"no file {file}, which tokenizer_config.json promises by separate_vocabs")
-    ids, first = artefact.read_json(file), [*SPECIAL]
-    special = [config.pad_token_id, ids.get("<unk>", -1), config.eos_token_id]
-    numbers = {number for number in ids.values() if type(number) is int}
-    if len(ids) != size or numbers != {*range(size)} or [ids.get(name) for name in first] != special:
-        raise DataError(f"{file} does not number {size} tokens from 0, with {', '.join(first)} where config.json says")
-    return {name: ids[name] for name in first + sorted(ids.keys() - {*first}, key=ids.__getitem__)}
-
-
-def _tokenizer_config(source: Path) -> Any:
-    file = source / "tokenizer_config.json"
-    return artefact.read_json(file) if file.is_file() else {}
-
-
-def _renumbered(file: Path, order: list[str]) -> Any:
-    """Return a SentencePiece model with the tokens in this order; those it did not have can only be decoded, but for
-    target-language tokens, which each word of their name becomes."""
-    messages = marian.library("sentencepiece.sentencepiece_model_pb2")
-    try:
-        model = messages.ModelProto.FromString(file.read_bytes())
-    except Exception:  # protobuf's DecodeError
-        raise DataError(f"{file} is not a SentencePiece model") from None
-    tokens = {token.piece: token for token in model.pieces}
-    if [*tokens] == order:
-        return model
-    renumbered = [tokens.get(name) or model.SentencePiece(piece=name, type=UNUSED) for name in order]
-    for name, token in zip(order, renumbered, strict=True):
-        token.type = SPECIAL.get(name, UNUSED if token.type in SPECIAL.values() else token.type)
-        if LANGUAGE.fullmatch(name):
-            token.piece, token.type = f"\u2581{name}", USER_DEFINED  # as it stands at the beginning of a text
-    model.pieces.extend(renumbered)  # copies them
-    del model.pieces[: -len(order)]
-    return model
-
-
-def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], numbers: list[dict[str, int]]) -> recipe.Recipe:
-    size, languages = config.d_model // config.encoder_attention_heads, _tokenizer_config(source)
-    src, tgt, output = (tensors[name] for name in marian.EMBEDDINGS.values())
-    _pad, *others = numbers[1].values()
-    biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
-    model = {
-        **{name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()},
-        **{"num_layers": config.encoder_layers, "d_k": size, "d_v": size},
-        "norm": "pre" if config.model_type == "pegasus" else "post",
-        "attention_bias": any(bool(bias.any()) for bias in biases),
-        "output_bias": bool(tensors[marian.BIAS].flatten()[others].any()),
-        "source_vocabulary": 0 if numbers[0] == numbers[1] and torch.equal(src, tgt) else len(src),
-        "tied_output": torch.equal(tgt, output),
-        "activation": ACTIVATIONS[config.activation_function],
-    }
-    if config.decoder_layers != config.encoder_layers:
-        model |= {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
-    corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
-    return recipe.from_plain({"name": source.resolve().name, "corpus": corpus, "model": model}, str(source))

@@ -9,15 +9,18 @@ import itertools
 import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, Tokenizer, target_file
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.transformer.model import sinusoids
 from nmt_cli.transformer.weights import LoadedModel
 
 SHARED, BIAS = "model.shared.weight", "final_logits_bias"
@@ -25,6 +28,7 @@ EMBEDDINGS = {
     **{"src": "model.encoder.embed_tokens.weight", "tgt": "model.decoder.embed_tokens.weight"},
     "output": "lm_head.weight",
 }
+POSITIONS = "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"
 Ids = list[list[int]]  # their id of each of our tokens, of the source and of the target
 NO_LOGIT = -1e9  # what transformers adds to a logit that must never win; ours is -inf
 LONGEST = 512  # tokens of output: theirs has one limit for all sentences
@@ -113,7 +117,21 @@ def to_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) -> d
     return result
 
 
-def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Foreign:
+    """A model of another toolkit, its tensors by transformers' names; `start` is the token that it decodes from."""
+
+    tensors: dict[str, Tensor]
+    settings: recipe.Recipe
+    ids: Ids
+    start: int
+    tokenizers: list[bytes]  # ours, of source and target text, or one of both
+    files: list[Path]  # of the weights
+    peer: Any  # what computes it, to compare with; None: nothing here does
+
+
+def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids, start: int) -> dict[str, Tensor]:
+    """Return our weights for theirs; PAD, with which our decoder starts, has the embedding of their token `start`."""
     places, result = sines_first(settings.d_model).argsort(), {}
     for side, ours in _matrices(settings).items():
         result[ours] = tensors[EMBEDDINGS[side]].index_select(1, places)[ids[side != "src"]]
@@ -121,6 +139,7 @@ def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) ->
         result["output_bias"] = tensors[BIAS].flatten()[ids[1]]
     for tensor in result.values():
         tensor[PAD] = 0
+    result["embedding.weight"][PAD] = tensors[EMBEDDINGS["tgt"]][start][places]
     for ours, theirs in _names(settings):
         if settings.attention_bias or "attention" not in ours or not ours.endswith(".bias"):
             result[ours] = _reordered(ours, torch.cat([tensors[name] for name in theirs]), places)
@@ -138,7 +157,7 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
     # Of separate vocabularies PAD is first: it must have the same number in both.
     numbers = [[i if separate else (i - 1) % len(tokens) for i in range(len(tokens))] for tokens in sides]
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
-    if settings.positions != "sinusoidal" or widths != {settings.d_model}:
+    if settings.positions == "learned" or widths != {settings.d_model}:
         raise DataError("cannot export: Marian has sinusoidal positions, and num_heads x d_k and x d_v are d_model")
     transformers, pre, ids = library("transformers"), settings.norm == "pre", numbers[1]
     shared = len(_matrices(settings)) == 1
@@ -163,7 +182,12 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
     if (beam := loaded.recipe.decoding.beam) > 1:
         search |= {"num_beams": beam, "length_penalty": length_penalty}
     theirs.generation_config.update(**search)
-    theirs.save_pretrained(out, state_dict=to_marian(loaded.model.state_dict(), settings, numbers))
+    tensors = to_marian(loaded.model.state_dict(), settings, numbers)
+    theirs.save_pretrained(out, state_dict={**tensors})  # which it empties
+    if settings.positions == "marian":  # transformers computes those of the paper unless the file has others
+        positions = sinusoids(settings.max_length, settings.d_model, "marian")[:, sines_first(settings.d_model)]
+        tensors |= {name: positions.clone() for name in POSITIONS}
+        save_file(tensors, out / "model.safetensors", {"format": "pt"})
     for name, tokens, each in zip(("vocab.json", "target_vocab.json")[: 1 + separate], sides, numbers, strict=False):
         vocabulary = dict(zip((LANGUAGE.sub(r"\1", token) for token in tokens), each, strict=True))
         (out / name).write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")

@@ -29,10 +29,16 @@ class Transformers:
     """A directory that transformers loads; `ids` are its ids of our tokens, of the source and of the target."""
 
     def __init__(self, directory: Path, ids: list[Ids]) -> None:
-        options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True, **LOCAL}
+        # A pickle is read by torch.load(weights_only=True): one that would execute code is refused.
+        safe = any(directory.glob("model.safetensors*"))
+        options = {"use_safetensors": safe, "weights_only": True, "dtype": torch.float32, **LOCAL}
+        options["output_loading_info"] = True
         self.model, report = library("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
         self.missing = [name for name in sorted(report["missing_keys"]) if "embed_positions" not in name]
         self.ids, self.pad = [*map(torch.tensor, ids)], ids[1][PAD]
+        self.start = self.model.generation_config.decoder_start_token_id
+        if self.start is None:
+            self.start = self.model.config.decoder_start_token_id
         self.ours = [side.argsort() for side in self.ids]
 
     def check_ids(self, tokenizer: Tokenizer, lines: list[str], targets: list[str], allowed: int = 0) -> None:
@@ -62,6 +68,7 @@ class Transformers:
         for start in range(0, len(pairs), BATCH):
             batch = pairs[start : start + BATCH]
             src, tgt = self._padded([ids for ids, _ in batch], 0), self._padded([[PAD, *ids] for _, ids in batch], 1)
+            tgt[:, 0] = self.start
             mask = (src != self.pad).long()
             logits = self.model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt[:, :-1]).logits
             gold = torch.log_softmax(logits, -1).gather(2, tgt[:, 1:, None])[:, :, 0]

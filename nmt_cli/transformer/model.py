@@ -109,10 +109,15 @@ def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tens
     return y_ND * mask_ND * scale if x_ND is None else torch.addcmul(x_ND, y_ND, mask_ND, value=scale)
 
 
-def sinusoids(length: int, d_model: int) -> Tensor:
-    """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd places."""
+def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
+    """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd places.
+
+    "marian": as Marian has them. There the last wavelength is 10000 x 2 pi; in the paper one after it would be.
+    """
+    pairs = d_model // 2
+    last = max(1, pairs - 1) if kind == "marian" else pairs
     positions = torch.arange(length, dtype=torch.float64)[:, None]
-    angles = positions / 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angles = positions / 10000.0 ** (torch.arange(pairs, dtype=torch.float64) / last)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1).float()
 
 
@@ -201,7 +206,9 @@ class Transformer(nn.Module):
             self.src_positions = nn.Embedding(settings.max_length, settings.d_model)
             self.tgt_positions = nn.Embedding(settings.max_length, settings.d_model)
         else:
-            self.register_buffer("sinusoids", sinusoids(settings.max_length, settings.d_model), persistent=False)
+            self.register_buffer(
+                "sinusoids", sinusoids(settings.max_length, settings.d_model, settings.positions), persistent=False
+            )
         encoder_layers, decoder_layers = settings.depths
         self.encoder = nn.ModuleList(Layer(settings, cross=False) for _ in range(encoder_layers))
         self.decoder = nn.ModuleList(Layer(settings, cross=True) for _ in range(decoder_layers))
@@ -232,9 +239,9 @@ class Transformer(nn.Module):
         return cast(nn.Embedding, self.own_embeddings[side]) if side in self.own_embeddings else self.embedding
 
     def positions(self, side: str) -> Tensor:
-        if self.settings.positions == "sinusoidal":
-            return self.get_buffer("sinusoids")
-        return self.get_parameter(f"{side}_positions.weight")
+        if self.settings.positions == "learned":
+            return self.get_parameter(f"{side}_positions.weight")
+        return self.get_buffer("sinusoids")
 
     def embed(self, ids_N: Tensor, positions_N: Tensor, side: str) -> Tensor:
         """Return embeddings x sqrt(d_model) plus positions, float32 (sections 3.4 and 3.5)."""

@@ -1,0 +1,124 @@
+"""A Marian (or Pegasus-shaped) model of transformers: whether ours computes it, and its weights and vocabularies."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli import artefact, recipe
+from nmt_cli.errors import DataError, MissingError
+from nmt_cli.interop import marian
+from nmt_cli.interop.marian import Foreign
+from nmt_cli.interop.proof import LOCAL, Transformers
+from nmt_cli.interop.vocabulary import Numbers, in_our_order, tokenizers
+from nmt_cli.transformer.model import sinusoids
+
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+FILES = "config.json", "vocab.json", "source.spm", "target.spm"
+ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+
+
+def read(directory: Path) -> Foreign:
+    """Read a directory that transformers has written, or raise DataError that says what ours cannot compute."""
+    files, config = _weights(directory), _config(directory)
+    separate = bool(_tokenizer_config(directory).get("separate_vocabs"))
+    target = "target_vocab.json" if separate else "vocab.json"
+    sizes = ("vocab.json", config.vocab_size), (target, getattr(config, "decoder_vocab_size", config.vocab_size))
+    numbers = [_numbers(directory / name, size, config) for name, size in sizes]
+    models = tokenizers([directory / f"{side}.spm" for side in ("source", "target")], numbers, separate)
+    ids = [[*side.values()] for side in numbers]
+    try:
+        peer = Transformers(directory, ids)
+    except pickle.UnpicklingError as error:
+        what = str(error).partition("\n")[0][:150]
+        raise DataError(f"{directory} has a pickle of more than tensors; nothing of it was executed: {what}") from None
+    except Exception as error:  # whatever they raise
+        raise DataError(f"transformers cannot load {directory}: {str(error)[:150]}") from None
+    if peer.missing:
+        raise DataError(f"{directory} has no tensor {peer.missing[0]}")
+    tensors = {name: tensor.clone() for name, tensor in peer.model.state_dict().items()}
+    peer.model.final_logits_bias[0, peer.pad] = marian.NO_LOGIT  # PAD has no logit in ours
+    settings = _recipe(directory, config, tensors, numbers)
+    return Foreign(tensors, settings, ids, peer.start, models, files, peer)
+
+
+def _weights(source: Path) -> list[Path]:
+    """Return the files of the weights: safetensors, else a pickle; each may be in several parts."""
+    for name in (WEIGHTS, PICKLE):
+        if (source / name).is_file():
+            return [source / name]
+        if (index := source / f"{name}.index.json").is_file():
+            parts = [source / Path(part).name for part in sorted({*artefact.read_json(index)["weight_map"].values()})]
+            if missing := [part for part in parts if not part.is_file()]:
+                raise MissingError(f"no file {missing[0]}, which {index.name} names")
+            return parts
+    if (source / "model.bin").is_file():
+        raise MissingError(f"{source} is a CTranslate2 model. Import the one of transformers that it was made from")
+    raise MissingError(f"{source} has no weights: no {WEIGHTS}, no {PICKLE}, nor Marian's *.npz")
+
+
+def _config(source: Path) -> Any:
+    """Return their configuration after checking that our model can compute theirs."""
+    transformers = marian.library("transformers")
+    if missing := [name for name in FILES if not (source / name).is_file()]:
+        raise MissingError(f"{source} has no {', '.join(missing)}. A Marian model of transformers has them")
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, **LOCAL)
+    except Exception as error:  # whatever they raise
+        raise DataError(f"{source / 'config.json'} is damaged: {str(error)[:150]}") from None
+    if config.model_type not in ("marian", "pegasus"):
+        raise DataError(f"{source} is a {config.model_type} model; only Marian can be imported")
+    activation = config.activation_function
+    ours = {
+        "embeddings scaled by sqrt(d_model)": config.scale_embedding,
+        f"no activation {activation}": activation in ACTIVATIONS,
+        **{f"one {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()},
+    }
+    if lacking := [feature for feature, there in ours.items() if not there]:
+        raise DataError(f"{source} cannot be imported: the model of nmt has {' and '.join(lacking)}, unlike this one")
+    return config
+
+
+def _numbers(file: Path, size: int, config: Any) -> Numbers:
+    if not file.is_file():
+        raise MissingError(f"no file {file}, which tokenizer_config.json promises by separate_vocabs")
+    numbers = in_our_order(artefact.read_json(file), size, file)
+    if (numbers["<pad>"], numbers["</s>"]) != (config.pad_token_id, config.eos_token_id):
+        raise DataError(f"{file} does not have <pad> and </s> where config.json says")
+    return numbers
+
+
+def _tokenizer_config(source: Path) -> Any:
+    file = source / "tokenizer_config.json"
+    return artefact.read_json(file) if file.is_file() else {}
+
+
+def _positions(theirs: Tensor) -> str:
+    """Return which of our positions a model has: a file may hold Marian's own, which transformers does not compute."""
+    length, d_model = theirs.shape
+    ours = sinusoids(length, d_model, "marian")[:, marian.sines_first(d_model)]
+    return "marian" if torch.allclose(theirs, ours, atol=1e-4) else "sinusoidal"
+
+
+def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], numbers: list[Numbers]) -> recipe.Recipe:
+    size, languages = config.d_model // config.encoder_attention_heads, _tokenizer_config(source)
+    src, tgt, output = (tensors[name] for name in marian.EMBEDDINGS.values())
+    _pad, *others = numbers[1].values()
+    biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]
+    model = {
+        **{name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()},
+        **{"num_layers": config.encoder_layers, "d_k": size, "d_v": size},
+        "norm": "pre" if config.model_type == "pegasus" else "post",
+        "attention_bias": any(bool(bias.any()) for bias in biases),
+        "output_bias": bool(tensors[marian.BIAS].flatten()[others].any()),
+        "source_vocabulary": 0 if numbers[0] == numbers[1] and torch.equal(src, tgt) else len(src),
+        "tied_output": torch.equal(tgt, output),
+        "activation": ACTIVATIONS[config.activation_function],
+        "positions": _positions(tensors[marian.POSITIONS[0]]),
+    }
+    if config.decoder_layers != config.encoder_layers:
+        model |= {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
+    corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
+    return recipe.from_plain({"name": source.resolve().name, "corpus": corpus, "model": model}, str(source))

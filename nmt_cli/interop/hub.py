@@ -1,0 +1,49 @@
+"""Models of the Hugging Face hub: what of a repository is downloaded, and its licence."""
+
+from pathlib import Path
+
+from nmt_cli.console import say
+from nmt_cli.errors import DownloadError
+
+NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"  # OWNER/NAME or OWNER/NAME@REVISION
+CONFIG = "config.json"
+TEXT = "*.json", "*.spm", "README.md"
+# Weights, the best form first: a repository often has several. The last is Marian's own, which has no config.json.
+WEIGHTS = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
+
+
+def download(asked: str) -> Path:
+    """Return where the hub's client stores OWNER/NAME or OWNER/NAME@REVISION: a folder named by its commit.
+
+    Without network it is what an earlier call has stored. DownloadError if there is nothing.
+    """
+    import huggingface_hub
+
+    name, _, revision = asked.partition("@")
+    try:
+        for form in WEIGHTS:
+            wanted = [*TEXT, *form]
+            place = Path(
+                huggingface_hub.snapshot_download(
+                    name, revision=revision or None, allow_patterns=wanted, ignore_patterns="*.optimizer.npz"
+                )
+            )
+            if any(match for pattern in form for match in place.glob(pattern)):
+                break
+    except Exception as error:  # of any of the packages that take part
+        what = str(error).strip().partition("\n")[0]
+        raise DownloadError(f"no directory {asked} here, and it cannot be downloaded from the hub: {what}") from None
+    say(f"{name} at commit {place.name}, licence: {licence(place)}")
+    return place
+
+
+def licence(place: Path) -> str:
+    """Return what the card of a repository says of its licence."""
+    import huggingface_hub
+
+    card = place / "README.md"
+    try:
+        about = huggingface_hub.metadata_load(card) if card.is_file() else None
+    except ValueError:  # no YAML
+        about = None
+    return str((about or {}).get("license", "not named; see its page on the hub"))

@@ -1,0 +1,215 @@
+"""A model in Marian's own files: model.npz with its options inside, vocabularies (.yml or .spm), perhaps decoder.yml.
+
+Its tensors are named here as transformers names them, which is one step from ours. Names and meaning of options:
+marian-dev, src/models/transformer.h.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from nmt_cli import recipe
+from nmt_cli.errors import DataError, MissingError
+from nmt_cli.interop.marian import BIAS, EMBEDDINGS, Foreign
+from nmt_cli.interop.marian_peer import Marian
+from nmt_cli.interop.vocabulary import Numbers, in_our_order, read_model, tokenizers
+
+OPTIONS = "special:model.yml"  # a text among the tensors
+LONGEST = 512  # positions: Marian's are computed for any length
+Options = dict[str, Any]  # values as text, lists of text, or dicts
+# By option: its default, and what else ours computes.
+COMPUTED: dict[str, list[Any]] = {
+    "type": ["transformer"],
+    "transformer-decoder-autoreg": ["self-attention"],
+    "transformer-ffn-activation": ["swish", "relu"],  # Marian's gelu is an approximation
+    "transformer-ffn-depth": ["2"],
+    "transformer-decoder-ffn-depth": ["0", "2"],
+    "transformer-postprocess-emb": ["d", ""],
+    "transformer-attention-mask": ["default"],
+    "transformer-tied-layers": [[]],
+    "input-types": [[], ["sequence", "sequence"]],
+    "lemma-dim-emb": ["0"],
+}
+UNKNOWN = [  # options that ours has nothing like, unless they are false
+    *("right-left", "ulr", "output-omit-bias", "transformer-pool", "transformer-no-projection"),
+    *("transformer-no-bias", "transformer-no-affine", "transformer-train-position-embeddings"),
+    *("transformer-train-positions", "transformer-disable-position-embeddings"),
+]
+NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}  # by the operations before and after sub-layers, and on top
+LINEAR = {  # by our names of transformers' modules
+    **{f"self_attn.{side}_proj": f"self_{{}}{side}" for side in "qkv"},
+    **{f"encoder_attn.{side}_proj": f"context_{{}}{side}" for side in "qkv"},
+    **{"self_attn.out_proj": "self_{}o", "encoder_attn.out_proj": "context_{}o", "fc1": "ffn_{}1", "fc2": "ffn_{}2"},
+}
+NORM = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
+
+
+def _models(directory: Path) -> list[Path]:
+    return [file for file in sorted(directory.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
+
+
+def present(directory: Path) -> bool:
+    return bool(_models(directory)) and not (directory / "config.json").is_file()
+
+
+def read(directory: Path) -> Foreign:
+    """Read a directory of Marian, or raise DataError that says what ours cannot compute."""
+    file, vocabularies = _files(directory)
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        options = _yaml(arrays.pop(OPTIONS).tobytes().rstrip(b"\0"), file)
+    except KeyError:
+        raise DataError(f"{file} has no {OPTIONS}: it is not a model of Marian") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{file} is damaged: {str(error)[:150]}") from None
+    _check(options, file)
+    tensors = {name: torch.from_numpy(array).float() for name, array in arrays.items() if "special:" not in name}
+    theirs = _as_transformers(tensors, options, file)
+    numbers, models = _vocabularies(directory, vocabularies, [len(theirs[EMBEDDINGS[s]]) - 1 for s in ("src", "tgt")])
+    ids = [[*side.values()] for side in numbers]
+    settings = _recipe(theirs, options, numbers)
+    peer = Marian.where_installed(file, numbers)
+    return Foreign(theirs, settings, ids, ids[1][0], models, [file], peer)
+
+
+def _files(directory: Path) -> tuple[Path, list[Path]]:
+    """Return the model and the vocabularies of source and target: those that decoder.yml names, or the only ones."""
+    for name in ("decoder.yml", "model.npz.decoder.yml"):
+        if (directory / name).is_file():
+            decoder = _yaml((directory / name).read_bytes(), directory / name)
+            models, vocabularies = ([Path(each).name for each in decoder.get(key, ())] for key in ("models", "vocabs"))
+            break
+    else:
+        models = [file.name for file in _models(directory)]
+        vocabularies = [file.name for kind in ("*.spm", "vocab*.yml", "*.vocab.yml") for file in directory.glob(kind)]
+        vocabularies = [name for name in vocabularies if name not in ("source.spm", "target.spm")] or vocabularies
+    if len(models) != 1:
+        raise DataError(f"{directory} has {len(models)} models ({', '.join(models)}). Give each a directory of its own")
+    if len(vocabularies) == 1:
+        vocabularies *= 2
+    if len(vocabularies) != 2:
+        raise DataError(f"{directory}: which vocabulary is of which side? Name two in decoder.yml, under vocabs")
+    paths = [directory / name for name in (models[0], *vocabularies)]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise MissingError(f"no file {missing[0]}")
+    return paths[0], paths[1:]
+
+
+def _yaml(data: bytes, where: Path) -> Any:
+    """Return YAML with every value as text; a vocabulary has 60,000, so libyaml reads it where there is one."""
+    try:
+        values = getattr(yaml, "CBaseLoader", yaml.BaseLoader)(data).get_single_data()
+    except yaml.YAMLError as error:
+        raise DataError(f"{where} is not valid YAML: {' '.join(str(error).split())[:150]}") from None
+    if not isinstance(values, dict):
+        raise DataError(f"{where} is no mapping of keys to values")
+    return values
+
+
+def _norms(options: Options) -> tuple[str, str, str]:
+    keys = {"preprocess": "", "postprocess": "dan", "postprocess-top": ""}
+    before, after, top = (options.get(f"transformer-{key}", default).replace("d", "") for key, default in keys.items())
+    return before, after, top
+
+
+def _check(options: Options, where: Path) -> None:
+    """Raise DataError that names every option by which this model computes what ours does not."""
+    computed = COMPUTED | {"transformer-decoder-dim-ffn": ["0", options.get("transformer-dim-ffn")]}
+    computed |= {key: ["false"] for key in UNKNOWN}
+    wrong = [f"{key} {options[key]}" for key, values in computed.items() if options.get(key, values[0]) not in values]
+    if _norms(options) not in NORMS:
+        wrong.append(f"the operations {' / '.join(_norms(options))} before, after and above its layers")
+    if wrong:
+        raise DataError(f"{where} cannot be imported: the model of nmt does not have {', '.join(wrong)}")
+
+
+def _layers(options: Options) -> Iterator[tuple[str, str, bool]]:
+    """Yield transformers' name of each tensor but the embeddings, Marian's, and whether it is a matrix."""
+    pre = "_pre" if NORMS[_norms(options)] == "pre" else ""
+    for stack, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
+        for number in range(int(depth)):
+            ours, theirs = f"model.{stack}.layers.{number}.", f"{stack}_l{number + 1}_"
+            for module, name in LINEAR.items():
+                if stack == "decoder" or "encoder_attn" not in module:
+                    yield f"{ours}{module}.weight", theirs + name.format("W"), True
+                    yield f"{ours}{module}.bias", theirs + name.format("b"), False
+            for module, name in NORM.items():
+                if stack == "decoder" or "encoder_attn" not in module:
+                    yield f"{ours}{module}.weight", f"{theirs}{name}_ln_scale{pre}", False
+                    yield f"{ours}{module}.bias", f"{theirs}{name}_ln_bias{pre}", False
+        if pre:
+            yield f"model.{stack}.layer_norm.weight", f"{stack}_top_ln_scale", False
+            yield f"model.{stack}.layer_norm.bias", f"{stack}_top_ln_bias", False
+
+
+def _as_transformers(tensors: dict[str, Tensor], options: Options, where: Path) -> dict[str, Tensor]:
+    """Return the tensors by transformers' names, with a zero embedding more, from which Marian's decoder starts."""
+    left, result = dict(tensors), {}
+
+    def take(name: str) -> Tensor:
+        if name not in tensors:
+            raise DataError(f"{where} has no tensor {name}")
+        left.pop(name, None)
+        return tensors[name]
+
+    tied = {key: options.get(f"tied-embeddings{key}", "false") == "true" for key in ("", "-src", "-all")}
+    one = tied["-src"] or tied["-all"]
+    src, tgt = (take("Wemb" if one else f"{side}_Wemb") for side in ("encoder", "decoder"))
+    output = tgt if tied[""] or tied["-all"] else take("decoder_ff_logit_out_W").t()
+    for side, matrix in zip(EMBEDDINGS, (src, tgt, output), strict=True):
+        result[EMBEDDINGS[side]] = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
+    bias = take("decoder_ff_logit_out_b").flatten()
+    result[BIAS] = torch.cat([bias, bias.new_zeros(1)])[None]
+    for ours, theirs, is_matrix in _layers(options):
+        result[ours] = take(theirs).t() if is_matrix else take(theirs).flatten()
+    if left:
+        raise DataError(f"{where} cannot be imported: the model of nmt has nothing like its tensor {min(left)}")
+    return result
+
+
+def _vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple[list[Numbers], list[bytes]]:
+    """Return their id of each of our tokens on both sides, and our SentencePiece models.
+
+    A .spm file is vocabulary and SentencePiece model in one; with .yml, source.spm and target.spm split the text.
+    """
+    numbers = []
+    for file, size in zip(files, sizes, strict=True):
+        if file.suffix == ".spm":
+            ids = {token.piece: number for number, token in enumerate(read_model(file).pieces)}
+        elif file.suffix in (".yml", ".yaml"):
+            ids = {name: int(number) for name, number in _yaml(file.read_bytes(), file).items()}
+        else:
+            raise DataError(f"{file} is a vocabulary that cannot be imported; .spm and .yml can")
+        if "<pad>" in ids:
+            ids["<pad> of Marian"] = ids.pop("<pad>")
+        numbers.append(in_our_order({**ids, "<pad>": size}, size + 1, file))
+    spm = files if files[0].suffix == ".spm" else [directory / f"{side}.spm" for side in ("source", "target")]
+    if missing := [file for file in spm if not file.is_file()]:
+        raise MissingError(f"no file {missing[0]}: a .yml vocabulary does not say how text is split into its tokens")
+    return numbers, tokenizers(spm, numbers, separate=numbers[0] != numbers[1])
+
+
+def _recipe(tensors: dict[str, Tensor], options: Options, numbers: list[Numbers]) -> recipe.Recipe:
+    src, tgt, output = (tensors[name] for name in EMBEDDINGS.values())
+    heads, encoder_layers, decoder_layers = (
+        int(options[key]) for key in ("transformer-heads", "enc-depth", "dec-depth")
+    )
+    size = src.shape[1] // heads
+    model = {
+        **{"num_layers": encoder_layers, "d_model": src.shape[1], "num_heads": heads, "d_k": size, "d_v": size},
+        **{"d_ff": int(options["transformer-dim-ffn"]), "dropout": float(options.get("transformer-dropout", 0))},
+        **{"norm": NORMS[_norms(options)], "positions": "marian", "max_length": LONGEST},
+        **{"attention_bias": True, "output_bias": True, "activation": options["transformer-ffn-activation"]},
+        "source_vocabulary": 0 if numbers[0] == numbers[1] and torch.equal(src, tgt) else len(src),
+        "tied_output": torch.equal(tgt, output),
+    }
+    if decoder_layers != encoder_layers:
+        model |= {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
+    corpus = {"name": None, "src": "src", "tgt": "tgt"}
+    return recipe.from_plain({"name": "marian", "corpus": corpus, "model": model}, OPTIONS)
