@@ -55,7 +55,7 @@ _output, _references, _gate = (partial(_option, panel=panel) for panel in ("Outp
 _model = partial(_directory, default="$NMT_MODEL, else the newest under runs/")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file, such as recipes/toy.yaml")]
-MARIAN = "A Marian model of transformers (OPUS-MT): a directory, or OWNER/NAME[@REVISION] of the hub"
+MARIAN = "A Marian model, of transformers (OPUS-MT) or its own files: a directory, or OWNER/NAME[@REVISION] of the hub"
 RecipeName = Annotated[Path, typer.Argument(help="A name that nmt recipes lists, or a file")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run, such as runs/base")]
 Set = Annotated[list[str] | None, _option("Change a setting: training.steps=200", "--set", kind="KEY=VALUE")]
@@ -338,7 +338,7 @@ def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
     out: Annotated[Path, _directory("The new model directory")],
 ) -> None:
-    """Bring a Marian model of transformers here."""
+    """Bring a Marian model here, from transformers or from its own files."""
     from nmt_cli.interop.import_ import import_marian
 
     import_marian(source, out)

@@ -42,14 +42,14 @@ SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "t
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {
-    "yaml": {"recipe", "stored"},
+    "yaml": {"recipe", "stored", "interop"},
     "pydantic": {"recipe"},
     "rich": {"console", "reporting.attend"},
     "typer": {"cli"},
     "jinja2": {"reporting"},
     "hatchling": {"engine.build"},
     "sentencepiece": {"corpus.tokenizer", "interop"},
-    "safetensors": {"transformer.weights"},
+    "safetensors": {"transformer.weights", "interop"},
     "sacrebleu": {"scoring"},
     "regex": {"scoring.paper_bleu"},
     "accelerate": {"training.distributed"},

@@ -1,6 +1,5 @@
 """A Marian (or Pegasus-shaped) model of transformers: whether ours computes it, and its weights and vocabularies."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,10 @@ def read(directory: Path) -> Foreign:
     ids = [[*side.values()] for side in numbers]
     try:
         peer = Transformers(directory, ids)
-    except pickle.UnpicklingError as error:
-        what = str(error).partition("\n")[0][:150]
-        raise DataError(f"{directory} has a pickle of more than tensors; nothing of it was executed: {what}") from None
     except Exception as error:  # whatever they raise
+        if type(error).__name__ == "UnpicklingError":
+            what = f"{directory} has a pickle that is damaged or holds more than tensors"
+            raise DataError(f"{what}; nothing of it was executed: {str(error).partition('.')[0][:150]}") from None
         raise DataError(f"transformers cannot load {directory}: {str(error)[:150]}") from None
     if peer.missing:
         raise DataError(f"{directory} has no tensor {peer.missing[0]}")

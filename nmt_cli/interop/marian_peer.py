@@ -14,6 +14,7 @@ from nmt_cli.errors import DataError
 from nmt_cli.interop.vocabulary import UNNAMED, Numbers
 
 COMMAND = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # its command line, for python -c
+PRE_NORM = "Marian's decoder normalises no keys and values with pre-norm, its training and scorer do: not compared."
 OPTIONS = ("--cpu-threads", "1", "--quiet")
 
 
@@ -23,13 +24,16 @@ class Marian:
     It is given tokens, not text: its vocabularies are written as .yml, which it splits at spaces only.
     """
 
-    def __init__(self, model: Path, numbers: list[Numbers]) -> None:
+    beam = 1  # its beam becomes narrower with every hypothesis that ends
+
+    def __init__(self, model: Path, numbers: list[Numbers], norm: str) -> None:
+        self.differs = PRE_NORM if norm == "pre" else ""
         self.model, self.numbers, self.names = model.resolve(), numbers, [[*side] for side in numbers]
         self.ids = [{name: i for i, name in enumerate(side)} for side in self.names]
 
     @classmethod
-    def where_installed(cls, model: Path, numbers: list[Numbers]) -> "Marian | None":
-        return cls(model, numbers) if find_spec("_pymarian") else None
+    def where_installed(cls, model: Path, numbers: list[Numbers], norm: str) -> "Marian | None":
+        return cls(model, numbers, norm) if find_spec("_pymarian") else None
 
     def check_ids(self, tokenizer: Tokenizer, lines: list[str], targets: list[str], allowed: int = 0) -> None:
         """Nothing to compare: Marian splits text by the same SentencePiece files."""
@@ -66,4 +70,4 @@ class Marian:
             done = subprocess.run(line, capture_output=True, text=True)  # noqa: S603
         if done.returncode:
             raise DataError(f"Marian cannot {command} with {self.model}: {(done.stderr or done.stdout)[-300:].strip()}")
-        return done.stdout.splitlines()
+        return done.stdout.removesuffix("\n").split("\n")

@@ -4,6 +4,7 @@ Its tensors are named here as transformers names them, which is one step from ou
 marian-dev, src/models/transformer.h.
 """
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def read(directory: Path) -> Foreign:
         options = _yaml(arrays.pop(OPTIONS).tobytes().rstrip(b"\0"), file)
     except KeyError:
         raise DataError(f"{file} has no {OPTIONS}: it is not a model of Marian") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{file} is damaged: {str(error)[:150]}") from None
     _check(options, file)
     tensors = {name: torch.from_numpy(array).float() for name, array in arrays.items() if "special:" not in name}
@@ -74,7 +75,7 @@ def read(directory: Path) -> Foreign:
     numbers, models = _vocabularies(directory, vocabularies, [len(theirs[EMBEDDINGS[s]]) - 1 for s in ("src", "tgt")])
     ids = [[*side.values()] for side in numbers]
     settings = _recipe(theirs, options, numbers)
-    peer = Marian.where_installed(file, numbers)
+    peer = Marian.where_installed(file, numbers, settings.model.norm)
     return Foreign(theirs, settings, ids, ids[1][0], models, [file], peer)
 
 

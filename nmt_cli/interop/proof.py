@@ -5,7 +5,7 @@ Without length penalty, and without translations that reach our limit on the len
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -25,8 +25,22 @@ MAX_DIFFERING = 0.02
 Ids = list[int]
 
 
+class Peer(Protocol):
+    """Another toolkit with the same model."""
+
+    beam: int | None  # with which it searches as ours does; None: with any
+    differs: str  # why its translations are others, if they are, though the scores are the same
+
+    def translate(self, sources: list[Ids], beam: int, limit: int) -> Iterator[Ids]: ...
+
+    def score(self, pairs: list[tuple[Ids, Ids]]) -> Iterator[list[float]]: ...
+
+
 class Transformers:
     """A directory that transformers loads; `ids` are its ids of our tokens, of the source and of the target."""
+
+    beam: int | None = None
+    differs = ""
 
     def __init__(self, directory: Path, ids: list[Ids]) -> None:
         # A pickle is read by torch.load(weights_only=True): one that would execute code is refused.
@@ -78,6 +92,9 @@ class Transformers:
 class CTranslate2:
     """A directory that CTranslate2 loads, on the CPU; its tokens are named as ours."""
 
+    beam: int | None = None
+    differs = ""
+
     def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
         self.translator: Any = library("ctranslate2").Translator(str(directory), compute_type="default")
         self.names = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
@@ -102,23 +119,21 @@ def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]
     return max(abs(p - q) / max(1.0, -p) for p, q in both)
 
 
-def compare(
-    translator: Translator, peer: Transformers | CTranslate2, lines: dict[int, str], exact: bool
-) -> tuple[str, list[Ids], list[Ids]]:
+def compare(translator: Translator, peer: Peer, lines: dict[int, str], exact: bool) -> tuple[str, list[Ids], list[Ids]]:
     """Translate `lines` (by their index in the file) with both; where `exact`, raise DataError if they differ."""
-    beam, numbers = translator.recipe.decoding.beam, [*lines]
+    beam, numbers = peer.beam or translator.recipe.decoding.beam, [*lines]
     found = [t.segments[0] for t in translator.translate(lines.values(), beam=beam, alpha=0.0, split=False)]
     pairs = [(segment.ids, [*segment.hypotheses[0].ids, EOS]) for segment in found]
     sources, ours = [src for src, _ in pairs], [tgt for _, tgt in pairs]
     limits = [len(source) + translator.recipe.decoding.extra_length for source in sources]
-    theirs = list(peer.translate(sources, beam, max(limits)))
+    theirs = ours if peer.differs else list(peer.translate(sources, beam, max(limits)))
     ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
     differing = [i for i in ended if ours[i] != theirs[i]]
     largest = largest_difference(translator.score_ids(pairs), peer.score(pairs))
+    same = f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same."
     text = (
         f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), beam {beam}, without length penalty: the largest "
-        f"difference of a token's log-probability is {largest:.1e}; "
-        f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same."
+        f"difference of a token's log-probability is {largest:.1e}; {peer.differs or same}"
     )
     if exact and differing:
         decode = translator.tokenizer.target.decode

@@ -1,0 +1,41 @@
+"""An imported model beside Marian itself (pip install pymarian), on real lines: scores of references, and translations.
+
+    nmt import MARIAN_DIRECTORY --out MODEL
+    python tests/benchmarks/marian_models.py MARIAN_DIRECTORY MODEL test.en test.de
+
+Marian scores the references token by token; both translate the source greedily (with pre-norm Marian's decoder does not
+compute what its scorer does, and is left out).
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.interop import npz
+from nmt_cli.interop.proof import largest_difference
+from nmt_cli.transformer.weights import load_model
+from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.translator import Translator
+
+
+def main() -> None:
+    theirs, ours = npz.read(Path(sys.argv[1])).peer, load_model(Path(sys.argv[2]))
+    src, tgt = (Path(file).read_text("utf-8").splitlines() for file in sys.argv[3:])
+    tokenizer = Tokenizer(ours.tokenizer_file)
+    pairs = [tuple(tokenizer.encode_pair(*pair)) for pair in zip(src, tgt, strict=True)]
+    largest = largest_difference(score_targets([ours.model], torch.float32, pairs), theirs.score(pairs))
+    print(f"{len(pairs)} references, {sum(len(pair[1]) for pair in pairs)} tokens: largest difference {largest:.1e}")
+    if theirs.differs:
+        return print(theirs.differs)
+    translator = Translator.of(ours.model, tokenizer, ours.recipe, torch.float32)
+    results = [t.segments[0] for t in translator.translate(src, beam=1, alpha=0.0, split=False)]
+    limits = [len(pair[0]) + ours.recipe.decoding.extra_length for pair in results]
+    others = list(theirs.translate([pair[0] for pair in results], 1, max(limits)))
+    rows = [(pair[1], other) for pair, other, limit in zip(results, others, limits, strict=True) if len(other) < limit]
+    print(f"{sum(a == b for a, b in rows)} of {len(rows)} greedy translations that end are the same")
+
+
+if __name__ == "__main__":
+    main()
