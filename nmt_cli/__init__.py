@@ -4,10 +4,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nmt_cli.translation.candidates import Sampling
     from nmt_cli.translation.translator import Translator
 
 __version__ = "0.1.0"
-__all__ = ["Translator", "__version__"]
+__all__ = ["Sampling", "Translator", "__version__"]
 
 # oneDNN and torch's layer on top of it keep kernels for 1,024 shapes each by default: memory on CPUs would creep up.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
@@ -16,8 +17,8 @@ os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")  # wrong gradien
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Translator":
+    if name not in ("Sampling", "Translator"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from nmt_cli.translation import translator  # and torch with it
 
-    return translator.Translator
+    return getattr(translator, name)

@@ -47,6 +47,15 @@ class Tokenizer(Section):  # the joint SentencePiece BPE model
     file: str | None = Field(None, description="reuse this model file instead of training one")
 
 
+class Synthetic(Section):  # real text of one language, of which a model supplies the other side
+    side: Literal["src", "tgt"] = Field("src", description="the side that is real")
+    files: list[str] = Field([], description="files of that side; none: that side of the training pairs")
+    model: str | None = Field(None, description="model directory that translates it; null: training.teacher")
+    tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
+    beam: int = Field(4, ge=1, le=1000, description="hypotheses of the model's search")
+    sampling: bool = Field(False, description="draw each token from the model's probabilities instead")
+
+
 class Corpus(Section):  # where the text comes from; a named corpus brings its own defaults
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
@@ -65,6 +74,8 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
     mix_share: float = Field(0.5, gt=0, lt=1, description="share of the training pairs that is general text")
     general_src: str | None = Field(None, description="general text to see what is forgotten, source side")
     general_tgt: str | None = Field(None, description="general text to see what is forgotten, target side")
+    synthetic: list[Synthetic] = Field([], description="sources of pairs of which a model supplies one side")
+    real_pairs: bool = Field(True, description="train on the real pairs, too, where there are synthetic ones")
     rows: int | None = Field(None, ge=1, description="training pairs the source must hold, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
     seed: int = Field(1, ge=0, lt=2**63, description="of the tokenizer's sample")
@@ -93,9 +104,7 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
     d_v: int = Field(64, ge=1, le=65536, description="size of a value per head")
     dropout: float = Field(0.1, ge=0, le=0.99, description="residual dropout, and on embedding sums (P_drop)")
     norm: Literal["post", "pre"] = Field("post", description="layer norm after (paper) or before each sub-layer")
-    positions: Literal["sinusoidal", "marian", "learned"] = Field(
-        "sinusoidal", description="positional encoding; marian: sinusoids whose longest wavelength is Marian's"
-    )
+    positions: Literal["sinusoidal", "marian", "learned"] = Field("sinusoidal", description="positional encoding")
     max_length: int = Field(1024, ge=8, le=1 << 20, description="longest sequence in tokens, of source and of target")
     attention_bias: bool = Field(False, description="biases on query, key, value and output projections")
     output_bias: bool = Field(False, description="a bias on the logits (Marian's models have one, the paper's none)")
@@ -131,6 +140,7 @@ class Training(Section):  # how the model is trained (section 5)
     checkpoint_every: int = Field(1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)")
     keep_checkpoints: int = Field(5, ge=2, description="checkpoints kept; averaging needs this many")
     patience: int | None = Field(None, ge=1, description="stop after so many validations that are not better by 0.2 %")
+    teacher: str | None = Field(None, description="model of the entries of corpus.synthetic that name none")
     init_from: str | None = Field(None, description="model directory to start from: its sizes, tokenizer, languages")
 
 
@@ -243,7 +253,10 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     merged = dict(low)
     for key, value in high.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        if isinstance(value, dict) and isinstance(old, list) and len(old) == 1 and isinstance(old[0], dict):
+            merged[key] = [merge(old[0], value)]  # as of corpus.synthetic, to which one may add --set
+        else:
+            merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 
@@ -275,6 +288,10 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         sides = [getattr(corpus, f"{split}_{side}") or [] for side in ("src", "tgt")]
         if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:
             yield f"corpus.{split}_src and corpus.{split}_tgt must name as many files"
+    if any(entry.model is None for entry in corpus.synthetic):
+        yield "corpus.synthetic needs a model that translates: name it there, or as training.teacher"
+    if not (corpus.real_pairs or corpus.synthetic):
+        yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut corpus.mix_src off: leave one out"
     if recipe.averaging.with_start and not recipe.training.init_from:
@@ -296,6 +313,8 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
     values = merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
     try:
         recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
+        for entry in recipe.corpus.synthetic:
+            entry.model = entry.model or recipe.training.teacher
         errors = list(_contradictions(recipe))
     except ValidationError as invalid:
         errors = [_complaint(error) for error in invalid.errors()]
@@ -386,7 +405,8 @@ def explain(section: Section, indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from explain(value, indent + "  ")
         else:
-            line = json.dumps(value, ensure_ascii=False)  # JSON is YAML
+            plain = section.model_dump()[name]  # of lists of sections
+            line = json.dumps(plain, ensure_ascii=False)  # JSON is YAML
             yield f"{f'{indent}{name}: {line}':42}  # {field.description}"
 
 

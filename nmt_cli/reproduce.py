@@ -19,12 +19,33 @@ from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_
 from nmt_cli.training.train import train
 from nmt_cli.translation.translator import Translator
 
+TIMED_LINES = 500
+WITHOUT = "-without"  # how the run and the corpus without synthetic text are called beside those with it
+
 
 def reproduce(
     settings: recipe.Recipe, text: recipe.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
 ) -> int:
-    """Play a recipe from the raw `text` to its scores; under `accelerate launch` all train, the first does the rest."""
+    """Play a recipe from the raw `text` to its scores; under `accelerate launch` all train, the first does the rest.
+
+    A recipe with synthetic text is played a second time without it, and a table compares the models.
+    """
     start = time.monotonic()
+    code = _play(settings, text, data, run, options, score)
+    if not code and settings.corpus.synthetic and not options.dry_run:
+        plain, other_data, other_run = _without_synthetic(settings, data), *(_beside(place) for place in (data, run))
+        say(f"the same without synthetic text: {other_run}")
+        code = _play(plain, plain.corpus, other_data, other_run, options, score)
+        if not code and os.environ.get("RANK", "0") == "0":
+            _compare(read_run(run, data), read_run(other_run, other_data), score)
+    if not code and not options.dry_run and os.environ.get("RANK", "0") == "0":
+        say(f"reproduced in {duration(time.monotonic() - start)}")
+    return code
+
+
+def _play(
+    settings: recipe.Recipe, text: recipe.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
+) -> int:
     main = os.environ.get("RANK", "0") == "0"
     exists = artefact.present(data)
     if main and not (exists and not text.has_text):  # what exists is compared with the settings, by a dry run too
@@ -44,8 +65,66 @@ def reproduce(
     files = read_run(run, data)
     hypotheses = _translate(files, run / "model")
     _score(files, hypotheses, score)
-    say(f"reproduced in {duration(time.monotonic() - start)}")
     return 0
+
+
+def _beside(place: Path) -> Path:
+    return place.with_name(place.name + WITHOUT)
+
+
+def _without_synthetic(settings: recipe.Recipe, data: Path) -> recipe.Recipe:
+    """Return the recipe that learns from the real pairs alone, with the same tokenizer."""
+    tokenizer = settings.corpus.tokenizer.model_copy(update={"file": str(data / "tokenizer.model")})
+    corpus = settings.corpus.model_copy(update={"synthetic": [], "real_pairs": True, "tokenizer": tokenizer})
+    training = settings.training.model_copy(update={"teacher": None})
+    changes = {"name": settings.name + WITHOUT, "corpus": corpus, "training": training, "expect": recipe.Expect()}
+    return settings.model_copy(update=changes)
+
+
+def _compare(files: RunFiles, without: RunFiles, score: Scorer) -> None:
+    """Show what synthetic text gave: scores, size and speed of the model, of the one without, and of the teacher."""
+    entry, corpus = files.settings.corpus.synthetic[0], files.corpus
+    assert corpus
+    runs, models = {"with": files, "without": without}, {"with": files.directory, "without": without.directory}
+    if entry.side == "src":  # the teacher translates the same way
+        place = Path(str(entry.model))
+        place = place if artefact.present(place) else place / "model"
+        manifest, decoding = artefact.verify(place, "model", content=False), recipe.load_stored(place / "recipe.yaml")
+        settings = files.settings.model_copy(update={"decoding": decoding.decoding})
+        teacher = replace(files, directory=files.directory / "teacher", settings=settings, model=manifest)
+        runs, models = {"teacher": teacher, **runs}, {"teacher": place, **models}
+    sources, beam = corpus.lines("test")[0], files.settings.decoding.beam
+    if not sources:
+        return say("There is no test set, so nothing is compared")
+    columns = []
+    for name, run in runs.items():
+        place = models[name] if artefact.present(models[name]) else models[name] / "model"
+        lines = _translate(run, place)["test"]
+        options = ScoreOptions(corpus=corpus.directory, split="test", metrics=("bleu", "chrf"))
+        figures = [f"{each.score:.2f}" for each in score(options, lines).scores]
+        megabytes = (place / "model.safetensors").stat().st_size / 1e6
+        words, milliseconds = _speed(place, sources[:TIMED_LINES], files.settings.decoding)
+        figures += [f"{megabytes:.1f}", f"{megabytes / 4:.1f}", f"{words:,.0f}", f"{milliseconds:.1f}"]
+        columns.append(figures)
+    names = ["test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits"]
+    names += [f"source words per second, one core, beam {beam}", f"a line alone, beam {beam}, ms"]
+    rows = [list(row) for row in zip(names, *columns, strict=True)]
+    table(f"{files.settings.name}: with and without synthetic text", ["", *runs], rows)
+
+
+def _speed(model: Path, lines: list[str], decoding: recipe.Decoding) -> tuple[float, float]:
+    """Return words per second of all lines, and the milliseconds of a line alone, in one process."""
+    options = decoding.model_dump()
+    with Translator(model, workers=1) as translator:
+        list(translator.translate(lines[:8], **options))
+        start = time.perf_counter()
+        list(translator.translate(lines, **options))
+        seconds, few = time.perf_counter() - start, lines[:20]
+        start = time.perf_counter()
+        for line in few:
+            list(translator.translate([line], **options))
+        alone = time.perf_counter() - start
+    return sum(len(line.split()) for line in lines) / seconds, 1000 * alone / len(few)
 
 
 def _translate(run: RunFiles, model: Path) -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 """The command `nmt prepare`: text in, a corpus of training ids out; one rename of a work directory commits it."""
 
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus import cleaning, sources, stages, store, tokenizer
+from nmt_cli.corpus import cleaning, readers, sources, stages, store, synthetic, tokenizer
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 
@@ -70,7 +71,7 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
     differs = recipe.differences(before, corpus.model_dump())
     hashes = {source["sha256"] for source in manifest["sources"]}
     reused = tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
-    files = sources.local_files(corpus, options.mirror) + reused
+    files = sources.local_files(corpus, options.mirror) + reused + synthetic.files_of(corpus)
     differs += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
     if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
         differs.append(f"{reused[0]} has or had a model of its own for target text")
@@ -99,10 +100,22 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         tokenizer.Tokenizer(reused)
         text.files.extend(tokenizer.files_of(reused))
     held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
-    hashes = cleaning.held_out_hashes([pair for pairs in held_out.values() for pair in pairs], corpus.cleaning)
+    held_out_pairs = [pair for pairs in held_out.values() for pair in pairs]
+    hashes = cleaning.held_out_hashes(held_out_pairs, corpus.cleaning)
+    text.files.extend(synthetic.files_of(corpus))
+
+    def train_again() -> Iterator[Chunk]:
+        again = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
+        return _chunks(again, "train", corpus.limit)
+
+    made, synthetic_drops = synthetic.make(
+        corpus, work / "input", out.parent / "synthetic", held_out_pairs, train_again
+    )
 
     with stages.Pool(options.processes) as pool:
-        train = _chunks(text, "train", corpus.limit)
+        real = _chunks(text, "train", corpus.limit) if corpus.real_pairs else iter(())
+        others = (readers.read_pairs(str(src), str(tgt), 0, {}) for src, tgt in made)
+        train = itertools.chain(real, *others)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
         warnings = stats.warnings()
         if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
@@ -119,6 +132,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
                 artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
             tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
+    stats.add(synthetic_drops)
     pairs = stats.read - stats.dropped.total()
     if not pairs:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))

@@ -57,7 +57,7 @@ class _HashedFile(io.FileIO):
         return size
 
 
-def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
+def lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
     """Yield every line without its line feed; None for one over the limit, which is never held in memory."""
     if not path.is_file():
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
@@ -80,13 +80,13 @@ def _lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 
 def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield the pairs of two parallel files, some thousands at a time; then store the SHA-256 of both in `hashes`."""
-    sides = _lines(Path(src), hashes), _lines(Path(tgt), hashes)
+    sides = lines(Path(src), hashes), lines(Path(tgt), hashes)
     for before in count(0, CHUNK):
         chunk = Chunk(list(islice(sides[0], CHUNK)), list(islice(sides[1], CHUNK)), repetition)
         if len(chunk.src) != len(chunk.tgt):
             totals = [before + len(read) + sum(1 for _ in rest) for read, rest in zip(chunk[:2], sides, strict=True)]
-            lines = f"{src} has {counted(totals[0], 'line')}, {tgt} has {totals[1]:,}"
-            raise DataError(f"{lines}: they are not parallel. Compare them at their origin")
+            what = f"{src} has {counted(totals[0], 'line')}, {tgt} has {totals[1]:,}"
+            raise DataError(f"{what}: they are not parallel. Compare them at their origin")
         if not chunk.src:
             return
         yield chunk

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt_cli import console, recipe
-from nmt_cli.corpus import store, tokenizer
+from nmt_cli.corpus import store, synthetic, tokenizer
 from nmt_cli.corpus.cleaning import DUPLICATE, RATIO, TOO_LONG, CleaningStats, clean_chunk
 from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.errors import StorageError
@@ -121,7 +121,7 @@ def clean(
     directory: Path, chunks: Iterable[Chunk], corpus: recipe.Corpus, held_out: frozenset[bytes], pool: Pool
 ) -> tuple[Repeated, CleaningStats]:
     """Write the cleaned pairs as the files src and tgt of `directory`; return which are repeated and what was done."""
-    stats, total = CleaningStats(), corpus.limit or corpus.rows
+    stats, total = CleaningStats(), None if corpus.synthetic else corpus.limit or corpus.rows
     with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
         files = [stack.enter_context((directory / name).open("wb")) for name in ("src", "tgt", "hashes")]
         for *data, counts in pool.map(functools.partial(clean_chunk, corpus, held_out), chunks):
@@ -165,7 +165,8 @@ def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
 
 def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus, collect: Callable[..., Any] = iter) -> bytes:
     lines = collect(_sample(directory, repeated, corpus.seed))
-    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, (corpus.src, corpus.tgt))
+    tags = [synthetic.token(entry.tag) for entry in corpus.synthetic if entry.tag]
+    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, (corpus.src, corpus.tgt), tags)
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, pool: Pool) -> bytes:

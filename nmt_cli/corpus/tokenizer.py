@@ -31,8 +31,11 @@ def normalise(line: str) -> str:
     return " ".join(line.split())
 
 
-def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = ()) -> bytes:
-    """Train a joint BPE model and return its file; the same lines give the same bytes on any number of cores."""
+def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:
+    """Train a joint BPE model and return its file; the same lines give the same bytes on any number of cores.
+
+    `tags` become tokens where they stand at the beginning of a text.
+    """
     import sentencepiece
 
     model, many_characters = io.BytesIO(), any(code.lower().startswith(("zh", "ja", "ko")) for code in languages)
@@ -49,6 +52,7 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
             unk_id=UNK,
             eos_id=EOS,
             bos_id=-1,
+            user_defined_symbols=[f"\u2581{tag}" for tag in dict.fromkeys(tags)],
             num_threads=1,  # the number is stored in the model: another one gives another file
             max_sentence_length=65536,
             minloglevel=2,

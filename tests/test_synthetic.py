@@ -1,0 +1,224 @@
+"""Synthetic text in `prepare`: which lines are translated, by what, how often, and what is dropped of them."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from conftest import ENGLISH, GERMAN
+from tiny_model import make_model
+
+import nmt_cli
+from nmt_cli import artefact, recipe
+from nmt_cli.corpus import synthetic
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+
+WORDS = dict(zip([*ENGLISH, *GERMAN], [*GERMAN, *ENGLISH], strict=True))
+
+
+class Words:
+    """A translator of number words, in place of the package's: what it does is written into `asked`."""
+
+    asked: ClassVar[list[Any]] = []
+    fails_after: ClassVar[int | None] = None
+    changes: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, model: Path) -> None:
+        self.asked.append(model)
+
+    def __enter__(self) -> "Words":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def translate(self, lines: Iterator[str], **options: Any) -> Iterator[Any]:
+        self.asked.append(options)
+        for number, line in enumerate(lines):
+            if number == self.fails_after:
+                raise KeyboardInterrupt
+            self.asked.append(line)
+            text = " ".join(WORDS.get(word, word) for word in line.split())
+            yield SimpleNamespace(text=self.changes.get(line, text))
+
+
+@pytest.fixture(autouse=True)
+def words(monkeypatch: pytest.MonkeyPatch) -> type[Words]:
+    Words.asked, Words.fails_after, Words.changes = [], None, {}
+    monkeypatch.setattr(nmt_cli, "Translator", Words, raising=False)
+    return Words
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models that exist, by their languages; what translates is `Words`."""
+    place = tmp_path_factory.mktemp("models")
+    return {
+        sides: make_model(place / sides, f"corpus.src={sides[:2]}", f"corpus.tgt={sides[2:]}")
+        for sides in ("ende", "deen")
+    }
+
+
+Make = Callable[..., recipe.Recipe]
+
+
+@pytest.fixture
+def corpus_of(tiny_recipe: Make, models: dict[str, Path]) -> Callable[..., recipe.Corpus]:
+    def of(real_pairs: bool = True, **entry: Any) -> recipe.Corpus:
+        values = tiny_recipe().model_dump()
+        model = models["ende" if entry.get("side", "src") == "src" else "deen"]
+        values["corpus"] |= {"real_pairs": real_pairs, "synthetic": [{"model": str(model), **entry}]}
+        return recipe.from_plain(values, "test").corpus
+
+    return of
+
+
+def pairs_of(directory: Path) -> list[tuple[str, str]]:
+    corpus = open_corpus(directory)
+    tokenizer = Tokenizer(corpus.tokenizer_file)
+    sides = []
+    for side in (corpus.src, corpus.tgt):
+        lines = [side.gather(np.array([i]))[0].tolist()[:-1] for i in range(len(side))]
+        sides.append([" ".join(tokenizer.tokens(ids)) for ids in lines])
+    return [
+        tuple(text.replace(" ", "").replace("▁", " ").strip() for text in pair) for pair in zip(*sides, strict=True)
+    ]
+
+
+def dropped(directory: Path) -> dict[str, int]:
+    reasons = json.loads((directory / "cleaning.json").read_text())["dropped"]
+    return {reason: about["pairs"] for reason, about in reasons.items() if about["pairs"]}
+
+
+OPTIONS = PrepareOptions(workers=1)
+
+
+def test_a_teacher_translates_the_training_text(
+    corpus_of: Any, tmp_path: Path, numbers_text: Path, models: dict[str, Path]
+) -> None:
+    """Distillation: each source of the training pairs once, by the teacher; the real targets are left out."""
+    Words.changes = {line: "eins" * len(line) for line in (numbers_text / "train.en").read_text().split("\n")[:2]}
+    out = prepare(corpus_of(real_pairs=False, beam=7), tmp_path / "data", OPTIONS)
+    sources = (numbers_text / "train.en").read_text().split("\n")[:-1]
+    assert Words.asked[:2] == [models["ende"], {"beam": 7, "sampling": None}]
+    assert Words.asked[2:] == list(dict.fromkeys(sources))
+    expected = [(line, " ".join(WORDS[word] for word in line.split())) for line in sources[2:]]
+    assert pairs_of(out) == expected
+    assert dropped(out) == {synthetic.OUTLYING: 2}
+
+
+def test_back_translated_text_is_tagged_by_one_token_and_added(
+    corpus_of: Any, tmp_path: Path, models: dict[str, Path]
+) -> None:
+    """Real targets with a reverse model, beside the real pairs; lines of dev and test are not used."""
+    dev = Path(str(corpus_of().dev_tgt)).read_text().split("\n")
+    mono = ["null eins zwei drei vier fünf sechs", dev[0], "", "neun null neun null acht", "neun null neun null acht"]
+    (tmp_path / "mono.de").write_text("".join(f"{line}\n" for line in mono))
+    settings = corpus_of(side="tgt", files=[str(tmp_path / "mono.de")], tag="bt", sampling=True)
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    assert Words.asked[0] == models["deen"]
+    assert isinstance(Words.asked[1]["sampling"], nmt_cli.Sampling)
+    pairs, real = pairs_of(out), pairs_of(prepare(recipe_without(settings), tmp_path / "plain", OPTIONS))
+    assert [pair[1] for pair in pairs[: len(real)]] == [pair[1] for pair in real]
+    assert pairs[len(real) :] == [
+        (">>bt<< zero one two three four five six", mono[0]),
+        (">>bt<< nine zero nine zero eight", mono[3]),
+    ]
+    tokenizer = Tokenizer(out / "tokenizer.model")
+    assert tokenizer.tokens(tokenizer.encode([f"{synthetic.token('bt')} one"])[0])[0] == "▁>>bt<<"
+    assert dropped(out) == {"in dev or test": 1, "empty side": 1, "duplicate pair": 1}
+
+
+def recipe_without(corpus: recipe.Corpus) -> recipe.Corpus:
+    return corpus.model_copy(update={"synthetic": []})
+
+
+def test_empty_looping_and_outlying_translations_are_dropped_and_counted(corpus_of: Any, tmp_path: Path) -> None:
+    lines = [" ".join(ENGLISH[(i * k) % 10] for k in range(2, 8)) + f" {ENGLISH[i % 10]}" * (i % 3) for i in range(60)]
+    lines = list(dict.fromkeys(lines))
+    (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in lines))
+    Words.changes = {lines[3]: "", lines[5]: "eins zwei " * 4, lines[7]: "eins", lines[9]: "acht " * 3 + "neun " * 40}
+    settings = corpus_of(real_pairs=False, files=[str(tmp_path / "mono.en")])
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    assert dropped(out) == {"empty side": 1, synthetic.LOOPING: 2, synthetic.OUTLYING: 1}
+    kept = [line for i, line in enumerate(lines) if i not in (3, 5, 7, 9)]
+    assert [src for src, _ in pairs_of(out)] == kept
+    about = json.loads((out / "cleaning.json").read_text())
+    assert (about["read"], about["kept"]) == (len(lines), len(kept))
+    assert about["dropped"][synthetic.LOOPING]["examples"][0] == [lines[5], Words.changes[lines[5]].strip()]
+
+
+def test_translations_are_cached_and_go_on_after_a_kill(corpus_of: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """No line is translated twice: not by another preparation, and not after an interrupt."""
+    monkeypatch.setattr(synthetic, "FLUSH_LINES", 10)
+    settings = corpus_of()
+    Words.fails_after = 137
+    with pytest.raises(KeyboardInterrupt):
+        prepare(settings, tmp_path / "data", OPTIONS)
+    assert not (tmp_path / "data").exists()
+    (part,) = (tmp_path / "synthetic").glob("*/translations.part")
+    kept = part.read_bytes().count(b"\n")
+    assert kept == 137
+    with part.open("ab") as file:
+        file.write(b"half a li")  # as a kill leaves it
+    Words.asked, Words.fails_after = [], None
+    whole = pairs_of(prepare(settings, tmp_path / "data", OPTIONS))
+    assert len(Words.asked) == 2 + 500 - kept
+    Words.asked = []
+    assert pairs_of(prepare(settings, tmp_path / "again", OPTIONS)) == whole
+    assert prepare(settings, tmp_path / "again", OPTIONS)
+    assert Words.asked == []
+    prepare(corpus_of(beam=2), tmp_path / "other", OPTIONS)
+    assert len(Words.asked) == 2 + 500
+
+
+def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
+    (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
+    settings = corpus_of(files=[str(tmp_path / "mono.en")])
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    (tmp_path / "mono.en").write_text("one two three\nfour five seven\n")
+    with pytest.raises(OutputError, match=r"mono\.en is another file"):
+        prepare(settings, out, OPTIONS)
+    (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
+    manifest = models["ende"] / artefact.MANIFEST
+    before = manifest.read_bytes()
+    with contextlib.ExitStack() as stack:
+        stack.callback(manifest.write_bytes, before)
+        manifest.write_bytes(before.replace(b'"steps"', b'"STEPS"'))
+        with pytest.raises(OutputError, match=r"manifest\.json is another file"):
+            prepare(settings, out, OPTIONS)
+
+
+def test_what_cannot_be_is_refused(corpus_of: Any, tiny_recipe: Make, tmp_path: Path, models: dict[str, Path]) -> None:
+    with pytest.raises(
+        DataError, match=r"translates de to en; for corpus\.synthetic with side src it must be en to de"
+    ):
+        prepare(corpus_of(model=str(models["deen"])), tmp_path / "data", OPTIONS)
+    with pytest.raises(MissingError, match=r"no model in nowhere, which corpus\.synthetic names"):
+        prepare(corpus_of(model="nowhere"), tmp_path / "data", OPTIONS)
+    values = tiny_recipe().model_dump()
+    values["corpus"]["synthetic"] = [{"side": "src"}]
+    with pytest.raises(UsageError, match=r"corpus\.synthetic needs a model that translates"):
+        recipe.from_plain(values, "test")
+    values["training"]["teacher"] = "runs/teacher/model"
+    assert recipe.from_plain(values, "test").corpus.synthetic[0].model == "runs/teacher/model"
+    with pytest.raises(UsageError, match=r"real_pairs=no requires corpus\.synthetic"):
+        tiny_recipe("corpus.real_pairs=no")
+    changed = recipe.merge(values, recipe.override("corpus.synthetic.files=[a.de,b.de]"))
+    assert changed["corpus"]["synthetic"] == [{"side": "src", "files": ["a.de", "b.de"]}]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_recipe_with_synthetic_text_is_shown_and_stored(corpus_of: Any, tmp_path: Path, tiny_recipe: Make) -> None:
+    settings = tiny_recipe().model_copy(update={"corpus": corpus_of(side="tgt", tag="bt")})
+    (tmp_path / "stored.yaml").write_bytes(recipe.to_yaml(settings))
+    assert recipe.load_stored(tmp_path / "stored.yaml") == settings
+    (tmp_path / "shown.yaml").write_text("\n".join(recipe.explain(settings)))
+    assert recipe.load(tmp_path / "shown.yaml") == settings
