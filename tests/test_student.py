@@ -1,0 +1,74 @@
+"""A recipe with synthetic text, played: two models, one with it and one without, and the table that compares them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nmt_cli import artefact, recipe, reproduce
+from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.scoring.score import evaluate
+from nmt_cli.transformer.weights import load_model
+
+ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "a line alone")
+
+
+def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
+    """Reproduce a recipe, and return the rows of its last table."""
+    settings = recipe.from_plain(values, "test")
+    data, run = tmp_path / "data" / "numbers", tmp_path / "runs" / "student"
+    options = PrepareOptions(workers=1)
+    assert reproduce.reproduce(settings, settings.corpus, data, run, options, evaluate) == 0
+    table = captured.readouterr().err.partition("with and without synthetic text")[2]
+    rows = {name: re.search(rf"^{name}[^\n]*?  +([\d., ]+)$", table, re.MULTILINE) for name in ROWS}
+    assert all(rows.values()), table
+    return {name: [float(x.replace(",", "")) for x in found[1].split()] for name, found in rows.items() if found}
+
+
+def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
+    tiny_recipe, reference_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = tiny_recipe("model.encoder_layers=3", "model.decoder_layers=1", "training.steps=10").model_dump()
+    values["corpus"]["synthetic"] = [{"side": "src", "beam": 2}]
+    values["training"]["teacher"] = str(reference_run)
+    rows = played(values, tmp_path, capsys)
+    corpora = [open_corpus(tmp_path / "data" / name) for name in ("numbers", "numbers-without")]
+    assert len(corpora[1].src) == 500
+    assert len(corpora[0].src) > 500
+    assert corpora[0].tokenizer_file.read_bytes() == corpora[1].tokenizer_file.read_bytes()
+    models = [load_model(tmp_path / "runs" / name) for name in ("student", "student-without")]
+    assert all(model.recipe.model.depths == (3, 1) for model in models)
+    assert models[0].manifest["corpus"] != models[1].manifest["corpus"]
+    references = corpora[0].lines("test")[1]
+    places = [tmp_path / "runs" / name for name in ("student/teacher", "student", "student-without")]
+    bleu = [corpus_bleu(read_lines(place / "test.hyp"), references)[0] for place in places]
+    assert rows["test BLEU"] == pytest.approx(bleu, abs=0.006)
+    sizes = [(place / "model" / "model.safetensors").stat().st_size for place in (reference_run, *places[1:])]
+    assert rows["megabytes, float32"] == pytest.approx([size / 1e6 for size in sizes], abs=0.06)
+    assert all(len(figures) == 3 and min(figures) >= 0 for figures in rows.values())
+    assert min(rows["source words per second"]) > 0
+    watched = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.hyp")}
+    assert played(values, tmp_path, capsys)["test BLEU"] == rows["test BLEU"]
+    assert {path: path.stat().st_mtime_ns for path in watched} == watched, "nothing is done twice"
+
+
+def test_back_translation_is_compared_with_the_same_without_it(
+    tiny_recipe, reference_run: Path, numbers_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reverse model is no teacher: it has no column."""
+    values = tiny_recipe("training.steps=6", "corpus.limit=250").model_dump()
+    values["corpus"] |= {"src": "de", "tgt": "en"}  # so that the model at hand translates the other way
+    for split in ("train", "dev", "test"):
+        src, tgt = f"{split}_src", f"{split}_tgt"
+        values["corpus"] |= {src: values["corpus"][tgt], tgt: values["corpus"][src]}
+    mono = [str(numbers_text / "train.en")]
+    values["corpus"]["synthetic"] = [{"side": "tgt", "files": mono, "tag": "bt", "model": str(reference_run)}]
+    rows = played(values, tmp_path, capsys)
+    assert all(len(figures) == 2 for figures in rows.values())
+    assert artefact.present(tmp_path / "runs" / "student-without" / "model")
+    corpora = [open_corpus(tmp_path / "data" / name) for name in ("numbers", "numbers-without")]
+    assert len(corpora[1].src) == 250
+    assert len(corpora[0].src) > 250
