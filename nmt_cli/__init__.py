@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nmt_cli.translation.candidates import Sampling
+    from nmt_cli.translation.segments import Sampling
     from nmt_cli.translation.translator import Translator
 
 __version__ = "0.1.0"

@@ -36,8 +36,10 @@ def test_scores_are_those_of_marians_scorer(pair):
     directory, ours = pair
     tokenizer, lines = Tokenizer(ours.tokenizer_file), json.loads((directory / "marian.json").read_text())
     texts = [tuple(tokenizer.encode_pair(line["src"], line["tgt"])) for line in lines]
-    for scores, line in zip(score_targets([ours.model], torch.float32, texts), lines, strict=True):
-        assert scores == pytest.approx(line["scores"], rel=1e-4, abs=1e-4)
+    translator = Translator.of(ours.model, tokenizer, ours.recipe, torch.float32)
+    for each in (score_targets([ours.model], torch.float32, texts), translator.score_ids(texts)):  # torch, the engine
+        for scores, line in zip(each, lines, strict=True):
+            assert scores == pytest.approx(line["scores"], rel=1e-4, abs=1e-4)
     depths = {"post": (2, 1), "pre": (1, 2)}[directory.name]
     assert (ours.recipe.model.depths, len(ours.model.encoder), len(ours.model.decoder)) == (depths, *depths)
     assert ours.recipe.model.norm == directory.name

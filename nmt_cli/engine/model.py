@@ -48,7 +48,6 @@ class Tensor(NamedTuple):
 class Settings(Protocol):
     """What the engine reads of a recipe's section `model`."""
 
-    num_layers: int
     d_model: int
     num_heads: int
     d_k: int
@@ -132,6 +131,7 @@ class Model:
             self.vocabulary,
             settings.max_length,
             int8,
+            max(2, settings.d_model - 2) if settings.positions == "marian" else settings.d_model,
         ]
         pointers = (c_void_p * len(addresses))(*(tensor.address if tensor else None for tensor in addresses))
         self._keep = keep

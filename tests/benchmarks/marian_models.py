@@ -12,11 +12,10 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.interop import npz
 from nmt_cli.interop.proof import largest_difference
 from nmt_cli.transformer.weights import load_model
-from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.translator import Translator
 
 
@@ -25,12 +24,13 @@ def main() -> None:
     src, tgt = (Path(file).read_text("utf-8").splitlines() for file in sys.argv[3:])
     tokenizer = Tokenizer(ours.tokenizer_file)
     pairs = [tuple(tokenizer.encode_pair(*pair)) for pair in zip(src, tgt, strict=True)]
-    largest = largest_difference(score_targets([ours.model], torch.float32, pairs), theirs.score(pairs))
+    translator = Translator.of(ours.model, tokenizer, ours.recipe, torch.float32)
+    largest = largest_difference(translator.score_ids(pairs), theirs.score(pairs))
     print(f"{len(pairs)} references, {sum(len(pair[1]) for pair in pairs)} tokens: largest difference {largest:.1e}")
     if theirs.differs:
         return print(theirs.differs)
-    translator = Translator.of(ours.model, tokenizer, ours.recipe, torch.float32)
-    results = [t.segments[0] for t in translator.translate(src, beam=1, alpha=0.0, split=False)]
+    found = [t.segments[0] for t in translator.translate(src, beam=1, alpha=0.0, split=False)]
+    results = [(segment.ids, [*segment.hypotheses[0].ids, EOS]) for segment in found]
     limits = [len(pair[0]) + ours.recipe.decoding.extra_length for pair in results]
     others = list(theirs.translate([pair[0] for pair in results], 1, max(limits)))
     rows = [(pair[1], other) for pair, other, limit in zip(results, others, limits, strict=True) if len(other) < limit]
