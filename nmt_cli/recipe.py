@@ -8,12 +8,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from nmt_cli import __version__
+from nmt_cli import __version__, yaml_file
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError, MissingError, UsageError
+
+MOST_COMPLAINTS = 5
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -193,31 +194,6 @@ for _name, _values in list(NAMED_CORPORA.items()):
     NAMED_CORPORA[f"{_name[:-6]}-{_values['tgt']}-en"] = {**_values, "src": _values["tgt"], "tgt": "en"}
 
 
-class _Loader(yaml.BaseLoader):
-    """Leaves every value as text; refuses repeated keys."""
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node, names = super().compose_mapping_node(anchor), []
-        for key, _ in node.value:
-            if key.value in names:
-                raise yaml.MarkedYAMLError(None, None, f"key {key.value!r} occurs twice", key.start_mark)
-            names.append(key.value)
-        return node
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > 1 << 20:  # `nmt prepare FILE` may be pointed at a corpus by mistake
-        raise UsageError(f"{path} is too large for a recipe")
-    try:
-        values = _Loader(path.read_bytes()).get_single_data() or {}
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        what = " ".join(str(error).replace('in "<byte string>", ', "in ").split())[:300]
-        raise UsageError(f"{path} is not valid YAML: {what}") from None
-    if not isinstance(values, dict):
-        raise UsageError(f"{path} must be a mapping of keys to values")
-    return values
-
-
 # The package brings the recipes along; in a source tree they lie beside it.
 HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_dir())
 
@@ -280,6 +256,8 @@ def _complaint(error: Any) -> str:
 def _contradictions(recipe: Recipe) -> Iterator[str]:
     """Yield complaints about settings that are valid alone and wrong together."""
     corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
+    if str(corpus.name) in (".", ".."):
+        yield f"corpus.name must name a directory of its own under data/, not {corpus.name!r}"
     if recipe.averaging.last > recipe.training.keep_checkpoints:
         yield "averaging.last is larger than training.keep_checkpoints"
     if recipe.model.positions != "learned" and recipe.model.d_model % 2:
@@ -317,7 +295,8 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
             entry.model = entry.model or recipe.training.teacher
         errors = list(_contradictions(recipe))
     except ValidationError as invalid:
-        errors = [_complaint(error) for error in invalid.errors()]
+        errors = [_complaint(error) for error in invalid.errors()[:MOST_COMPLAINTS]]
+        errors += ["and more"] if len(invalid.errors()) > MOST_COMPLAINTS else []
     if errors:
         raise UsageError(f"{where}: {'; '.join(errors)}")
     return recipe
@@ -338,9 +317,11 @@ def override(text: str) -> dict[str, Any]:
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
     """Read a recipe file, apply `key.key=value` overrides, and take the rest from training.init_from if `start`."""
     path = find(path)
-    values = _read_yaml(path)
+    values = yaml_file.read(path)
+    if not values:
+        raise UsageError(f"{path} is empty. A recipe says at least what differs from another: base: recipes/toy.yaml")
     if base := values.pop("base", None):
-        lower = _read_yaml(find(Path(str(base)), path.parent))
+        lower = yaml_file.read(find(Path(str(base)), path.parent))
         if "base" in lower:
             advice = f"Name that one ({lower['base']}), and copy the settings between"
             raise UsageError(f"{path}: its base {base} has a base itself. {advice}")
@@ -352,7 +333,10 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     if start and (directory := from_plain(values, str(path)).training.init_from):
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
-    return from_plain(values, str(path))
+    recipe = from_plain(values, str(path))
+    if recipe.name in (".", "..") or "/" in recipe.name:  # as imported models have, which have no run
+        raise UsageError(f"{path}: name must name a directory of its own under runs/, not {recipe.name[:60]!r}")
+    return recipe
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
@@ -373,7 +357,7 @@ def _settings_of(model: Path) -> dict[str, Any]:
 def load_stored(path: Path) -> Recipe:
     """Read the recipe of a run or a model, perhaps of another version: unknown settings but the model's are ignored."""
     try:
-        values = _read_yaml(path)
+        values = yaml_file.read(path)
         recipe = from_plain(values, str(path), stored=True)
         unknown = sorted(set(_keys(values)) - set(_keys(recipe.model_dump())))
         if any(name.startswith("model.") for name in unknown):
@@ -394,7 +378,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def to_yaml(recipe: Recipe) -> bytes:
     """Return the resolved recipe as YAML, every setting with its value, in the order of this file."""
-    return yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True).encode()
+    return yaml_file.dump(recipe.model_dump())
 
 
 def explain(section: Section, indent: str = "") -> Iterator[str]:

@@ -70,6 +70,8 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("translate", 66, "nmt reproduce recipes/toy.yaml"),
         ("translate --top-k 5", 2, "nmt translate: error: --top-k requires --sample"),
         ("translate --precision fp8", 2, "'--precision': 'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8'. See: nmt"),
+        ("translate --beam 0", 2, "'--beam': Input should be greater than or equal to 1, not '0'. See: nmt translate"),
+        ("translate --alpha wide", 2, "unable to parse string as a number, not 'wide'. See: nmt"),
         ("recipes shwo", 2, "No such command 'shwo'. Did you mean 'show'? See: nmt recipes --help"),
         ("translate --bean 3", 2, "No such option: --bean"),
         ("translte", 2, "No such command 'translte'"),

@@ -1,5 +1,6 @@
 """Recipes are read strictly: by each setting's type, all errors at once, nothing that YAML invented."""
 
+import itertools
 import typing
 from pathlib import Path
 
@@ -33,14 +34,14 @@ def complaint(read: Read, text: str | bytes, *overrides: str) -> str:
 
 
 def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
-    empty = read("")
+    empty = read("name: mine")
     assert empty.model_copy(update={"name": "", "corpus": recipe.Corpus()}) == Recipe()
     training = empty.training
     assert (training.steps, training.tokens_per_step, training.warmup_steps) == (100_000, 25_000, 4000)
     assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (training.label_smoothing, empty.model.dropout, empty.averaging.last) == (0.1, 0.1, 5)
     assert (empty.decoding.beam, empty.decoding.alpha, empty.decoding.extra_length) == (4, 0.6, 50)
-    assert (empty.name, read("name: base-en-de").name) == ("mine", "base-en-de")
+    assert (read("model:").name, read("name: base-en-de").name) == ("mine", "base-en-de")
     assert read("model: {d_model: 66}").model.d_model == 66
     assert read("model:\ntraining:\n") == empty  # a section whose settings are all commented out
 
@@ -100,7 +101,13 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         # YAML that is no recipe
         ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
         ("name: !!python/object/apply:os.system ['touch pwned']", "name must be a valid string, not \"['touch pwned"),
-        ("name: &a [*a]", "not valid YAML: found unconstructable"),
+        ("name: &a [*a]", "not valid YAML: aliases (*) are not supported"),
+        ('name: "a\\0b"', "not valid YAML: a character that is no text"),
+        ('name: "\\ud800"', "not valid YAML: a character that is no text"),
+        *((empty, "is empty") for empty in ("", "# a comment\n", "{}", "---\n...\n")),
+        # a name is a directory's under runs/ or data/
+        *((f"name: {name}", "a directory of its own under runs/") for name in ("../../x", "/abs", "..", "a/b")),
+        *((f"corpus: {{name: {name}}}", "a directory of its own under data/") for name in ("..", ".")),
         ("name: a\nmodel: {norm", "line 2"),
         ("? [a, b]\n: c", "not valid YAML"),
         (b"\x80\xff", "not valid YAML"),
@@ -113,6 +120,21 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
 def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str | bytes, message: str) -> None:
     assert message in (said := complaint(read, text))
     assert "byte string" not in said
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["a recipe", "a model's recipe"])
+def test_a_small_file_that_would_become_gigabytes_is_refused_at_once(tmp_path: Path, stored: bool) -> None:
+    """Nested aliases, and more values than a recipe can have; wrong ones are not all listed."""
+    letters, path = "abcdefghi", tmp_path / "bomb.yaml"
+    nested = [f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]" for a, b in itertools.pairwise(letters)]
+    for text in ("\n".join(["a: &a [x]", *nested]), "a: [" + "x," * 100_000 + "]"):
+        path.write_text(text)
+        with pytest.raises(DataError if stored else UsageError, match=r"not valid YAML: (aliases|it has more than)"):
+            (load_stored if stored else load)(path)
+    path.write_text("".join(f"key{i}: 1\n" for i in range(9000)))
+    with pytest.raises(UsageError, match=r"key0.*and more$") as caught:
+        load(path)
+    assert "key9" not in str(caught.value)
 
 
 def test_set_changes_one_setting(read: Read) -> None:
@@ -129,7 +151,8 @@ def test_set_changes_one_setting(read: Read) -> None:
         ("training.stepz=5", "did you mean 'training.steps'?"),
         ("training.steps.more=5", "training.steps must be a valid integer"),
     ):
-        assert message in complaint(read, "", override)
+        assert message in complaint(read, "name: mine", override)
+    assert "a directory of its own" in complaint(read, text, "name=../x")
 
 
 def test_a_recipe_may_stand_on_another(read: Read, tmp_path: Path) -> None:
@@ -165,7 +188,8 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     assert (wmt14.src, wmt14.tgt, wmt14.tokenizer.vocabulary_size, wmt14.rows) == ("en", "de", 37_000, 4_508_785)
     mine = read("corpus: {name: multi30k-de-en, tokenizer: {vocabulary_size: 4000}}").corpus
     assert (mine.src, mine.tgt, mine.tokenizer.vocabulary_size, mine.rows) == ("de", "en", 4000, 29_000)
-    assert (read("").corpus.name, read("").corpus.tokenizer.vocabulary_size) == ("toy-en-de", 1000)
+    toy = read("name: toy").corpus
+    assert (toy.name, toy.tokenizer.vocabulary_size) == ("toy-en-de", 1000)
     own = read("corpus: {name: mine, src: fi, tgt: sv}").corpus
     assert (own.tokenizer.vocabulary_size, own.cleaning, own.rows) == (8000, wmt14.cleaning, None)
     assert wmt14.cleaning.max_ratio == 9.0, "a smaller ratio drops short sentences"
