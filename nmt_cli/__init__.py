@@ -1,8 +1,8 @@
 """The Transformer of *Attention Is All You Need*: a command line, and `from nmt_cli import Translator`."""
 
 import os
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as typing's, whose import would be the longest part of a command's first moments
 if TYPE_CHECKING:
     from nmt_cli.translation.segments import Sampling
     from nmt_cli.translation.translator import Translator
@@ -16,7 +16,7 @@ for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
 os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")  # wrong gradients in silence (pytorch issue 193061)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in ("Sampling", "Translator"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from nmt_cli.translation import translator  # and torch with it

@@ -1,12 +1,14 @@
-"""The entry point: runs the command line and turns errors into one line and an exit code."""
+"""The entry point: runs the command line and turns errors and signals into one line and an exit code."""
 
 import os
 import signal
 import sys
-import traceback
-from collections.abc import Callable
 
-from nmt_cli.errors import BROKEN_PIPE, INTERRUPTED, TERMINATED, NmtError, from_os_error, printable
+from nmt_cli import TYPE_CHECKING, signals
+from nmt_cli.errors import BROKEN_PIPE, INTERRUPTED, NmtError, from_os_error, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _command() -> int:
@@ -15,7 +17,7 @@ def _command() -> int:
     return cli.run()
 
 
-def _exit_code(work: Callable[[], int | None]) -> int:
+def _exit_code(work: "Callable[[], int | None]") -> int:
     try:
         return work() or 0
     except BrokenPipeError:
@@ -24,8 +26,14 @@ def _exit_code(work: Callable[[], int | None]) -> int:
         return INTERRUPTED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except (NmtError, OSError) as error:
+    except Exception as error:
+        if code := signals.received():  # a library made another error of it
+            return code
+        if not isinstance(error, NmtError | OSError):
+            raise
         if os.environ.get("NMT_DEBUG"):
+            import traceback
+
             traceback.print_exc()
         failure = from_os_error(error) if isinstance(error, OSError) else error
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
@@ -35,10 +43,14 @@ def _exit_code(work: Callable[[], int | None]) -> int:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # temporary files are removed on the way out
+    signals.install()  # before anything else is imported
     code = _exit_code(_command)
+    if code in signals.CODES.values() and sys.stderr is not None and os.environ.get("RANK", "0") == "0":
+        print(printable(signals.message(code)), file=sys.stderr)
     if sys.stdout is not None:
         code = _exit_code(sys.stdout.flush) or code  # while a failure can still be reported
+    for number in signals.CODES:  # too late to stop anything
+        signal.signal(number, lambda *_: os._exit(code))
     if code == BROKEN_PIPE:  # the interpreter would flush again and complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)

@@ -23,13 +23,14 @@ def nmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NMT_MODEL", raising=False)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["nmt", *words])
         with pytest.raises(SystemExit) as caught:
             __main__.main()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         return int(str(caught.value.code)), captured.out, captured.err

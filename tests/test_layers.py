@@ -14,6 +14,7 @@ PACKAGE = ROOT / "nmt_cli"
 # What every room may import, and the rooms: each with those it may import besides.
 FOUNDATION: dict[str, set[str]] = {
     "errors": set(),
+    "signals": {"errors"},
     "console": {"errors"},
     "yaml_file": {"errors"},
     "recipe": {"errors", "console", "yaml_file"},
@@ -32,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "interop": {"corpus", "transformer", "translation", "scoring"},
     "reporting": {"corpus", "engine", "transformer", "translation", "scoring", "training"},
     "cli": {"corpus", "translation", "scoring", "training", "reproduce", "parsing", "interop", "reporting"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "signals"},
 }
 MOST_ARROWS = 46  # translation is where the engine and torch meet
 # Anybody may ask for the version; and the package itself hands out Translator when it is first asked for.

@@ -1,0 +1,124 @@
+"""SIGINT and SIGTERM at any moment of any command: 130 or 143, one line, no traceback, nothing temporary left."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import texts
+
+# Sends a signal at the n-th import of the command, or at that of a module, and swallows what its handler raises, as C
+# code of torch does.
+SITE = """
+import os, signal, sys
+
+class Finder:
+    imports = 0
+
+    def find_spec(self, name, *_):
+        if "nmt_cli.cli" in sys.modules or name == "nmt_cli.cli":
+            Finder.imports += 1
+            try:
+                if os.environ["AT"] in (name, str(Finder.imports)):
+                    os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+            except BaseException:
+                pass
+
+sys.meta_path.insert(0, Finder())
+"""
+COMMANDS = [
+    "prepare toy-en-de", "train recipes/toy.yaml", "average-checkpoints runs/x", "translate", "env", "import x --out y",
+    "score h --reference r", "report runs/x", "doctor runs/x", "attend text", "export runs/x --to hf --out y",
+    "reproduce recipes/toy.yaml", "recipes", "recipes show toy",
+]  # fmt: skip
+
+
+def run(folder: Path, command: str, number: int, at: int | str) -> tuple[int, str, str]:
+    (folder / "sitecustomize.py").write_text(SITE)
+    variables = {"PYTHONPATH": f"{folder}:{texts.ROOT}", "AT": str(at), "SIGNAL": str(int(number))}
+    words = [sys.executable, "-m", "nmt_cli", *command.split()]
+    done = subprocess.run(
+        words, env={**os.environ, **variables}, cwd=folder, capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_during_imports_ends_a_command_at_once(tmp_path: Path, command: str) -> None:
+    name = command.split()[0]
+    for number, code, at in ((signal.SIGINT, 130, 1), (signal.SIGTERM, 143, 100)):
+        assert run(tmp_path, command, number, at) == (code, "", f"nmt {name}: stopped by {number.name}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["sitecustomize.py"]
+
+
+@pytest.mark.parametrize("at", ["numpy", "torch.nn", "nmt_cli.translation.translator"])
+def test_a_signal_while_torch_is_imported_is_not_lost(tmp_path: Path, at: str) -> None:
+    """Torch imports numpy from C and goes on without it whatever happens there."""
+    assert run(tmp_path, "env", signal.SIGINT, at) == (130, "", "nmt env: stopped by SIGINT\n")
+
+
+def handled(act: Any) -> tuple[int, str]:
+    """Call `act` in a process that handles signals as a command does; return its exit code and what it printed."""
+    code = f"import os, sys, time\nfrom nmt_cli import __main__, signals\nsys.argv = ['nmt', 'prepare']\n{act}"
+    words = [sys.executable, "-c", f"{code}\n__main__._command = work\n__main__.main()"]
+    done = subprocess.run(words, cwd=texts.ROOT, capture_output=True, text=True, timeout=100, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_signal_within_an_import_of_a_stage_waits_for_its_end(tmp_path: Path) -> None:
+    """Then what is temporary is removed; an exception within the import could be lost."""
+    (tmp_path / "slow.py").write_text(
+        "import os\ntry:\n    os.kill(os.getpid(), 15)\n    [0 for _ in range(9)]\nfinally:\n    whole = True\n"
+    )
+    work = f"""
+def work():
+    sys.path.insert(0, {str(tmp_path)!r})
+    try:
+        import slow
+        time.sleep(20)
+    finally:
+        print("cleaned with", sys.modules["slow"].whole, file=sys.stderr)
+work.__globals__["__name__"] = "nmt_cli.corpus.prepare"
+"""
+    assert handled(work) == (143, "cleaned with True\nnmt prepare: stopped by SIGTERM\n")
+
+
+def test_a_second_signal_ends_what_does_not_stop() -> None:
+    """But not one within a second of the first, which is an echo."""
+    work = """
+def work():
+    try:
+        os.kill(os.getpid(), 2)
+        time.sleep(20)
+    finally:
+        for pause in (0, 1.2):
+            time.sleep(pause)
+            print("cleaning", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), 15)
+"""
+    assert handled(work) == (143, "cleaning\ncleaning\nnmt prepare: stopped by SIGTERM\n")
+
+
+def test_what_a_library_makes_of_a_signal_is_still_that_signal() -> None:
+    work = """
+def work():
+    try:
+        os.kill(os.getpid(), 2)
+    except BaseException as error:
+        raise RuntimeError("something failed") from None
+"""
+    assert handled(work) == (130, "nmt prepare: stopped by SIGINT\n")
+
+
+def test_a_command_started_to_ignore_a_signal_ignores_it() -> None:
+    work = """
+import signal
+def work():
+    os.kill(os.getpid(), 2)
+    return 7
+signal.signal(2, signal.SIG_IGN)
+"""
+    assert handled(work) == (7, "")
