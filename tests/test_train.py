@@ -205,7 +205,7 @@ def test_a_development_set_that_does_not_fit_the_model_is_refused(lab: Lab) -> N
 
 
 def test_validation_is_not_counted_in_tokens_per_second(lab: Lab) -> None:
-    lab.patch.setattr(module, "_validate", lambda run, dev: 1000.0)
+    lab.patch.setattr(module, "_validate", lambda *_: 1000.0)
     assert lab.train("training.steps=10", "training.validate_every=5") == 0
     speeds = [record["tgt_tokens_per_second"] for record in metrics.read(lab.run / "metrics.jsonl")]
     assert speeds[0] > 0 > speeds[1], "a thousand seconds are taken off the second five steps"

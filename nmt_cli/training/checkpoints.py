@@ -39,6 +39,7 @@ class State:
     skipped_in_a_row: int = 0
     best_step: int = 0
     best_nll: float | None = None
+    unvalidated: bool = False  # a signal ended the validation of this step
     not_better: int = 0  # validations since one that was better by metrics.MIN_IMPROVEMENT
     metrics_bytes: int = 0  # of metrics.jsonl at this step
     dtype: str = ""  # of the arithmetic so far
@@ -49,7 +50,10 @@ def directory_of(run: Path, step: int) -> Path:
 
 
 def steps_in(run: Path) -> list[int]:
-    entries = (run / "checkpoints").glob("step-*")
+    place = run / "checkpoints"
+    for aside in place.glob(".old-step-*"):  # of a checkpoint that was being replaced
+        artefact.restore(place / aside.name.removeprefix(".old-"))
+    entries = place.glob("step-*")
     return sorted(int(e.name[5:]) for e in entries if e.name[5:].isdecimal() and e.is_dir())
 
 

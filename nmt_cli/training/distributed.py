@@ -6,7 +6,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -29,6 +29,7 @@ from nmt_cli.errors import (
     from_os_error,
     is_out_of_memory,
 )
+from nmt_cli.signals import ECHO_SECONDS
 from nmt_cli.training.batches import physical_memory
 from nmt_cli.transformer.hardware import choose_device
 from nmt_cli.transformer.model import parameter_count
@@ -38,7 +39,6 @@ SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTE
 AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 INIT_METHOD = "NMT_INIT_METHOD"  # environment variable: the file of the forks' rendezvous; others could use a port
-ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # Settings of Accelerate's configuration that are not followed, each with the value that means none, and what to do.
 IGNORED_SETTINGS = {
@@ -70,8 +70,9 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
     forks = [process(target=_fork, args=(rank, *arguments), daemon=True) for rank in range(count)]
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(forks[0].pid, number)  # type: ignore[arg-type]  # it has been started
+        for fork in forks:  # each stops at once in a validation, and else at the same step as the others
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(fork.pid, number)  # type: ignore[arg-type]  # it has been started
 
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until all know what to do with them
     with contextlib.ExitStack() as at_end:
@@ -80,7 +81,7 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
             fork.start()
             at_end.callback(fork.join)
             at_end.callback(fork.kill)  # what the first one had to save is saved
-        for number in SIGNALS:  # to the first one, which tells the others
+        for number in SIGNALS:
             at_end.callback(signal.signal, number, signal.signal(number, pass_on))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         while (codes := [fork.exitcode for fork in forks])[0] is None and not any(codes) and not answers.poll():
@@ -144,10 +145,14 @@ def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = N
     return accelerator
 
 
+class Interrupted(BaseException):
+    """A signal came in a block of `Stop.at_once`."""
+
+
 class Stop:
     """While entered, a signal asks for an end after this step; a second one, a second later, exits at once."""
 
-    asked, exit_code, _since = False, TERMINATED, 0.0
+    asked, exit_code, _since, _raises = False, TERMINATED, 0.0, False
 
     def __enter__(self) -> "Stop":
         self._before = [signal.signal(number, self._handle) for number in SIGNALS]
@@ -157,10 +162,23 @@ class Stop:
         for number, handler in zip(SIGNALS, self._before, strict=True):
             signal.signal(number, handler)
 
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Raise Interrupted in this block at a signal, also one that came before: for what can be done again."""
+        self._raises = True
+        try:
+            if self.asked:
+                raise Interrupted
+            yield
+        finally:
+            self._raises = False
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         code = SIGNALS[number]
         if not self.asked:
             self.asked, self.exit_code, self._since = True, code, time.monotonic()
+            if self._raises:
+                raise Interrupted
         elif time.monotonic() - self._since > ECHO_SECONDS:
             os._exit(code)
 

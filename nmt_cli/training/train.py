@@ -18,7 +18,7 @@ from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints, distributed
-from nmt_cli.training.distributed import Stop, is_sync_step, make_accelerator, max_over_processes, on_main
+from nmt_cli.training.distributed import Interrupted, Stop, is_sync_step, make_accelerator, max_over_processes, on_main
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import MIN_IMPROVEMENT, Metrics, peak_memory_mb, worse_than_expected
 from nmt_cli.training.optim import adam, noam_rate
@@ -76,9 +76,12 @@ def _loop(run: "Run", stop: Stop) -> str:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
         unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(run.step_batch, state.step)
+        if run.dev and training.init_from and not state.step:
+            window_began += _validate(run, run.dev, stop)  # the start is the best so far
+        elif run.dev and state.unvalidated:  # a signal came then
+            window_began += _validate(run, run.dev, stop)
+            _save(run, state.unvalidated)
         reason = _reason_to_stop(run, stop)
-        if run.dev and training.init_from and not (state.step or reason):
-            window_began += _validate(run, run.dev)  # the start is the best so far
         while not reason:
             batch = upcoming.result()
             state.step += 1
@@ -95,20 +98,26 @@ def _loop(run: "Run", stop: Stop) -> str:
                 window, window_began = [], time.monotonic()
             bar.advance(1, text)
             if run.dev and to_validate:
-                window_began += _validate(run, run.dev)  # tokens per second are those of training alone
+                window_began += _validate(run, run.dev, stop)  # tokens per second are those of training alone
             reason = _reason_to_stop(run, stop)
             if reason or to_save or state.best_step == state.step:
                 _count_skipped(run, unread, 0)
                 state.seconds = time.monotonic() - began
-                moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
-                on_main(run.accelerator, run.writer.begin, state, run.transformer.state_dict(), moments, bool(reason))
+                _save(run, bool(reason))
         if reason != DONE and run.accelerator.is_main_process:
             say(f"stopped after step {state.step:,}: {reason}")
     return reason
 
 
+def _save(run: "Run", is_last: bool) -> None:
+    moments = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
+    on_main(run.accelerator, run.writer.begin, run.state, run.transformer.state_dict(), moments, is_last)
+
+
 def _reason_to_stop(run: "Run", stop: Stop) -> str:
     training, state = run.settings.training, run.state
+    if state.unvalidated:
+        return STOPPED
     if state.step >= training.steps:
         return DONE
     out_of_hours = training.max_hours is not None and state.seconds >= training.max_hours * 3600
@@ -289,11 +298,19 @@ def _log(run: Run, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar
     return text
 
 
-def _validate(run: Run, dev: DevSet) -> float:
-    """Measure the development set, each process a share of it; all remember the best step. Return the seconds."""
+def _validate(run: Run, dev: DevSet, stop: Stop) -> float:
+    """Measure the development set, each process a share of it; all remember the best step. Return the seconds.
+
+    A signal ends it early, for all: it is made again when the run is resumed.
+    """
     state, start, accelerator = run.state, time.monotonic(), run.accelerator
     place = accelerator.process_index, accelerator.num_processes
-    record = validate(run.transformer, run.dtype, dev, run.settings, *place)
+    try:
+        record = validate(run.transformer, run.dtype, dev, run.settings, *place, stop)
+    except Interrupted:
+        state.unvalidated = True
+        return time.monotonic() - start
+    state.unvalidated = False
     on_main(accelerator, _report, run, record, time.monotonic() - start)
     nll = record["dev_nll"]
     state.not_better += 1

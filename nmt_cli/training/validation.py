@@ -1,5 +1,6 @@
 """Development loss and BLEU while training, by the same search and metric code as `translate` and `score`."""
 
+import contextlib
 import itertools
 import math
 from typing import Any
@@ -11,7 +12,7 @@ from nmt_cli.corpus.store import Corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError
 from nmt_cli.scoring.metrics import corpus_bleu
-from nmt_cli.training.distributed import gather_objects
+from nmt_cli.training.distributed import Interrupted, Stop, gather_objects
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import pair_batches
@@ -31,21 +32,41 @@ class DevSet:
 
 
 def validate(
-    model: Transformer, dtype: torch.dtype, dev: DevSet, settings: recipe.Recipe, rank: int = 0, world: int = 1
+    model: Transformer,
+    dtype: torch.dtype,
+    dev: DevSet,
+    settings: recipe.Recipe,
+    rank: int = 0,
+    world: int = 1,
+    stop: Stop | None = None,
 ) -> dict[str, Any]:
     """Return the loss over the development set, BLEU over its first `validate_bleu` lines (0: None), and samples.
 
-    Each of `world` processes does every `world`th line, and all return the same."""
-    total, lines, count = 0.0, list[str](), min(settings.training.validate_bleu, len(dev.lines))
-    with torch.inference_mode():
-        for _, batch in pair_batches(dev.pairs[rank::world], model.embedding.weight.device):
-            _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)
-            total += float(nll)
-    if count:
-        with Translator.of(model, dev.tokenizer, settings, dtype, dev.seen_tokens) as translator:
-            lines = [translation.text for translation in translator.translate(dev.lines[:count][rank::world])]
-    shares = gather_objects((total, lines), world)
+    Each of `world` processes does every `world`th line, and all return the same. A signal that `stop` handles in any of
+    them ends it early in that one: then all raise Interrupted.
+    """
+    count, share = min(settings.training.validate_bleu, len(dev.lines)), None
+    with contextlib.suppress(Interrupted), stop.at_once() if stop else contextlib.nullcontext():
+        share = _share(model, dtype, dev, settings, slice(rank, None, world))
+    shares = gather_objects(share, world)
+    if any(share is None for share in shares):
+        raise Interrupted
     loss = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
     lines = [shares[i % world][1][i // world] for i in range(count)]
     bleu = corpus_bleu(lines, dev.references[:count], language=settings.corpus.tgt)[0] if count else None
     return {"dev_nll": loss, "dev_perplexity": math.exp(min(loss, 700)), "dev_bleu": bleu, "samples": lines[:10]}
+
+
+def _share(
+    model: Transformer, dtype: torch.dtype, dev: DevSet, settings: recipe.Recipe, own: slice
+) -> tuple[float, list[str]]:
+    """Return the summed loss of a process' own pairs, and the translations of its own lines."""
+    total, sources = 0.0, dev.lines[: settings.training.validate_bleu][own]
+    with torch.inference_mode():
+        for _, batch in pair_batches(dev.pairs[own], model.embedding.weight.device):
+            _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)
+            total += float(nll)
+    if not sources:
+        return total, []
+    with Translator.of(model, dev.tokenizer, settings, dtype, dev.seen_tokens) as translator:
+        return total, [translation.text for translation in translator.translate(sources)]

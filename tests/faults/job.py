@@ -6,6 +6,7 @@ SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["trai
 "ids": a directory to log in which sentences each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
 "kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step; -1: the first fork to the command;
+"stuck": SIGNAL: a translation of the first process sends it to the command, and then takes a minute;
 "raise": [step, rank]: that rank has no memory left in that step;
 "kill_after": SHARE: all are killed after this share of the first job's time;
 "started": so many of the processes are started; "port": where they meet.
@@ -20,6 +21,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import torch._dynamo  # noqa: F401  # the first optimizer of a process imports i
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
+from nmt_cli.translation.translator import Translator
 
 
 def inject(spec: dict[str, Any]) -> None:
@@ -64,6 +67,15 @@ def inject(spec: dict[str, Any]) -> None:
         loss, nll = forward(self, *inputs)
         return (loss * float("nan") if here(spec.get("nan")) else loss), nll
 
+    def stuck(*_: Any, **__: Any) -> Iterator[Any]:
+        if not int(os.environ.get("RANK", 0)):
+            os.kill(os.getppid() if "LOCAL_WORLD_SIZE" in os.environ else os.getpid(), getattr(signal, spec["stuck"]))
+        for _ in range(6000):
+            time.sleep(0.01)
+        yield from ()
+
+    if spec.get("stuck"):
+        Translator.translate = stuck  # type: ignore[method-assign]
     Run.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
     if spec.get("ids"):
         BatchPlan.batch, Run.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]

@@ -139,8 +139,13 @@ def damage_20(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("prepare", "step", "before"),
-    [(lambda run: None, 10, 0), (lambda run: save_all(run, 10, 20), 30, 20), (damage_20, 20, 10)],
-    ids=["first", "later", "over a damaged one"],
+    [
+        (lambda run: None, 10, 0),
+        (lambda run: save_all(run, 10, 20), 30, 20),
+        (damage_20, 20, 10),
+        (lambda run: save_all(run, 10, 20), 20, 20),
+    ],
+    ids=["first", "later", "over a damaged one", "over a good one"],
 )
 @STOPPED
 def test_a_save_leaves_the_old_checkpoint_or_the_new_one(

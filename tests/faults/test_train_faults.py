@@ -27,6 +27,7 @@ from nmt_cli.training import train as module
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
+from nmt_cli.translation.translator import Translator
 
 
 def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
@@ -70,6 +71,44 @@ def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, n
     assert not (lab.run / "model").exists()
     assert lab.train() == 0
     assert lab.same()
+
+
+@pytest.mark.parametrize("step", [15, 30], ids=["on the way", "at the end"])
+def test_a_validation_that_a_signal_ends_is_made_again_on_resume(lab: Lab, step: int) -> None:
+    """At once, whatever the search is doing; the state of its step is saved first, and no figure is lost or doubled."""
+    reached = []
+
+    def search(*_: Any) -> Any:
+        reached.append(len(reached))
+        if len(reached) == step // 15:
+            os.kill(os.getpid(), signal.SIGINT)
+            later.wait(60)
+            pytest.fail("the search goes on")
+        yield from real(*_)
+
+    later, real = threading.Event(), Translator.translate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Translator, "translate", search)
+        assert lab.train() == 130
+    assert f"stopped after step {step}: a signal asked for it" in lab.stderr()
+    assert checkpoints.steps_in(lab.run)[-1] == step
+    assert checkpoints.read_state(lab.run, step).unvalidated
+    assert not (lab.run / "model").exists()
+    assert lab.train() == 0
+    assert lab.same()
+    runs = [metrics.read(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
+    figures = [[(record["step"], record.get("nll"), record.get("dev_nll")) for record in run] for run in runs]
+    assert figures[0] == figures[1]
+    states = [checkpoints.read_state(run, 30) for run in (lab.run, lab.reference)]
+    assert len({(state.best_step, state.best_nll, state.not_better, state.unvalidated) for state in states}) == 1
+
+
+def test_a_signal_to_the_command_ends_a_validation_of_all_its_forks(lab: Lab) -> None:
+    forks = ["training.processes=2", "training.validate_every=3", "training.steps=6"]
+    stopped, resumed = lab.jobs({"set": forks, "stuck": "SIGTERM"}, {"set": forks})
+    assert (stopped["codes"], resumed["codes"]) == ([143], [0]), stopped["stderr"]
+    validations = [record["step"] for record in metrics.read(lab.run / "metrics.jsonl") if "dev_nll" in record]
+    assert (stopped["stderr"].count("stopped after step 3"), validations) == (1, [3, 6])
 
 
 def test_a_signal_before_the_first_step_leaves_no_checkpoint(lab: Lab) -> None:
