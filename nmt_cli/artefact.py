@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from nmt_cli import __version__
 from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
+MANIFEST, LOCK = "manifest.json", ".lock"
 HOST = os.uname().nodename  # a directory may be shared by several hosts
+TEMPORARY = re.compile(
+    rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL
+)  # with the process
 
 
 def sha256(path: Path) -> str:
@@ -78,7 +82,7 @@ def beside(path: Path, before: str, after: str = "") -> Path:
 
 
 def _temporary(path: Path) -> Path:
-    return beside(path, ".tmp-", f"-{HOST}-{os.getpid()}-{os.urandom(4).hex()}")
+    return beside(path, ".tmp-nmt-", f"-{HOST}-{os.getpid()}-{os.urandom(8).hex()}")
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -96,19 +100,60 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory, if it is there, so that no half of it keeps its name: rename first, then delete."""
+    """Remove a directory, if it is there, so that no half of it keeps its name: rename first, then delete. Of a link
+    only itself is removed."""
+    if path.is_symlink():
+        path.unlink()
+        return
     trash = _temporary(path)
     with contextlib.suppress(FileNotFoundError):
         path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
+def _clear(place: Path) -> None:
+    """Remove what processes of this host that are gone left in a directory."""
+    for entry in place.iterdir():
+        if not (ours := TEMPORARY.fullmatch(entry.name)):
+            continue
+        try:
+            os.kill(int(ours[1]), 0)
+        except ProcessLookupError:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        except PermissionError:
+            continue  # alive, of another user
+
+
+def _linked(target: Path) -> Path:
+    """Return where an artefact lies: a link stays, and what it points to is replaced."""
+    return Path(os.path.realpath(target)) if target.is_symlink() else target
+
+
+def _set_aside(target: Path) -> Path | None:
+    """Return the artefact that stepped aside for a new one; None where there is none, or a directory of others."""
+    aside = beside(target, ".old-")
+    with contextlib.suppress(MissingError, DataError, OSError):
+        if not aside.is_symlink() and {"format", "kind", "nmt", "files"} <= read_json(aside / MANIFEST).keys():
+            return aside
+    return None
+
+
+def _check_aside(target: Path) -> None:
+    aside = beside(target, ".old-")
+    if target.exists() and aside.exists() and not _set_aside(target):
+        raise OutputError(f"{aside} is in the way, and nmt did not make it. Move it away")
+
+
 def restore(target: Path) -> None:
     """Put an artefact back that stepped aside for a new one which never came; remove it where the new one is there."""
-    aside = beside(target, ".old-")
-    if aside.is_dir() and target.exists():
+    target = _linked(target)
+    aside = _set_aside(target)
+    if aside and target.exists():
         remove_tree(aside)
-    elif aside.is_dir():
+    elif aside:
         with contextlib.suppress(OSError):  # another process was faster
             aside.rename(target)
 
@@ -118,6 +163,7 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
     while stage.exists():
         if target.exists() and not overwrite:
             raise OutputError(f"{target} was created by another process meanwhile")
+        _check_aside(target)
         try:
             if target.exists():  # it steps aside until the new one is there
                 remove_tree(aside)
@@ -128,23 +174,27 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a reader has put the old one back: again
                 raise
     sync(target.parent)
-    remove_tree(aside)
+    if _set_aside(target):
+        remove_tree(aside)
 
 
 @contextlib.contextmanager
-def staged(target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a directory to fill; then commit it as `target`, with `entries` (as they are by then) in its manifest."""
+def staged(
+    target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool = False, own_name: bool = False
+) -> Iterator[Path]:
+    """Yield a directory to fill; then commit it as `target`, with `entries` (as they are by then) in its manifest.
+
+    OutputError where the target exists, unless `overwrite` is set and it has a manifest, or a name that only nmt gives.
+    """
+    target = _linked(target)
     restore(target)
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
+    if target.exists() and not own_name and not (target / MANIFEST).is_file():
+        raise OutputError(f"{target} is in the way: nmt did not make it, and does not replace it. Move it away")
+    _check_aside(target)
     make_directory(target.parent)
-    for entry in target.parent.glob(f".tmp-*-{HOST}-*-*"):
-        try:
-            os.kill(int(entry.name.split("-")[-2]), 0)
-        except ProcessLookupError:  # who wrote it is gone
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
-        except PermissionError:
-            continue  # alive, of another user
+    _clear(target.parent)
     stage = _temporary(target)
     stage.mkdir()
     try:
@@ -168,13 +218,41 @@ def present(directory: Path) -> bool:
     return (directory / MANIFEST).is_file()
 
 
+def _plain_model(manifest: dict[str, Any]) -> bool:
+    """Return whether a model's manifest is surely right, as manifests.py says, whose import takes longer than a
+    translation; those that are not are for it to judge."""
+    files, seen = manifest.get("files"), manifest.get("seen_tokens", 1)
+    texts = [manifest.get(name, "") for name in ("created", "corpus", "imported")]
+    steps = manifest.get("steps", [])
+    return (
+        isinstance(files, dict)
+        and {"model.safetensors", "recipe.yaml", "tokenizer.model"} <= files.keys()
+        and all(re.fullmatch(r"\w[\w.-]*", name) and isinstance(each, dict) for name, each in files.items())
+        and all(_is_count(each.get("bytes")) for each in files.values())
+        and all(re.fullmatch("[0-9a-f]{64}", str(each.get("sha256"))) for each in files.values())
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(steps, list)
+        and all(_is_count(step) for step in steps)
+        and _is_count(seen)
+        and seen > 0
+    )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking sizes and, with `content`, SHA-256 hashes of its files."""
+    """Return the manifest of an artefact after checking it, and sizes and, with `content`, SHA-256 hashes of files."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"
     if stored != f"{kind} of format {FORMAT_VERSION}":
         raise DataError(f"{directory} holds a {stored}, not a {kind} of format {FORMAT_VERSION}")
+    if not (kind == "model" and _plain_model(manifest)):
+        from nmt_cli import manifests  # and pydantic with it
+
+        manifests.check(manifest, kind, directory / MANIFEST)
     for name, expected in manifest["files"].items():
         path = directory / name
         same = path.is_file() and path.stat().st_size == expected["bytes"]
@@ -183,11 +261,21 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
     return manifest
 
 
+def was_locked(directory: Path) -> bool:
+    """Return whether a directory may have been made by `locked`: it has a lock, is empty, or is gone by now."""
+    try:
+        return (directory / LOCK).exists() or not any(directory.iterdir())
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+
+
 @contextlib.contextmanager
 def locked(directory: Path, what: str) -> Iterator[None]:
     """Hold `directory` for this process alone, until it ends; else raise BusyError."""
     make_directory(directory)
-    with (directory / ".lock").open("a+") as file:
+    with (directory / LOCK).open("a+") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

@@ -1,7 +1,7 @@
 """What a translation reads of its model's recipe, without pydantic: that and recipe.py take longer than a translation.
 
-The file is part of a verified artefact, so nmt wrote it and its values are valid. If it has the same settings as this
-nmt, it is read as it is; else recipe.py reads it, which knows defaults and refuses what is new.
+If it has the same settings as this nmt, and values in range of what a translation reads, it is read as it is; else
+recipe.py reads it, which knows defaults and refuses what is new or wrong.
 """
 
 import contextlib
@@ -15,7 +15,32 @@ from nmt_cli import artefact
 
 # Of the names of all settings. A test tells the new one when a setting is added.
 SETTINGS = "71c1aad6d46d7c5cf983c8dd6f2413333541c83bbf9a19904f375b489c167ff4"
-RANGES = {"beam": (int, 1, 1000), "alpha": (float, 0, 10), "extra_length": (int, 1, 100_000), "split": (bool, 0, 1)}
+# Kind, least and greatest value of the numbers of each section that a translation reads.
+RANGES: dict[str, dict[str, tuple[type, float, float]]] = {
+    "decoding": {
+        "beam": (int, 1, 1000),
+        "alpha": (float, 0, 10),
+        "extra_length": (int, 1, 100_000),
+        "split": (bool, 0, 1),
+    },
+    "model": {
+        **dict.fromkeys(("num_layers", "encoder_layers", "decoder_layers"), (int, 1, 1000)),
+        "d_model": (int, 2, 65536),
+        "d_ff": (int, 1, 1 << 20),
+        "num_heads": (int, 1, 1024),
+        **dict.fromkeys(("d_k", "d_v"), (int, 1, 65536)),
+        "dropout": (float, 0, 0.99),
+        "max_length": (int, 8, 1 << 20),
+        "source_vocabulary": (int, 0, 1 << 63),
+        **dict.fromkeys(("attention_bias", "output_bias", "tied_output"), (bool, 0, 1)),
+    },
+}
+WORDS = {
+    "norm": ("post", "pre"),
+    "positions": ("sinusoidal", "marian", "learned"),
+    "activation": ("relu", "swish", "gelu"),
+}
+MAY_BE_NULL = {"encoder_layers", "decoder_layers"}
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -29,12 +54,32 @@ def _attributes(values: dict[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(**inner)
 
 
+def _in_range(section: dict[str, Any], name: str) -> bool:
+    for key, value in section.items():
+        if key in WORDS:
+            if value not in WORDS[key]:
+                return False
+        elif value is not None or key not in MAY_BE_NULL:
+            kind, low, high = RANGES[name][key]
+            if type(value) is not kind or not low <= value <= high:
+                return False
+    return True
+
+
+def _is_light(values: Any) -> bool:
+    if not isinstance(values, dict) or artefact.digest(_shape(values)) != SETTINGS:
+        return False
+    longest, form = values["corpus"]["cleaning"]["max_tokens"], values["corpus"]["format"]
+    right = (longest is None or (type(longest) is int and longest > 0)) and form in ("text", "trees")
+    return right and all(_in_range(values[name], name) for name in RANGES)
+
+
 def load(path: Path) -> Any:
     """Return the recipe of a model: the attributes of a recipe.Recipe. Errors as of recipe.load_stored."""
     values = None
     with contextlib.suppress(yaml.YAMLError, RecursionError):  # recipe.py says it better
         values = _Loader(path.read_bytes()).get_single_data()
-    if isinstance(values, dict) and artefact.digest(_shape(values)) == SETTINGS:
+    if _is_light(values):
         return _attributes(values)
     from nmt_cli import recipe
 
@@ -43,7 +88,7 @@ def load(path: Path) -> Any:
 
 def checked_decoding(section: dict[str, Any]) -> Any:
     """Return the attributes of a recipe's section `decoding`; UsageError for values out of range, as of any recipe."""
-    if all(type(section[name]) is kind and low <= section[name] <= high for name, (kind, low, high) in RANGES.items()):
+    if _in_range(section, "decoding"):
         return SimpleNamespace(**section)
     from nmt_cli import recipe
 

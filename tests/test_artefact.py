@@ -9,7 +9,7 @@ import pytest
 from conftest import held
 
 from nmt_cli import __version__, artefact
-from nmt_cli.artefact import MANIFEST, digest, locked, read_json, replace_file, staged, verify, write_file
+from nmt_cli.artefact import MANIFEST, digest, locked, read_json, remove_tree, replace_file, staged, verify, write_file
 from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 
@@ -135,16 +135,56 @@ def test_only_what_dead_processes_left_is_cleared(tmp_path: Path, monkeypatch: p
             raise PermissionError if process == 1 else ProcessLookupError
 
     monkeypatch.setattr(os, "kill", kill)
-    host, dead = artefact.HOST, 12345
-    for name in (f".tmp-x-{host}-{dead}-ab12", f".tmp-a-b-{host}-{dead}-ab12"):
+    host, dead, mark = artefact.HOST, 12345, "0123456789abcdef"
+    for name in (f".tmp-nmt-x-{host}-{dead}-{mark}", f".tmp-nmt-a\nb-{host}-{dead}-{mark}"):
         (tmp_path / name / "inner").mkdir(parents=True)
-    (tmp_path / f".tmp-f-{host}-{dead}-cd34").write_text("x")
-    others = [f".tmp-x-{host}-{os.getpid()}-ab12", f".tmp-x-{host}-1-ab12"]
-    others += [f".tmp-x-elsewhere-{dead}-ab12", "model", "tmp-x-1-2", f"x.tmp-{dead}-ab"]
+    (tmp_path / f".tmp-nmt-f-{host}-{dead}-{mark}").write_text("x")
+    (tmp_path / f".tmp-nmt-link-{host}-{dead}-{mark}").symlink_to(tmp_path / "model")
+    others = [f".tmp-nmt-x-{host}-{os.getpid()}-{mark}", f".tmp-nmt-x-{host}-1-{mark}"]
+    others += [f".tmp-nmt-x-elsewhere-{dead}-{mark}", "model", "tmp-x-1-2", f"x.tmp-{dead}-ab"]
+    # of others, who chose names like ours
+    others += [f".tmp-x-{host}-{dead}-{mark}", f".tmp-nmt-x-{host}-{dead}-ab12", f".tmp-nmt-x-{host}-{dead}-{mark}.bak"]
+    others += [f".tmp-a-{host}-x-y", f".tmp-nmt-a-{host}-x-{mark}", f".tmp-nmt-a-{host}-{'9' * 30}-{mark}"]
     for name in others:
         (tmp_path / name).mkdir()
+        (tmp_path / name / "work").write_text("of a user")
     make(tmp_path / "made", 1)
     assert names(tmp_path) == sorted([*others, "made"])
+    assert all((tmp_path / name / "work").exists() for name in others)
+
+
+def test_what_nmt_did_not_make_is_never_replaced_or_removed(made: Path) -> None:
+    """Directories beside an artefact, and at its place, named as nmt would name them: by reading and by writing."""
+    aside = made.parent / ".old-thing"
+    for manifest in (None, "{}", "[]", json.dumps({"name": "of another tool", "files": {}})):
+        aside.mkdir(exist_ok=True)
+        (aside / "thesis.txt").write_text("two years of work")
+        if manifest:
+            (aside / MANIFEST).write_text(manifest)
+        assert artefact.present(made)
+        verify(made, "thing")
+        with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+            make(made, 4, overwrite=True)
+        assert not artefact.present(made.parent / "none")
+        assert (verify(made, "thing")["steps"], names(made.parent)) == (3, [".old-thing", "thing"])
+        assert (aside / "thesis.txt").read_text() == "two years of work"
+    (made / MANIFEST).unlink()
+    with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
+        make(made, 4, overwrite=True)
+    assert (made / "a.bin").exists()
+
+
+def test_a_link_to_an_artefact_stays_and_what_it_points_to_is_replaced(made: Path, tmp_path: Path) -> None:
+    link = tmp_path / "run" / "model"
+    link.parent.mkdir()
+    link.symlink_to(Path("..") / "thing")
+    make(link, 4, overwrite=True)
+    assert (link.is_symlink(), verify(link, "thing")["steps"], verify(made, "thing")["steps"]) == (True, 4, 4)
+    assert (names(link.parent), names(tmp_path)) == (["model"], ["run", "thing"])
+    made.rename(tmp_path / ".old-thing")  # as a process that is killed between the two renames leaves it
+    assert artefact.present(link)
+    remove_tree(link)
+    assert (names(link.parent), verify(made, "thing")["steps"]) == ([], 4)
 
 
 def test_a_directory_has_one_holder_until_it_ends(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nmt_cli import recipe
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
-from nmt_cli.transformer.model import parameter_count
+from nmt_cli.transformer.directory import parameter_count
 
 Make = Callable[..., Recipe]
 BIG = recipe.Model(d_model=1024, d_ff=4096, num_heads=16)

@@ -92,6 +92,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("qqq: 1", "mine.yaml: unknown key 'qqq'; there are name, corpus, model,"),
         # valid alone, wrong together
         ("training: {keep_checkpoints: 4}\naveraging: {last: 5}", "averaging.last is larger"),
+        ("model: {d_model: 65536, max_length: 1048576}", "max_length x d_model may be 268,435,456 at most"),
         ("model: {d_model: 63}", "model.d_model must be even"),
         ("corpus: {name: mine, train_src: [a, b], train_tgt: [a]}", "as many files"),
         ("expect: {bleu: 30}", "two numbers"),

@@ -41,6 +41,8 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
     work = artefact.beside(out, ".", ".preparing")
     try:
         artefact.restore(out)
+        if work.exists() and not artefact.was_locked(work):
+            raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
         # A process killed between its last two steps leaves a whole corpus and its work directory, removed below.
         if out.exists() and not work.exists() and _finished(corpus, out, options):
             console.say(f"{out} is prepared already, and whole")

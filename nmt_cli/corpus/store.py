@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import MissingError
+from nmt_cli.errors import DataError, MissingError
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
@@ -100,9 +100,23 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
         raise MissingError(f"no prepared corpus in {directory}. Make one with nmt prepare, or name another: --data DIR")
     manifest = artefact.verify(directory, KIND, content=content)
     manifest.setdefault("source_vocabulary_size", manifest["vocabulary_size"])  # in older ones they are always the same
-    sides = []
+    sides = list[Side]()
     for name, size in ("src", "source_vocabulary_size"), ("tgt", "vocabulary_size"):
         kinds = {"ids": id_type(int(manifest[size])), "offsets": "<i8"}
-        parts = (np.asarray(np.memmap(directory / f"train.{name}.{part}", kind, "r")) for part, kind in kinds.items())
-        sides.append(Side(*parts))
+        files = {directory / f"train.{name}.{part}": kind for part, kind in kinds.items()}
+        try:
+            side = Side(*(np.asarray(np.memmap(file, kind, "r")) for file, kind in files.items()))
+        except ValueError:  # of an empty file, or of half a number
+            raise DataError(f"{directory}/train.{name}.* are damaged: they hold no numbers. Prepare it anew") from None
+        sides.append(_checked(side, int(manifest[size]) if content else None, directory / f"train.{name}.ids"))
+    if len(sides[0]) != len(sides[1]):
+        raise DataError(f"{directory} is damaged: {len(sides[0]):,} source and {len(sides[1]):,} target sentences")
     return Corpus(directory, manifest, *sides)
+
+
+def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
+    """Return a side whose sentences cover its ids, none empty; with `vocabulary_size`, all ids are below it."""
+    ends = len(side.offsets) > 1 and side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
+    if not ends or side.lengths().min() < 1 or (vocabulary_size is not None and side.ids.max() >= vocabulary_size):
+        raise DataError(f"{file} is damaged: its ids do not fit its offsets, or the vocabulary. Prepare it anew")
+    return side

@@ -81,11 +81,13 @@ def map_weights(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
             for length in shape:
                 numbers *= length
             fits = first >= 0 and last == first + 4 * numbers and start + last <= len(mapped)
-            if entry["dtype"] != "F32" or not fits:
-                raise ValueError(f"{name} is {entry['dtype']} of shape {shape}, or its bytes are not there")
+            if entry["dtype"] != "F32":
+                raise DataError(f"{path} has weights of another type than F32: {name} is {entry['dtype']}")
+            if not fits or min(shape, default=0) < 0:
+                raise ValueError(f"the bytes of {name} are not there")
             tensors[name] = Tensor(base + first, shape)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path} is damaged or no safetensors file of float32: {error}") from None
+        raise DataError(f"{path} is damaged or no safetensors file: {error}") from None
     return tensors, mapped
 
 

@@ -11,7 +11,7 @@ from nmt_cli.reporting.page import render
 from nmt_cli.scoring.score import ScoreOptions, Scorer, evaluate
 from nmt_cli.training.optim import noam_rate
 from nmt_cli.training.run import RunFiles, read_run
-from nmt_cli.transformer.model import parameter_count
+from nmt_cli.transformer.directory import parameter_count
 
 
 def report(

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli import artefact, recipe
+from nmt_cli import artefact, manifests, recipe
 from nmt_cli.console import warn
 from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
-from nmt_cli.transformer.directory import TOKENIZER
+from nmt_cli.transformer.directory import TOKENIZER, parameter_count
 from nmt_cli.transformer.hardware import ToHost
-from nmt_cli.transformer.model import parameter_count
 from nmt_cli.transformer.weights import load_tensors, save_tensors
 
 MAX_FAILED_SAVES = 3  # in a row
@@ -68,7 +67,8 @@ def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, T
         if not torch.isfinite(tensor).all():
             raise DivergedError(f"weight {name} is not finite at step {state.step}; the last good checkpoint is kept")
     manifest = {"step": state.step, **about}
-    with artefact.staged(directory_of(run, state.step), "checkpoint", manifest, overwrite=True) as stage:
+    target = directory_of(run, state.step)
+    with artefact.staged(target, "checkpoint", manifest, overwrite=True, own_name=True) as stage:
         save_tensors(stage / MODEL, model)
         save_tensors(stage / OPTIMIZER, moments)
         artefact.write_file(stage / STATE, artefact.json_bytes(dataclasses.asdict(state)))
@@ -126,7 +126,7 @@ def newest(run: Path, corpus: str) -> int:
     for step in reversed(steps):
         try:
             manifest = check(run, step)
-            if (manifest["step"], manifest.get("corpus")) != (step, corpus):
+            if (manifest["step"], manifest.get("corpus"), read_state(run, step).step) != (step, corpus, step):
                 raise DataError("it is of another step or corpus")
             return step
         except (NmtError, OSError) as error:
@@ -138,8 +138,8 @@ def newest(run: Path, corpus: str) -> int:
 
 def read_state(run: Path, step: int) -> State:
     """Return the state of a checkpoint; what another version of nmt wrote beside it is ignored."""
-    values = artefact.read_json(directory_of(run, step) / STATE)
-    return State(**{field.name: values[field.name] for field in dataclasses.fields(State) if field.name in values})
+    file = directory_of(run, step) / STATE
+    return manifests.built(State, artefact.read_json(file), file)
 
 
 def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -153,9 +153,13 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+    """Give Adam its state; DataError where a tensor of it is missing or has another shape than its parameter."""
     for name, each in model.named_parameters() if moments else ():
-        keys = ("step", "exp_avg", "exp_avg_sq")
-        optimizer.state[each] = {key: moments[f"{name}.{key}"].to(each.device) for key in keys}
+        for key, shape in (("step", torch.Size()), ("exp_avg", each.shape), ("exp_avg_sq", each.shape)):
+            moment = moments.get(f"{name}.{key}")
+            if moment is None or moment.shape != shape:
+                raise DataError(f"{OPTIMIZER} does not fit {MODEL}: {name}.{key}. Remove this checkpoint")
+            optimizer.state[each][key] = moment.to(each.device)
 
 
 def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:

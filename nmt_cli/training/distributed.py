@@ -31,8 +31,8 @@ from nmt_cli.errors import (
 )
 from nmt_cli.signals import ECHO_SECONDS
 from nmt_cli.training.batches import physical_memory
+from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device
-from nmt_cli.transformer.model import parameter_count
 
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}

@@ -20,7 +20,7 @@ from nmt_cli.training.checkpoints import disk_megabytes
 from nmt_cli.training.distributed import in_processes, make_accelerator, max_over_processes, to_user_error
 from nmt_cli.training.metrics import peak_memory_mb
 from nmt_cli.training.train import Run
-from nmt_cli.transformer.model import parameter_count
+from nmt_cli.transformer.directory import parameter_count
 
 MEASURED_SECONDS, MEASURED_TOKENS = 4.0, 2048  # of a process on the CPU: more make it no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence

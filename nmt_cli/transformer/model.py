@@ -293,19 +293,3 @@ class Transformer(nn.Module):
         logits_NV = F.linear(hidden_ND, weight_VD.to(hidden_ND.dtype))
         logits_NV[:, PAD] = -torch.inf
         return logits_NV
-
-
-def parameter_count(settings: recipe.Model, vocabulary_size: int) -> int:
-    """Return how many numbers are trained, by the closed form of sections 3.1-3.4."""
-    d, h = settings.d_model, settings.num_heads
-    attention = 2 * d * h * (settings.d_k + settings.d_v)
-    if settings.attention_bias:
-        attention += 2 * h * settings.d_k + h * settings.d_v + d
-    feed_forward = 2 * d * settings.d_ff + settings.d_ff + d
-    encoder_layers, decoder_layers = settings.depths
-    layers = encoder_layers * (attention + feed_forward + 2 * 2 * d)
-    layers += decoder_layers * (2 * attention + feed_forward + 3 * 2 * d)
-    final_norms = 4 * d * (settings.norm == "pre")
-    positions = 2 * settings.max_length * d * (settings.positions == "learned")
-    embeddings = vocabulary_size * (1 + (not settings.tied_output)) + settings.source_vocabulary
-    return layers + final_norms + positions + embeddings * d + vocabulary_size * settings.output_bias

@@ -17,7 +17,7 @@ import texts
 
 from nmt_cli import artefact
 from nmt_cli.corpus import stages, store
-from nmt_cli.errors import BusyError, DataError, NmtError, StorageError
+from nmt_cli.errors import BusyError, DataError, NmtError, OutputError, StorageError
 
 PAIRS = texts.pairs(600)
 GZIP = gzip.compress("\n".join(src for src, _ in PAIRS).encode(), mtime=0)
@@ -224,6 +224,17 @@ def test_too_little_space_is_said_before_any_work(tmp_path: Path, monkeypatch: p
     with pytest.raises(StorageError, match="needs about 1 MB of disk, 0 MB are free"):
         texts.run(section, tmp_path / "out")
     monkeypatch.setattr("nmt_cli.artefact.free_megabytes", lambda _: 1)
+    assert texts.run(section, tmp_path / "out").is_dir()
+
+
+def test_a_directory_of_others_named_as_the_work_directory_is_left_alone(tmp_path: Path) -> None:
+    section, theirs = texts.own(tmp_path / "in", PAIRS), tmp_path / ".out.preparing"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("two years of work")
+    with pytest.raises(OutputError, match=r"\.out\.preparing is in the way, and nmt did not make it"):
+        texts.run(section, tmp_path / "out")
+    assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
+    (theirs / "thesis.txt").unlink()
     assert texts.run(section, tmp_path / "out").is_dir()
 
 
