@@ -4,6 +4,8 @@ import contextlib
 import functools
 import io
 import re
+import resource
+import signal
 import statistics
 import sys
 
@@ -19,7 +21,7 @@ from nmt_cli import artefact, recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError, from_os_error
 from nmt_cli.interop import marian
 from nmt_cli.interop.export import export
 from nmt_cli.interop.proof import Transformers, compare, largest_difference
@@ -124,6 +126,23 @@ def test_an_export_that_computes_something_else_is_not_kept(models, lines, tmp_p
     with pytest.raises(DataError, match="is not kept: log-probabilities must agree within") as caught:
         export(models(), target, tmp_path / "out", None, lines)
     assert caught.value.exit_code == 65
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["hf", "ctranslate2"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(models, lines, tmp_path, target):
+    """Where the limit hits the weights that safetensors writes, or what is written beside them."""
+    model, limits, ignored = models(), resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        for size in (20_000, 100_000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+            with pytest.raises((StorageError, OSError), match="File too large") as caught:
+                export(model, target, tmp_path / "out", None, lines)
+            assert isinstance(caught.value, StorageError) or from_os_error(caught.value).exit_code == 74
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """Models of the Hugging Face hub: what of a repository is downloaded, and its licence."""
 
+import errno
 from pathlib import Path
 
 from nmt_cli.console import say
@@ -31,6 +32,8 @@ def download(asked: str) -> Path:
             if any(match for pattern in form for match in place.glob(pattern)):
                 break
     except Exception as error:  # of any of the packages that take part
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise
         what = str(error).strip().partition("\n")[0]
         raise DownloadError(f"no directory {asked} here, and it cannot be downloaded from the hub: {what}") from None
     say(f"{name} at commit {place.name}, licence: {licence(place)}")

@@ -21,7 +21,7 @@ from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, Tokenizer, target_file
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.transformer.model import sinusoids
-from nmt_cli.transformer.weights import LoadedModel
+from nmt_cli.transformer.weights import LoadedModel, writing
 
 SHARED, BIAS = "model.shared.weight", "final_logits_bias"
 EMBEDDINGS = {
@@ -183,11 +183,12 @@ def write_marian(loaded: LoadedModel, length_penalty: float, out: Path) -> Ids:
         search |= {"num_beams": beam, "length_penalty": length_penalty}
     theirs.generation_config.update(**search)
     tensors = to_marian(loaded.model.state_dict(), settings, numbers)
-    theirs.save_pretrained(out, state_dict={**tensors})  # which it empties
-    if settings.positions == "marian":  # transformers computes those of the paper unless the file has others
-        positions = sinusoids(settings.max_length, settings.d_model, "marian")[:, sines_first(settings.d_model)]
-        tensors |= {name: positions.clone() for name in POSITIONS}
-        save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    with writing(out):
+        theirs.save_pretrained(out, state_dict={**tensors})  # which it empties
+        if settings.positions == "marian":  # transformers computes those of the paper unless the file has others
+            positions = sinusoids(settings.max_length, settings.d_model, "marian")[:, sines_first(settings.d_model)]
+            tensors |= {name: positions.clone() for name in POSITIONS}
+            save_file(tensors, out / "model.safetensors", {"format": "pt"})
     for name, tokens, each in zip(("vocab.json", "target_vocab.json")[: 1 + separate], sides, numbers, strict=False):
         vocabulary = dict(zip((LANGUAGE.sub(r"\1", token) for token in tokens), each, strict=True))
         (out / name).write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")

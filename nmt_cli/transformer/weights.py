@@ -1,5 +1,6 @@
 """The weights of a model directory, for torch; and safetensors files in general."""
 
+import contextlib
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +17,22 @@ from nmt_cli.transformer.directory import KIND, RECIPE, TOKENIZER, WEIGHTS, Mode
 from nmt_cli.transformer.model import Transformer
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what safetensors raises on a full disk into a StorageError."""
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     try:
-        save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, path)
+        yield
     except SafetensorError as error:
         raise StorageError(f"cannot write {path}: {error}. Free some space and try again") from None
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    with writing(path):
+        save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, path)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
