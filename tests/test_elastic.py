@@ -224,8 +224,9 @@ def test_as_many_processes_as_cores_that_have_enough_to_do(
     monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], environment: dict[str, str], count: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(distributed, "physical_memory", lambda: 64 << 30)
+    cores = 2 if "ACCELERATE_MIXED_PRECISION" in environment else 16
+    monkeypatch.setattr(distributed, "usable_cores", lambda: cores)
+    monkeypatch.setattr(distributed, "usable_memory", lambda: 64 << 30)
     for name in ("WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", os.environ | environment)

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "nmt_cli"
 # What every room may import, and the rooms: each with those it may import besides.
 FOUNDATION: dict[str, set[str]] = {
     "errors": set(),
+    "processors": set(),
     "signals": {"errors"},
     "console": {"errors"},
     "yaml_file": {"errors"},

@@ -1,7 +1,6 @@
 """The command `nmt prepare`: text in, a corpus of training ids out; one rename of a work directory commits it."""
 
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from nmt_cli import artefact, console, recipe
 from nmt_cli.corpus import cleaning, readers, sources, stages, store, synthetic, tokenizer
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
+from nmt_cli.processors import usable_cores
 
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
 BYTES_PER_PAIR = 250  # of news text, both sides
@@ -29,7 +29,7 @@ class PrepareOptions:
 
     @property
     def processes(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or usable_cores()
 
 
 def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:

@@ -1,7 +1,6 @@
 """The env command: versions, hardware, and what nmt would choose here, for reports of bugs."""
 
 import json
-import os
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 
 from nmt_cli import __version__
 from nmt_cli.engine import library
+from nmt_cli.processors import usable_cores
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.translation.backends import MAX_THREADS, best_precision
 
@@ -18,7 +18,7 @@ FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # of 
 
 
 def env(as_json: bool) -> str:
-    device, cores = choose_device(), len(os.sched_getaffinity(0))
+    device, cores = choose_device(), usable_cores()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     dtype, cpu = str(choose_dtype("auto", device)).removeprefix("torch."), Path("/proc/cpuinfo").read_text()
     model = cpu.partition("model name\t: ")[2].partition("\n")[0] or platform.machine()

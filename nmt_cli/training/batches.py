@@ -14,6 +14,7 @@ import torch
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
+from nmt_cli.processors import usable_memory
 from nmt_cli.transformer.model import Batch, pack, token_seeds
 
 
@@ -97,9 +98,5 @@ def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
     bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # of activations, one token of each side
     if device.type == "cuda":
         return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
-    memory = 0.4 * physical_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    memory = 0.4 * usable_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return max(256, min(8192, int(memory / bytes_per_token)))  # more would not stay in the CPU's caches
-
-
-def physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

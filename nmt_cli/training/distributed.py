@@ -29,8 +29,8 @@ from nmt_cli.errors import (
     from_os_error,
     is_out_of_memory,
 )
+from nmt_cli.processors import usable_cores, usable_memory
 from nmt_cli.signals import ECHO_SECONDS
-from nmt_cli.training.batches import physical_memory
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device
 
@@ -54,15 +54,19 @@ def local_processes(settings: recipe.Recipe) -> int:
     if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED:
         return 1
     training, size = settings.training, settings.corpus.tokenizer.vocabulary_size
-    replicas = physical_memory() // (64 * parameter_count(settings.model, size))  # 16 bytes each, in a quarter
+    replicas = usable_memory() // (64 * parameter_count(settings.model, size))  # 16 bytes each, in a quarter
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ  # by accelerate, which allows one thread by OMP_NUM_THREADS
-    cores = len(os.sched_getaffinity(0)) if launched else torch.get_num_threads()
+    cores = usable_cores()
+    if not launched:
+        cores = min(cores, torch.get_num_threads())
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
     return training.processes or max(1, most)
 
 
 def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
     """Do `work` here, or in several forks of this process; return the first one's answer, or raise what ended any."""
+    if torch.get_num_threads() > usable_cores():  # threads above the limit of a container only wait for each other
+        torch.set_num_threads(usable_cores())
     if (count := local_processes(settings)) == 1:
         return work()
     (answers, sender), rendezvous = multiprocessing.Pipe(duplex=False), os.memfd_create("nmt")
