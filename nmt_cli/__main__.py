@@ -1,5 +1,6 @@
 """The entry point: runs the command line and turns errors and signals into one line and an exit code."""
 
+import io
 import os
 import signal
 import sys
@@ -44,6 +45,9 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
 
 def main() -> None:
     signals.install()  # before anything else is imported
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal shows the rest at least
+            stream.reconfigure(errors="backslashreplace")
     code = _exit_code(_command)
     if code in signals.CODES.values() and sys.stderr is not None and os.environ.get("RANK", "0") == "0":
         print(printable(signals.message(code)), file=sys.stderr)

@@ -65,7 +65,7 @@ Mirror = Annotated[Path | None, _directory("Take a named corpus' files from here
 Workers = Annotated[int | None, _number("Processes", default="one per core", min=1)]
 Quantization = Literal["float32", "bfloat16", "int8"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
-Tokenizer = Literal["13a", "intl", "char", "zh", "none"]
+Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
@@ -234,7 +234,7 @@ def reproduce(
     text = settings.corpus if dry_run and not artefact.present(data) else _as_text(settings.corpus, data)
     code = command.reproduce(settings, text, data, run, options, score)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":
-        report(run, data=data)
+        report(run, data=[data])
     return code
 
 
@@ -274,13 +274,13 @@ def report(
     run: RunArgument,
     compare: Annotated[list[Path] | None, _option("Lay this run beside it (repeatable)", kind="RUN")] = None,
     out: Annotated[Path | None, _file("The page", default="RUN/report.html")] = None,
-    data: Data = None,
+    data: Annotated[list[Path] | None, _directory("Its corpus, and those of --compare", default="data/CORPUS")] = None,
 ) -> None:
     """Write a run's report as one HTML page."""
     from nmt_cli.parsing.score import evaluate as score_trees
     from nmt_cli.reporting.report import report as go
 
-    console.say(f"report: {go(run, compare or (), out, data, score_trees)}")
+    console.say(f"report: {go(run, compare or (), out, data or (), score_trees)}")
 
 
 @app.command()

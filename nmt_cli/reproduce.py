@@ -171,6 +171,10 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> No
         options = ScoreOptions(corpus=corpus.directory, split=split, metrics=("bleu", "chrf") if generated else ())
         reports = [score(options, lines[split]).scores for lines in sides.values()]
         band, paper = expect.bleu if split == "test" else [], published.get(split)
+        first, last = reports[0][0], reports[-1][0]
+        if last.score < first.score:
+            fell = f"{split} {last.name} fell from {first.score:.2f} to {last.score:.2f}"
+            warn(f"{fell}: here the model it began from is better. Lower training.rate_factor, or give more text")
         for each in zip(*reports, strict=True):
             expected = f"{band[0]:g} to {band[1]:g}" if band and each[0].metric == "bleu" else ""
             if paper and each[-1] is reports[-1][-1]:  # the metric nearest to the paper's

@@ -1,7 +1,9 @@
 """The command line as a newcomer meets it: help, one clear line for every mistake, and the right exit code."""
 
+import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +50,16 @@ def test_help_names_every_command_and_each_has_its_own(nmt: Nmt) -> None:
         assert (code, err) == (0, "")
         assert f"Usage: nmt {command}" in text
         assert max(map(len, text.split("\n"))) <= 100
+
+
+def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
+    """Help, lists and maps of attention hold other characters."""
+    for words in ("--help", "recipes"):
+        command = [sys.executable, "-m", "nmt_cli", words]
+        variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.isascii()
 
 
 def test_quiet_is_quiet(nmt: Nmt) -> None:

@@ -121,4 +121,21 @@ def test_dev_and_test_are_cut_once_from_text_with_repeated_files_and_damaged_lin
     (tmp_path / "src").write_bytes(b"\n".join(lines))
     damaged = corpus.model_copy(update={"train_src": [str(tmp_path / "src")], "train_tgt": files["train_tgt"][:1]})
     text = sources.open_text(damaged, None, tmp_path, tmp_path)
-    assert len(_held_out(text, "dev")) == 9
+    assert len(_held_out(text, "dev", corpus)) == 9
+
+
+def test_what_cleaning_would_drop_is_not_held_out(numbers_text: Path, tmp_path: Path) -> None:
+    """A set of empty lines and copies would measure nothing."""
+    sides = [Path(f"{numbers_text}/train.{code}").read_text().split("\n")[:400] for code in ("en", "de")]
+    for i in range(0, 400, 3):
+        sides[1][i] = "" if i % 2 else sides[0][i]
+    files = {f"train_{side}": [str(tmp_path / side)] for side in ("src", "tgt")}
+    for (name,), lines in zip(files.values(), sides, strict=True):
+        Path(name).write_text("\n".join([*lines, ""]))
+    plain = {**files, "name": "own", "hold_out": 20, "tokenizer": {"vocabulary_size": 300}}
+    corpus = recipe.from_plain({"corpus": plain}, "test").corpus
+    data = open_corpus(prepare(corpus, tmp_path / "data", PrepareOptions(workers=1)))
+    for split in ("dev", "test"):
+        pairs = list(zip(*data.lines(split), strict=True))
+        assert 4 < len(pairs) < 20
+        assert all(src and tgt and src != tgt for src, tgt in pairs)

@@ -58,6 +58,7 @@ OWNERS = {
     "regex": {"scoring.paper_bleu"},
     "accelerate": {"training.distributed"},
     "datasets": {"corpus.sources"},
+    "pyarrow": {"corpus.sources"},
     "huggingface_hub": {"corpus.sources", "interop"},
     "transformers": {"interop"},
     "ctranslate2": {"interop"},

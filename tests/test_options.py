@@ -43,7 +43,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "--fail-under 7 --fail-if-worse", "scoring.score.evaluate",
      [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
                    "json"), None]),
-    ("report r --compare x --compare m --out o --data d", "reporting.report.report", [r, [x, m], o, d, evaluate]),
+    ("report r --compare x --compare m --out o --data d", "reporting.report.report", [r, [x, m], o, [d], evaluate]),
     ("doctor r --hypothesis i --reference x --data d --json", "reporting.doctor.doctor", [r, d, i, x, True]),
     ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",
      [["a", "b"], m, o, "cross", 2, 3, "x"]),

@@ -13,7 +13,7 @@ import texts
 from nmt_cli import artefact
 from nmt_cli.corpus import cleaning, readers, stages, store
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, OutputError
+from nmt_cli.errors import DataError, MissingError, OutputError
 
 PAIRS = texts.pairs(1200)
 
@@ -136,7 +136,6 @@ def test_dry_run_writes_nothing_and_asks_nobody(tmp_path: Path, capsys: pytest.C
         ({"name": "wmt14-en-fr"}, "7,778MB 14,753MB 40,836,715 memory datasets/wmt/wmt14 Arrow", 0),
         ({"name": "toy-en-de"}, "20,000 generated", 0),
         ({"name": "hub:owner/some"}, "datasets/owner/some", 5),
-        ({"name": "mine", "train_src": ["no.en"], "train_tgt": ["no.de"]}, "localfiles", 3),
     ):
         texts.run(texts.corpus(plain), tmp_path / "data" / "out", dry_run=True)
         shown = capsys.readouterr()
@@ -145,6 +144,35 @@ def test_dry_run_writes_nothing_and_asks_nobody(tmp_path: Path, capsys: pytest.C
         assert shown.out == ""
         assert table.count("unknown") == unknowns, table
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_counts_the_lines_that_are_there_and_misses_those_that_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = texts.own(tmp_path / "in", PAIRS, hold_out=3)
+    for limit, count in ((None, len(PAIRS)), (7, 7)):
+        texts.run(section.model_copy(update={"limit": limit}), tmp_path / "out", dry_run=True)
+        assert f"training pairs {count:,}" in " ".join(capsys.readouterr().err.split())
+    dev = texts.corpus({**section.model_dump(), "dev_src": str(tmp_path / "dev.en"), "dev_tgt": section.train_tgt[0]})
+    with pytest.raises(MissingError, match=r"dev\.en is not there"):
+        texts.run(dev, tmp_path / "out", dry_run=True)
+    Path(section.train_tgt[0]).unlink()
+    with pytest.raises(MissingError, match=r"train\.de is not there"):
+        texts.run(section, tmp_path / "out", dry_run=True)
+
+
+def test_a_dry_run_counts_the_pairs_of_a_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pyarrow import parquet, table
+
+    (tmp_path / "de-en").mkdir()
+    pairs = [{"en": "a", "de": "b"}] * 70
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001", "test-00000-of-00001"):
+        parquet.write_table(table({"translation": pairs}), tmp_path / "de-en" / f"{name}.parquet")
+    texts.run(texts.corpus({"name": "wmt14-en-de"}), tmp_path / "out", dry_run=True, mirror=tmp_path)
+    assert "training pairs 140" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "de-en" / "train-00001-of-00002.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet is no whole parquet file"):
+        texts.run(texts.corpus({"name": "wmt14-en-de"}), tmp_path / "out", dry_run=True, mirror=tmp_path)
 
 
 def test_lengths_and_ratios_up_to_the_limit_are_kept_on_both_sides(tmp_path: Path) -> None:

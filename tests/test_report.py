@@ -12,7 +12,7 @@ from small_run import HOSTILE, SAMPLES, make_run, page_data, records
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import printable
+from nmt_cli.errors import DataError, printable
 from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart
@@ -54,6 +54,18 @@ def check_harmless(text, scripts=0):
     return reader
 
 
+def test_runs_of_two_corpora_each_take_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (run, data), (other, its) = make_run(tmp_path / "a"), make_run(tmp_path / "b", "corpus.limit=30")
+    its = its.rename(tmp_path / "elsewhere")
+    for places in ([data, its], [its, data]):
+        page = report(run, [other], tmp_path / "page.html", places).read_text()
+        assert page.count("tok:13a") == 2, "both are scored"
+    report(run, [other], tmp_path / "page.html", [data])  # the other's is at no usual place
+    with pytest.raises(DataError, match="was trained on another corpus"):
+        report(run, [other], tmp_path / "page.html", [its])
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("small"))
@@ -71,7 +83,7 @@ def read(path):
 
 def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
     run, data = small
-    target = report(run, data=data)
+    target = report(run, data=[data])
     assert target == run / "report.html"
     assert target.stat().st_size < 200_000
     page, tokens = read(target), [side.lengths().sum() for side in (open_corpus(data).src, open_corpus(data).tgt)]
@@ -98,7 +110,7 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
 def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
     expect = ["dev_steps=[50,200,9000]", "dev_perplexity=[7,3,2]", "dev_bleu=[10,20,30]", "pairs=[40,50]"]
     run, data = make_run(tmp_path, *(f"expect.{change}" for change in expect))
-    text = read(report(run, data=data)).text
+    text = read(report(run, data=[data])).text
     assert all(said in text for said in ("expected 3 at step 200", "expected 20 at step 200", "(expected: 40 to 50)"))
     assert "9,000" not in text
 
@@ -111,7 +123,7 @@ def test_two_runs_side_by_side(small, tmp_path):
     for before, after in (('"dev_nll": 1.5', '"dev_nll": 2.5'), ('"nll": 1.5', '"nll": 3.5'), ("200", "204")):
         log = log.replace(before, after)
     (other / "metrics.jsonl").write_text(log)
-    page = report(run, [other], tmp_path / "both.html", data).read_text()
+    page = report(run, [other], tmp_path / "both.html", [data]).read_text()
     assert 'class="s0 dashed"' in page
     assert 'class="s1 dashed"' in page  # each run has its colour
     assert 'class="averaged"' not in page  # checkpoints of one run say nothing of the other
@@ -124,7 +136,7 @@ def test_the_row_of_table_3_that_a_run_repeats(tmp_path, monkeypatch):
     run, data = make_run(tmp_path)
     change(run, "name: own", "name: wmt14-en-de")
     monkeypatch.setattr(paper, "table_3", lambda _: recipe.load(Path("table3/c-n2")))
-    assert "c-n2: perplexity 6.11, BLEU 23.7" in read(report(run, data=data)).text
+    assert "c-n2: perplexity 6.11, BLEU 23.7" in read(report(run, data=[data])).text
 
 
 def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, capsys):
@@ -144,7 +156,7 @@ def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, caps
 )
 def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, language, figure, metrics):
     run, data = make_run(tmp_path, f"corpus.tgt={language}", f"expect.paper_bleu={figure}")
-    rows = re.findall(r"<tr><td class=\"l\" dir=\"auto\">small</td>(.*?)</tr>", report(run, data=data).read_text())
+    rows = re.findall(r"<tr><td class=\"l\" dir=\"auto\">small</td>(.*?)</tr>", report(run, data=[data]).read_text())
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
     assert {row[0]: row[3] for row in cells} == metrics
 
@@ -152,14 +164,14 @@ def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, 
 def test_trees_are_scored_by_the_function_for_trees(tmp_path):
     run, data = make_run(tmp_path, "expect.paper_f1=91.3")
     change(run, "format: text", "format: trees")
-    assert "No scored translations yet" in read(report(run, data=data)).text
+    assert "No scored translations yet" in read(report(run, data=[data])).text
 
     def score(options, hypotheses):
         scores = evaluate(options, hypotheses)
         scores.scores[0] = dataclasses.replace(scores.scores[0], metric="brackets", name="F1 of brackets")
         return scores
 
-    page = report(run, data=data, score_trees=score)
+    page = report(run, data=[data], score_trees=score)
     assert "F1 of brackets on test" in read(page).text
     assert ">91.3</td>" in page.read_text()
 
@@ -168,7 +180,7 @@ def test_a_run_that_has_only_begun(tmp_path):
     run, data = make_run(tmp_path / "new")
     for name in ("metrics.jsonl", "test.hyp", "model/manifest.json"):
         (run / name).unlink()
-    shown = read(report(run, data=data)).text
+    shown = read(report(run, data=[data])).text
     assert "Nothing is logged yet" in shown
     assert "No scored translations yet" in shown
 
@@ -179,7 +191,7 @@ def test_a_long_run_stays_small_and_numbers_that_were_not_finite_are_left_out(sm
     lines.append(json.dumps({**records(10)[0], "step": 1_000_050, "nll": None, "gradient_norm": None}))
     lines.append(json.dumps({"step": 1_000_050, **dict.fromkeys(("dev_nll", "dev_perplexity", "dev_bleu"))}))
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    target = report(run, out=tmp_path / "long.html", data=data)
+    target = report(run, out=tmp_path / "long.html", data=[data])
     assert target.stat().st_size < 2_000_000
     page = read(target)
     assert "step 1,000,000" in page.text

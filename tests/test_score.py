@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,25 @@ from nmt_cli.scoring.score import ScoreOptions
 # Words that lines and tokenizers break at, between ordinary ones.
 WORDS = "the cat, on «a» mat. Größe 3,5 it's (x-y) ... „gut“ &amp; !? 中文 U.S. $5 '' %".split()  # noqa: SIM905
 WORDS += ["", "\u00a0", "a\u2028b", "c\u0085d", "e\rf", "\r", "g\x0bh", "\x1c"]
+
+
+def test_references_without_text_are_refused(tmp_path: Path) -> None:
+    hypotheses, blank = write(tmp_path / "hyp", ["a", "b"]), write(tmp_path / "blank", ["", " "])
+    for references in ((blank,), (hypotheses, blank)):
+        with pytest.raises(DataError, match="blank has no text: it is no reference"):
+            score.evaluate(ScoreOptions(hypotheses, references))
+
+
+def test_japanese_is_told_of_ja_mecab_and_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    lines = write(tmp_path / "ja", ["猫がいる。", "犬もいる。"])
+    options = ScoreOptions(lines, (lines,), language="ja", metrics=("bleu",))
+    assert "--tokenize ja-mecab" in score.evaluate(options).scores[0].compare_with
+    assert "mecab" not in score.evaluate(replace(options, language="zh")).scores[0].compare_with
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(UsageError, match=r'needs more packages: pip install "sacrebleu\[ja\]"'):
+        score.evaluate(replace(options, tokenize="ja-mecab"))
 
 
 @pytest.fixture

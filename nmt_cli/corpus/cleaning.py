@@ -105,6 +105,17 @@ def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: recipe.Cleaning)
     return frozenset(pair_hash(repair(src, settings), repair(tgt, settings)) for src, tgt in pairs)
 
 
+def unusable(src: str, tgt: str, corpus: recipe.Corpus) -> str | None:
+    """Return why a repaired pair is dropped by itself, whatever else there is; None where it is not."""
+    if not src or not tgt:
+        return EMPTY
+    if corpus.cleaning.drop_copies and src == tgt:
+        return COPY
+    if corpus.cleaning.check_script and (foreign(src, corpus.src) or foreign(tgt, corpus.tgt)):
+        return SCRIPT
+    return None
+
+
 def clean_chunk(
     corpus: recipe.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
@@ -122,14 +133,9 @@ def clean_chunk(
             stats.first_line.setdefault(NOT_UTF8, number)
             continue
         src, tgt = repair(src, corpus.cleaning), repair(tgt, corpus.cleaning)
-        pair = pair_hash(src, tgt)
-        if not src or not tgt:
-            stats.drop(EMPTY, src, tgt)
-        elif corpus.cleaning.drop_copies and src == tgt:
-            stats.drop(COPY, src, tgt)
-        elif corpus.cleaning.check_script and (foreign(src, corpus.src) or foreign(tgt, corpus.tgt)):
-            stats.drop(SCRIPT, src, tgt)
-        elif pair in held_out:
+        if reason := unusable(src, tgt, corpus):
+            stats.drop(reason, src, tgt)
+        elif pair_hash(src, tgt) in held_out:
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(src)

@@ -101,7 +101,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     if reused:
         tokenizer.Tokenizer(reused)
         text.files.extend(tokenizer.files_of(reused))
-    held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
+    held_out = {split: _held_out(text, split, corpus) for split in text.splits if split != "train"}
     held_out_pairs = [pair for pairs in held_out.values() for pair in pairs]
     hashes = cleaning.held_out_hashes(held_out_pairs, corpus.cleaning)
     text.files.extend(synthetic.files_of(corpus))
@@ -189,21 +189,25 @@ def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterato
         console.warn(f"{message}: this is an excerpt or another edition, and results will differ")
 
 
-def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
-    """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
-    pairs = list[tuple[str, str]]()
+def _held_out(text: sources.Text, split: str, corpus: recipe.Corpus) -> list[tuple[str, str]]:
+    """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line; of one
+    chosen from training text also what cleaning would drop."""
+    pairs, source, number = list[tuple[str, str]](), text.splits[split], 0
     for raw in (raw for chunk in _chunks(text, split) for raw in zip(chunk.src, chunk.tgt, strict=True)):
+        number += 1
         try:
-            lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
+            lines = [str(line, "utf-8-sig" if number == 1 else "utf-8") for line in raw if line is not None]
             src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
         except ValueError:
-            if text.splits[split].chosen:
+            if source.chosen:
                 continue
-            where = f"{text.splits[split].name}: line {len(pairs) + 1:,}"
-            raise DataError(f"{where} is not UTF-8, or too long. Correct it") from None
-        pairs.append((src, tgt))
+            raise DataError(f"{source.name}: line {number:,} is not UTF-8, or too long. Correct it") from None
+        repaired = cleaning.repair(src, corpus.cleaning), cleaning.repair(tgt, corpus.cleaning)
+        if not source.chosen or not cleaning.unusable(*repaired, corpus):
+            pairs.append((src, tgt))
     if not pairs:
-        raise DataError(f"{text.splits[split].name} is empty{', or not UTF-8' * text.splits[split].chosen}")
+        why = "has no line that cleaning keeps" if source.chosen else "is empty"
+        raise DataError(f"{source.name} {why}")
     return pairs
 
 
@@ -227,7 +231,8 @@ def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
 
 def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     download, size, pairs = sources.estimate(corpus, options.mirror)
-    pairs = pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
+    counted = sources.count_pairs(corpus, options.mirror)
+    pairs = counted or pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
     # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text.
     seconds = pairs and pairs / (6000 * options.processes) + 60 * min(1.0, pairs / 1e6)  # the last for the tokenizer
@@ -239,7 +244,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     rows = [
         ("from", sources.origin(corpus, options.mirror)),
         ("download", show(download and download / 1e6)),
-        ("training pairs, about", show(pairs, "")),
+        ("training pairs" if counted else "training pairs, about", show(pairs, "")),
         (f"disk while preparing, in {out.parent}", show(_disk_megabytes(corpus, options.mirror))),
         ("free there", show(artefact.free_megabytes(out))),
         (f"memory, {options.processes} workers", show(memory)),

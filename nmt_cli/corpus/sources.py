@@ -46,6 +46,7 @@ SIZES = {
 HELD_OUT = ("dev", "test", "general")
 HELD_OUT_ROWS = {"wmt14": {"dev": 3000, "test": 3003}, "multi30k": {"dev": 1014, "test": 1000}}
 MOST_REPEATS = 10  # of one's own text where there is much general text beside it
+MOST_COUNTED = 1 << 30  # bytes of text whose lines a dry run counts
 PAUSES = (1, 4)  # seconds between the three tries of a download
 
 Files = list[tuple[str, str]]  # source and target side
@@ -56,7 +57,7 @@ class Split:
     name: str  # in messages
     chunks: Iterable[Chunk]
     rows: int | None = None  # how many pairs there must be; None: any number
-    chosen: bool = False  # from training text, by hold_out: then a line that is not UTF-8 is left out
+    chosen: bool = False  # from training text, by hold_out: then what cleaning would drop is left out
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         if most := min(corpus.hold_out, total // 20):  # cleaning drops them from training
             listed, chunks = ", ".join(chain(*names)), _thinned(_read(names, {}), most / total, phase)
             text.splits[split] = Split(f"{split}, held out of {listed}", chunks, chosen=True)
-            say(f"no {split} set is named: {most:,} pairs of {listed} are held out for it")
+            say(f"no {split} set is named: up to {most:,} pairs of {listed} are held out for it")
     return text
 
 
@@ -213,6 +214,35 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, in
         return 0, sum(sizes) if len(sizes) == len(files) else None, corpus.rows
     named = corpus.config if _data_set(corpus)[0] == WMT14 else family(corpus)
     return SIZES.get(str(named), (None, None, corpus.rows))
+
+
+def count_pairs(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
+    """Return the training pairs in files on this machine; None where there are none yet, or counting takes minutes.
+
+    MissingError where a file is not there.
+    """
+    kind = family(corpus)
+    if kind != "own" and not mirror:
+        return None
+    if kind == "hub":
+        return sum(map(_rows, _mirror_files(corpus, mirror or Path())["train"]))
+    with tempfile.TemporaryDirectory() as work:
+        text = open_text(corpus.model_copy(update={"hold_out": 0}), mirror, Path(work), Path(work))
+        for file in text.files:
+            if not file.is_file():
+                raise MissingError(f"{file} is not there. Check the path")
+        if corpus.format == "trees" or sum(file.stat().st_size for file in text.files) > MOST_COUNTED:
+            return None
+        return sum(len(chunk.src) for chunk in text.splits["train"].chunks)
+
+
+def _rows(file: str) -> int:
+    from pyarrow import parquet
+
+    try:
+        return int(parquet.read_metadata(file).num_rows)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is no whole parquet file: {str(error)[:100]}. Fetch it again") from None
 
 
 def _retried(download: Callable[[], Any]) -> Any:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import __version__, artefact, recipe
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart
 from nmt_cli.reporting.page import render
@@ -18,11 +19,15 @@ def report(
     run: Path,
     compare: Sequence[Path] = (),
     out: Path | None = None,
-    data: Path | None = None,
+    data: Sequence[Path] = (),
     score_trees: Scorer | None = None,
 ) -> Path:
-    """Write a run's report, with the runs in `compare` beside it, as one HTML file, and return where it is."""
-    opened = [read_run(directory, data) for directory in (run, *compare)]
+    """Write a run's report, with the runs in `compare` beside it, as one HTML file, and return where it is.
+
+    Each run takes the corpus of `data` that it was trained on; those beside it else the one at its usual place.
+    """
+    opened = [read_run(run, _own(run, data) or next(iter(data), None))]
+    opened += [read_run(directory, _own(directory, data)) for directory in compare]
     first, settings = opened[0], opened[0].settings
     hashed = [run / name for name in ("recipe.yaml", "dev.hyp", "test.hyp") if (run / name).exists()]
     sampled = [(record["step"], record["samples"]) for record in first.validations if record.get("samples")]
@@ -43,6 +48,14 @@ def report(
     target = out or run / "report.html"
     artefact.replace_file(target, render("report.html", values))
     return target
+
+
+def _own(run: Path, data: Sequence[Path]) -> Path | None:
+    """Return the corpus that a run was trained on, if it is among these."""
+    if not (run / "corpus.json").is_file():
+        return None
+    trained_on = artefact.read_json(run / "corpus.json").get("corpus")
+    return next((place for place in data if open_corpus(place).identity == trained_on), None)
 
 
 def _compared(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None) -> dict[str, Any]:

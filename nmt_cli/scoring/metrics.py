@@ -9,7 +9,7 @@ from typing import Any, cast
 from sacrebleu import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
-from nmt_cli.errors import DataError
+from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import paper_bleu as paper
 
 # The names of metrics as options, and in results.
@@ -54,6 +54,11 @@ def comparable(metric: str, signature: str, reference_length: int, language: str
     """Return the published figures that a score may be compared with; the length is in the metric's own tokens."""
     if "case:mixed" in signature and (metric, reference_length) in COMPARABLE:
         return COMPARABLE[metric, reference_length]
+    if "tok:char" in signature and language.lower().startswith("ja"):
+        return (
+            "figures with this signature on the same test set. Most published ones of Japanese are of ja-mecab: "
+            "--tokenize ja-mecab"
+        )
     if metric.startswith("paper"):
         kind = "tokenised, compound-split" if language == "de" else "Moses-tokenised"
         return f"{kind} BLEU on the same test set. Not with sacreBLEU"
@@ -74,7 +79,11 @@ def score_lines(
         hypotheses, baseline, *references = (paper.prepare(text, language, fold_quotes=fold_quotes) for text in texts)
     bleu = partial(BLEU, tokenize=tokenize, lowercase=lowercase, force=True)
     kinds: dict[str, Any] = {"bleu": bleu, "chrf": partial(CHRF, lowercase=lowercase), "ter": TER}
-    scorer = kinds.get(metric, paper.multi_bleu)(references=references)
+    try:
+        scorer = kinds.get(metric, paper.multi_bleu)(references=references)
+    except RuntimeError:  # of ja-mecab and ko-mecab, which need other packages
+        extra = tokenize.partition("-")[0]
+        raise UsageError(f'--tokenize {tokenize} needs more packages: pip install "sacrebleu[{extra}]"') from None
     result = scorer.corpus_score(hypotheses, None)
     signature = str(scorer.get_signature())
     if as_paper:

@@ -125,6 +125,9 @@ def read_inputs(
     texts = [scored, *report.references, *(text for text in (report.source, report.baseline) if text)]
     if not any(any(text.lines) for text in (scored, *references)):
         raise DataError(f"nothing to score: {scored.name} and {references[0].name} are empty")
+    for text in report.references:
+        if not any(line.strip() for line in text.lines):
+            raise DataError(f"{text.name} has no text: it is no reference. Name another")
     if any(len(text.lines) != len(scored.lines) for text in texts):
         counts = ", ".join(f"{text.name}: {len(text.lines):,}" for text in texts)
         raise DataError(f"line counts differ ({counts}). Line n of every file must be the same sentence")

@@ -125,7 +125,8 @@ def _best_share(end: Weights, start: Weights, settings: recipe.Recipe, corpus: C
         scores[share] = [validate(model, dtype, each, whole)["dev_bleu"] for each in sets]
     chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
     rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
-    table(f"BLEU by the share of the start's weights; {chosen:g} is taken", ["share", *splits], rows)
+    what = f"BLEU of the first {LINES} lines in {dtype} by the share of the start's weights".replace("torch.", "")
+    table(f"{what}; {chosen:g} is taken", ["share", *splits], rows)
     return chosen
 
 

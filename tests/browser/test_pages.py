@@ -145,7 +145,7 @@ def test_attention(tab, run):
 
 
 def test_the_report(tab, run):
-    page = report(run[0], data=run[1])
+    page = report(run[0], data=[run[1]])
     tab.open(page)
     assert tab.see("document.querySelectorAll('svg polyline').length") >= 8
     assert "<script>window.hacked = 1</script>" in tab.see("document.body.innerText")
