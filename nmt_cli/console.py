@@ -28,7 +28,7 @@ def warn(text: str) -> None:
 
 
 def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    return f"{count:,} {what if count == 1 else what + 's'}"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -169,6 +169,7 @@ def test_what_ends_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome:
     def run() -> int:
         return distributed.in_processes(lab.recipe(*FORKS), lambda: (second if os.environ["RANK"] == "1" else first)())
 
+    lab.patch.setattr(distributed, "LAST_SECONDS", 0.1)  # what never ends here is not waited for long
     if isinstance(outcome, int):
         assert run() == outcome
     else:
@@ -199,6 +200,13 @@ def test_a_fork_that_fails_ends_the_run_with_one_line_and_the_command_its_forks(
     assert errors[1].startswith("nmt train: error: out of memory. Resume with")
     assert len(ids := [path.stem.removeprefix("ids-") for path in pids.iterdir()]) == 6
     assert all(ended(int(pid)) for pid in ids)
+
+
+def test_a_checkpoint_that_is_being_written_when_another_fork_is_killed_is_kept(lab: Lab) -> None:
+    (result,) = lab.jobs({"set": [*FORKS, "training.steps=30"], "kill": ["SIGKILL", 12, 1], "slow_save": 3})
+    assert result["codes"] == [74], result["stderr"]
+    assert checkpoints.steps_in(lab.run) == [10]
+    checkpoints.check(lab.run, 10)
 
 
 def test_a_signal_to_the_command_stops_its_forks_after_the_same_step(lab: Lab) -> None:

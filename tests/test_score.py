@@ -35,6 +35,28 @@ def test_references_without_text_are_refused(tmp_path: Path) -> None:
             score.evaluate(ScoreOptions(hypotheses, references))
 
 
+def test_lengths_of_chinese_are_counted_in_characters(tmp_path: Path) -> None:
+    lines = write(tmp_path / "zh", ["猫在 这里。", "一只很大的黑猫在花园里睡觉。", "一二三四五六七八九十" * 6])
+    report = score.evaluate(ScoreOptions(lines, (lines,), language="zh", metrics=("bleu",), details=True))
+    rows = [(row["length"], row["unit"], row["segments"]) for row in report.lengths()]
+    assert rows == [("1 to 10", "characters", 1), ("11 to 20", "characters", 1), ("over 50", "characters", 1)]
+    assert "BLEU by characters in the reference" in report.text()
+
+
+@pytest.mark.parametrize("language", ["germn", "", "d", "jp", "zh_", "de en", "\x00", "en-", "zh/CN"])
+def test_what_is_no_language_is_refused(tmp_path: Path, language: str) -> None:
+    """Else a misspelt one would be scored by another language's tokenizer, with a number."""
+    lines = write(tmp_path / "hyp", ["a"])
+    with pytest.raises(UsageError, match="is no language code"):
+        score.evaluate(ScoreOptions(lines, (lines,), language=language))
+
+
+@pytest.mark.parametrize("language", ["de", "DE", "zh-CN", "pt_BR", "zh-Hant-TW", "yue", "es-419"])
+def test_codes_of_languages(tmp_path: Path, language: str) -> None:
+    lines = write(tmp_path / "hyp", ["a b c d e"])
+    assert score.evaluate(ScoreOptions(lines, (lines,), language=language, metrics=("bleu",))).language == language
+
+
 def test_japanese_is_told_of_ja_mecab_and_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sacrebleu.tokenizers import tokenizer_ja_mecab
 
@@ -256,7 +278,7 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
     ours, theirs, true = ([" ".join(words) for words in lines] for lines in (kept, other, references))
     paths = [write(tmp_path / "ref", true)], write(tmp_path / "hyp", ours), write(tmp_path / "other", theirs)
     report = evaluate(references=paths[0], hypothesis=paths[1], baseline=paths[2], details=True)
-    rows = [(row["words"], row["segments"]) for row in report.lengths()]
+    rows = [(row["length"], row["segments"]) for row in report.lengths()]
     assert rows == [("1 to 10", 2), ("11 to 20", 1), ("41 to 50", 1), ("over 50", 1)]
     assert report.lengths()[1]["bleu"] == metrics.corpus_bleu(ours[2:3], true[2:3])[0]
     groups = {name: [segment.line for segment in group] for name, group in report.extremes().items()}

@@ -71,6 +71,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     """
 
     def __init__(self, workers: int) -> None:
+        self.alone = multiprocessing.current_process().daemon  # which may have no processes of its own
         self.workers, self._processes = workers, dict[Any, Any]()  # by the parent's end of the pipe
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +97,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield `function(job)` for every job, in order; the workers take turns."""
+        """Yield `function(job)` for every job, in order; the workers take turns. In a daemon it works alone."""
+        if self.alone:
+            yield from map(function, jobs)
+            return
         self._start()
         links, busy = itertools.cycle(self._processes), deque[Any]()
         for job in jobs:

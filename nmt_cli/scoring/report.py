@@ -95,16 +95,25 @@ class Report:  # the order of the JSON
             groups["gained"] = [segment for segment in ranked[::-1][:3] if segment.gain > 0]
         return {name: group for name, group in groups.items() if group} if self.details else {}
 
+    @property
+    def unit(self) -> str:
+        """What lengths count: words, or characters where a language puts no spaces between words."""
+        return "characters" if self.tokenize in ("zh", "char", "ja-mecab") else "words"
+
+    def _length(self, line: str) -> int:
+        words = line.split()
+        return max(1, len("".join(words) if self.unit == "characters" else words))
+
     def lengths(self) -> list[dict[str, Any]]:
-        """Return the BLEU of each range of ten words of the reference that occurs."""
+        """Return the BLEU of each range of ten words (or characters) of the reference that occurs."""
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
-            if inside := [s for s in self.segments if first <= (len(s.references[0].split()) or 1) <= last]:
+            if inside := [s for s in self.segments if first <= self._length(s.references[0]) <= last]:
                 hypotheses = [segment.hypothesis for segment in inside]
                 references = [list(lines) for lines in zip(*(segment.references for segment in inside), strict=True)]
                 score, _ = score_lines("bleu", hypotheses, references, tokenize=self.tokenize, lowercase=self.lowercase)
-                words = f"{first} to {last}" if first < 51 else "over 50"
-                rows.append({"words": words, "segments": len(inside), "bleu": score.score})
+                length = f"{first} to {last}" if first < 51 else "over 50"
+                rows.append({"length": length, "unit": self.unit, "segments": len(inside), "bleu": score.score})
         return rows
 
     def json(self) -> str:
@@ -142,8 +151,8 @@ class Report:  # the order of the JSON
             table = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
             blocks.append([f"Against {self.baseline.name}", *table, note])
         if self.details:
-            lines = (f"  {row['words']:<10}{row['bleu']:6.2f}  {row['segments']:,} segments" for row in self.lengths())
-            blocks.append(["BLEU by words in the reference", *lines])
+            lines = (f"  {row['length']:<10}{row['bleu']:6.2f}  {row['segments']:,} segments" for row in self.lengths())
+            blocks.append([f"BLEU by {self.unit} in the reference", *lines])
         for name, group in self.extremes().items():
             for i, segment in enumerate(group):
                 texts = [f"    {label:<12}{text[:1000]}" for label, text in segment.texts()]
@@ -167,8 +176,8 @@ class Report:  # the order of the JSON
             rows, note = self._comparison()
             blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]
         if self.details:
-            rows = [[row["words"], f"{row['bleu']:.2f}", f"{row['segments']:,}"] for row in self.lengths()]
-            blocks.append(_table([["words in the reference", "BLEU", "segments"], *rows], "|:--|--:|--:|"))
+            rows = [[row["length"], f"{row['bleu']:.2f}", f"{row['segments']:,}"] for row in self.lengths()]
+            blocks.append(_table([[f"{self.unit} in the reference", "BLEU", "segments"], *rows], "|:--|--:|--:|"))
         for name, group in self.extremes().items():
             blocks.append(f"<details><summary>{HEADINGS[name]}</summary>\n")
             for segment in group:

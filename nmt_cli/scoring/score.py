@@ -15,7 +15,7 @@ from sacrebleu import BLEU, CHRF
 from nmt_cli import artefact, console
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
-from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, score_lines, tokenizer_of
+from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, is_language, score_lines, tokenizer_of
 from nmt_cli.scoring.report import Report, Segment, Text, plain
 
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
@@ -87,6 +87,8 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
         raise UsageError(f"--metric must be one of {', '.join(METRICS)} or brackets")
     if options.fail_under is not None and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
         raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric of which more is better")
+    if options.language is not None and not is_language(options.language):
+        raise UsageError(f"--language {options.language[:40]!r} is no language code, such as de, zh or pt-BR")
     if options.fail_if_worse and options.baseline is None:
         raise UsageError("--fail-if-worse needs --baseline FILE, the hypotheses to compare with")
     references, source = list(options.references), options.source

@@ -36,6 +36,7 @@ from nmt_cli.transformer.hardware import choose_device
 
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
+LAST_SECONDS = 20.0  # for the first process to end by itself when another one was lost
 AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 INIT_METHOD = "NMT_INIT_METHOD"  # environment variable: the file of the forks' rendezvous; others could use a port
@@ -51,7 +52,7 @@ IGNORED_SETTINGS = {
 
 def local_processes(settings: recipe.Recipe) -> int:
     """Return how many processes to train in: on a CPU one per core with enough to do (faster than as many threads)."""
-    if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED:
+    if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED or multiprocessing.current_process().daemon:
         return 1
     training, size = settings.training, settings.corpus.tokenizer.vocabulary_size
     replicas = usable_memory() // (64 * parameter_count(settings.model, size))  # 16 bytes each, in a quarter
@@ -84,12 +85,17 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
         for fork in forks:
             fork.start()
             at_end.callback(fork.join)
-            at_end.callback(fork.kill)  # what the first one had to save is saved
+            at_end.callback(fork.kill)
+            if fork is forks[0]:  # the others are gone by then; it may be writing a checkpoint
+                at_end.callback(fork.join, LAST_SECONDS)
         for number in SIGNALS:
             at_end.callback(signal.signal, number, signal.signal(number, pass_on))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        while (codes := [fork.exitcode for fork in forks])[0] is None and not any(codes) and not answers.poll():
-            wait([answers, *(fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None)])
+        codes = [fork.exitcode for fork in forks]
+        while codes[0] is None and not any(codes) and not answers.poll():
+            running = [fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None]
+            wait([answers, *running])
+            codes = [fork.exitcode for fork in forks]
         code = next(filter(None, codes), 0)
         answer = answers.recv() if not code and answers.poll() else 0
         if isinstance(answer, Exception):

@@ -7,6 +7,7 @@ SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["trai
 "nan": [step, rank]: the loss of that step is NaN on that rank;
 "kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step; -1: the first fork to the command;
 "stuck": SIGNAL: a translation of the first process sends it to the command, and then takes a minute;
+"slow_save": so many seconds pass before a checkpoint is written;
 "raise": [step, rank]: that rank has no memory left in that step;
 "kill_after": SHARE: all are killed after this share of the first job's time;
 "started": so many of the processes are started; "port": where they meet.
@@ -28,6 +29,7 @@ from typing import Any
 import accelerate  # noqa: F401
 import torch._dynamo  # noqa: F401  # the first optimizer of a process imports it, for seconds
 
+from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
@@ -74,6 +76,11 @@ def inject(spec: dict[str, Any]) -> None:
             time.sleep(0.01)
         yield from ()
 
+    def slow_save(*arguments: Any) -> None:
+        time.sleep(spec.get("slow_save", 0))
+        save(*arguments)
+
+    save, checkpoints.save = checkpoints.save, slow_save
     if spec.get("stuck"):
         Translator.translate = stuck  # type: ignore[method-assign]
     Run.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
