@@ -17,7 +17,7 @@ import pytest
 from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
-from nmt_cli import artefact
+from nmt_cli import artefact, manifests
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, UsageError
 from nmt_cli.scoring import metrics, score
 from nmt_cli.scoring.report import Report
@@ -180,7 +180,10 @@ def test_refuses_options_before_reading(options: dict[str, Any], message: str) -
 
 def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
-    with artefact.staged(corpus, "corpus", {"src": "en", "tgt": "de", "name": "mine"}) as stage:
+    entries = {"src": "en", "tgt": "de", "name": "mine", "pairs": 1, "vocabulary_size": 9}
+    with artefact.staged(corpus, "corpus", entries) as stage:
+        for name in manifests.NEEDED["corpus"]:
+            (stage / name).touch()
         for side, name in (("src", "src"), ("tgt", "ref")):
             (stage / f"test.{side}").write_bytes(files[name].read_bytes())
     report = evaluate(hypothesis=files["good"], corpus=corpus)
@@ -288,7 +291,10 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
 
 def test_the_tokenizer_and_case_are_those_of_every_score(tmp_path: Path) -> None:
     """sacreBLEU's default would take a Chinese sentence for one word, and the score would be 0."""
-    lines, ours = ["我们昨天在北京看了一场电影。", "他喜欢喝茶。"], ["我们昨天在北京看了两场电影。", "他喜欢喝茶。"]
+    lines, ours = (
+        ["我们昨天在北京看了一场电影。", "他喜欢早上喝一杯热茶。"],
+        ["我们昨天在北京看了两场电影。", "他喜欢早上喝一杯热茶。"],
+    )
     paths = {"references": [write(tmp_path / "ref", lines)], "hypothesis": write(tmp_path / "hyp", ours)}
     for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
         report = evaluate(**paths, details=True, language=language, metrics=("bleu",))
