@@ -17,7 +17,7 @@ from nmt_cli.training.checkpoints import MODEL, State
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_tensors
 
-VOCABULARY = 40
+VOCABULARY = 320  # as the tokenizer of the corpus has
 
 
 def weights(settings: Recipe, seed: int) -> dict[str, torch.Tensor]:

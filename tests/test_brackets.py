@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli import artefact
+from nmt_cli import artefact, manifests
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing.brackets import Brackets, compare, corpus_brackets
 from nmt_cli.parsing.score import evaluate, wanted
@@ -103,7 +103,10 @@ def test_what_cannot_be_scored(tmp_path: Path, hypotheses: list[str], gold: list
 
 def test_a_corpus_of_labels_is_scored_by_its_brackets(tmp_path: Path) -> None:
     for language in ("labels", "de"):
-        with artefact.staged(tmp_path / language, "corpus", {"src": "en", "tgt": language, "name": "own"}) as stage:
+        entries = {"src": "en", "tgt": language, "name": "own", "pairs": 1, "vocabulary_size": 9}
+        with artefact.staged(tmp_path / language, "corpus", entries) as stage:
+            for name in manifests.NEEDED["corpus"]:
+                (stage / name).touch()
             texts.write(stage / "test.src", ["a"])
             texts.write(stage / "test.tgt", ["S NN /S"])
     options = ScoreOptions(corpus=tmp_path / "labels")

@@ -54,7 +54,7 @@ def test_a_signal_during_imports_ends_a_command_at_once(tmp_path: Path, command:
     assert [path.name for path in tmp_path.iterdir()] == ["sitecustomize.py"]
 
 
-@pytest.mark.parametrize("at", ["numpy", "torch.nn", "nmt_cli.translation.translator"])
+@pytest.mark.parametrize("at", ["numpy", "torch.nn", "nmt_cli.engine.library"])
 def test_a_signal_while_torch_is_imported_is_not_lost(tmp_path: Path, at: str) -> None:
     """Torch imports numpy from C and goes on without it whatever happens there."""
     assert run(tmp_path, "env", signal.SIGINT, at) == (130, "", "nmt env: stopped by SIGINT\n")
