@@ -14,9 +14,9 @@ import yaml
 from nmt_cli import artefact
 
 # Of the names of all settings. A test tells the new one when a setting is added.
-SETTINGS = "71c1aad6d46d7c5cf983c8dd6f2413333541c83bbf9a19904f375b489c167ff4"
+SETTINGS = "753a11ae7eeca8a701933331f8b4583ee636a486a8f72ad4298997d29f226b15"
 # Kind, least and greatest value of the numbers of each section that a translation reads.
-RANGES: dict[str, dict[str, tuple[type, float, float]]] = {
+RANGES: dict[str, dict[str, tuple[Any, float, float]]] = {
     "decoding": {
         "beam": (int, 1, 1000),
         "alpha": (float, 0, 10),
@@ -76,7 +76,7 @@ def _is_light(values: Any) -> bool:
 
 def load(path: Path) -> Any:
     """Return the recipe of a model: the attributes of a recipe.Recipe. Errors as of recipe.load_stored."""
-    values = None
+    values: Any = None
     with contextlib.suppress(yaml.YAMLError, RecursionError):  # recipe.py says it better
         values = _Loader(path.read_bytes()).get_single_data()
     if _is_light(values):

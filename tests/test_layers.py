@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {"corpus", "translation", "scoring", "training", "reproduce", "parsing", "interop", "reporting"},
     "__main__": {"cli", "signals"},
 }
-MOST_ARROWS = 46  # translation is where the engine and torch meet
+MOST_ARROWS = 47  # translation is where the engine and torch meet
 # Anybody may ask for the version; and the package itself hands out Translator when it is first asked for.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"translation"}
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from texts import ROOT
@@ -72,17 +73,42 @@ def names_of_all_settings() -> str:
     return artefact.digest(stored._shape(recipe.Recipe().model_dump()))
 
 
-def test_the_ranges_of_search_are_those_of_the_recipe() -> None:
-    """At each bound a value is taken, beyond it recipe.py's error is raised; nothing but numbers in range is light."""
+@pytest.mark.parametrize("name", stored.RANGES)
+def test_ranges_are_those_of_the_recipe(name: str) -> None:
+    """At each bound a value is taken, beyond it both refuse; words are those that the recipe knows."""
+    section = recipe.Recipe.model_fields[name].default
+    defaults, kinds = section.model_dump(), type(section)
+    words = {key: get_args(kinds.model_fields[key].annotation) for key in stored.WORDS if key in defaults}
+    assert stored.RANGES[name].keys() == defaults.keys() - words.keys()
+    assert words == {key: stored.WORDS[key] for key in words}
+    assert stored._in_range(defaults, name)
+    for key, (kind, low, high) in stored.RANGES[name].items():
+        for bound in (low, high):
+            assert stored._in_range({**defaults, key: kind(bound)}, name)
+            assert kinds(**{key: kind(bound)})
+        beyond = [low - 1, high + 1] if key != "source_vocabulary" else [low - 1]  # the recipe bounds it by no number
+        for wrong in [*beyond, "many", [], float("nan")]:
+            assert not stored._in_range({**defaults, key: wrong}, name)
+            with pytest.raises(UsageError, match=f"{name}.{key} must be "):
+                recipe.from_plain({name: {key: wrong}}, "a test")
+        assert stored._in_range({**defaults, key: None}, name) == (key in stored.MAY_BE_NULL)
+    for key in words:
+        assert not stored._in_range({**defaults, key: "another"}, name)
+
+
+def test_settings_of_search_beyond_their_ranges_are_refused() -> None:
     defaults = vars(recipe.Decoding())
-    assert stored.RANGES.keys() == defaults.keys()
-    for name, (kind, low, high) in stored.RANGES.items():
-        for bound, beyond in ((low, low - 1), (high, high + 1)):
-            assert vars(stored.checked_decoding({**defaults, name: kind(bound)})) == {**defaults, name: bound}
-            assert recipe.Decoding(**{**defaults, name: kind(bound)})
-            if kind is not bool:
-                with pytest.raises(UsageError, match=f"this translation: decoding.{name} must be "):
-                    stored.checked_decoding({**defaults, name: beyond})
+    assert vars(stored.checked_decoding({**defaults, "beam": 7})) == {**defaults, "beam": 7}
     assert stored.checked_decoding({**defaults, "beam": "7"}).beam == 7
-    with pytest.raises(UsageError):
-        stored.checked_decoding({**defaults, "alpha": float("nan")})
+    for wrong in ({"beam": 0}, {"alpha": float("nan")}):
+        with pytest.raises(UsageError, match="this translation: decoding"):
+            stored.checked_decoding({**defaults, **wrong})
+
+
+def test_a_recipe_whose_values_are_wrong_is_refused_as_recipe_py_refuses_it(model: Path, tmp_path: Path) -> None:
+    text = (model / "recipe.yaml").read_text()
+    for old, new in (("d_ff: 32", "d_ff: 0"), ("max_tokens: 250", "max_tokens: few"), ("norm: post", "norm: none")):
+        assert old in text
+        (tmp_path / "recipe.yaml").write_text(text.replace(old, new))
+        with pytest.raises(DataError, match=f"{old.split(':')[0]} must be "):
+            stored.load(tmp_path / "recipe.yaml")

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_model import content, make_model, memory_file
+from tiny_model import content, make_model, memory_file, train_tokenizer
 
 from nmt_cli import Translator, console
 from nmt_cli.console import Progress
@@ -603,7 +603,7 @@ def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path / "same", seed=2)
     assert run(Translator([model, other], precision="fp32", workers=1), b"der Hund\n").count(b"\n") == 1
     loaded, changed = load_model(model), tmp_path / "tokenizer"
-    changed.write_bytes(loaded.tokenizer_file.read_bytes() + b"\x00")
+    changed.write_bytes(train_tokenizer(seed=6))
     save_model(tmp_path / "other", loaded.model.state_dict(), loaded.recipe, changed, {})
     with pytest.raises(DataError, match="different tokenizers"):
         Translator([model, tmp_path / "other"])

@@ -16,12 +16,18 @@ WORDS = [
 ]  # fmt: skip
 
 
+def train_tokenizer(seed: int = 5) -> bytes:
+    """Return a tokenizer of 340 tokens; other seeds give others."""
+    draw = random.Random(seed)
+    return spm.train(
+        [" ".join(draw.choices(WORDS, k=8)) + draw.choice([" .", " ?", ",", "!"]) for _ in range(400)], 340
+    )
+
+
 def make_model(place: Path, *changes: str, seed: int = 1) -> Path:
     """Write a model directory; `changes` are made to its recipe."""
     place.mkdir(parents=True, exist_ok=True)
-    draw = random.Random(5)
-    lines = [" ".join(draw.choices(WORDS, k=8)) + draw.choice([" .", " ?", ",", "!"]) for _ in range(400)]
-    (place / "tokenizer.model").write_bytes(spm.train(lines, 340))
+    (place / "tokenizer.model").write_bytes(train_tokenizer())
     values = {
         "name": "tiny",
         "corpus": {"name": "own", "train_src": ["a"], "train_tgt": ["b"]},

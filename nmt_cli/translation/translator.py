@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import os
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nmt_cli import stored
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, normalise
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.processors import usable_cores
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends, segments
 from nmt_cli.translation.scheduler import Scheduler
@@ -135,12 +135,11 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         tokenizers = [[file.read_bytes() for file in files_of(one.tokenizer_file)] for one in opened]
         if any(other != tokenizers[0] for other in tokenizers):
             raise DataError("the models have different tokenizers: no ensemble of these")
-        cores = len(os.sched_getaffinity(0))
-        backend = backends.choose(opened, precision, workers, cores)
+        backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.recipe.model.max_length for one in opened)
         # The 99.9th percentile of training source lengths, EOS counted. Older models have only the longest allowed.
         seen = [one.manifest["seen_tokens"] for one in opened if "seen_tokens" in one.manifest]
-        self._set(backend, Tokenizer(first.tokenizer_file), first.recipe, longest, min(seen, default=math.inf))
+        self._set(backend, first.tokenizer, first.recipe, longest, min(seen, default=math.inf))
 
     def _set(
         self, backend: backends.Backend, tokenizer: Tokenizer, settings: "recipe.Recipe", longest: int, seen: float
