@@ -152,14 +152,27 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
     return {f"{name}.{key}": value for name, each in parameters for key, value in optimizer.state[each].items()}
 
 
+def blank_moments(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return tensors of the shapes that `optimizer_tensors` gives after a step."""
+    blank = dict[str, Tensor]()
+    for name, each in model.named_parameters():
+        sizes = {"step": [], "exp_avg": each.shape, "exp_avg_sq": each.shape}
+        blank |= {f"{name}.{key}": torch.zeros(size) for key, size in sizes.items()}
+    return blank
+
+
+def check_moments(model: torch.nn.Module, moments: dict[str, Tensor]) -> None:
+    """Raise a DataError where a tensor of Adam's state is missing or has another shape than its parameter."""
+    for name, blank in blank_moments(model).items() if moments else ():
+        moment = moments.get(name)
+        if moment is None or moment.shape != blank.shape:
+            raise DataError(f"{OPTIMIZER} does not fit {MODEL}: {name}. Remove this checkpoint")
+
+
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
-    """Give Adam its state; DataError where a tensor of it is missing or has another shape than its parameter."""
     for name, each in model.named_parameters() if moments else ():
-        for key, shape in (("step", torch.Size()), ("exp_avg", each.shape), ("exp_avg_sq", each.shape)):
-            moment = moments.get(f"{name}.{key}")
-            if moment is None or moment.shape != shape:
-                raise DataError(f"{OPTIMIZER} does not fit {MODEL}: {name}.{key}. Remove this checkpoint")
-            optimizer.state[each][key] = moment.to(each.device)
+        keys = ("step", "exp_avg", "exp_avg_sq")
+        optimizer.state[each] = {key: moments[f"{name}.{key}"].to(each.device) for key in keys}
 
 
 def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:

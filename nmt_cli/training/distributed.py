@@ -6,16 +6,17 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import accelerate
 import torch
 from accelerate import tracking
+from torch import Tensor
 
 from nmt_cli import recipe
 from nmt_cli.console import set_quiet, warn
@@ -34,6 +35,7 @@ from nmt_cli.signals import ECHO_SECONDS
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device
 
+Answer = TypeVar("Answer")
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
 LAST_SECONDS = 20.0  # for the first process to end by itself when another one was lost
@@ -64,8 +66,19 @@ def local_processes(settings: recipe.Recipe) -> int:
     return training.processes or max(1, most)
 
 
+def _refuse_unconnected_machines() -> None:
+    """Raise a UsageError where `accelerate launch` was to start a CPU run on several machines and connects none."""
+    address = os.environ.get("MASTER_ADDR", "")
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
+    if launched and address and address != "localhost" and not address.startswith("127."):
+        advice = "Run torchrun --nnodes on each of them (README, Several machines), or leave --main_process_ip out"
+        what = "accelerate launch does not connect CPUs of several machines: each would train alone"
+        raise UsageError(f"{what}. {advice}")
+
+
 def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
     """Do `work` here, or in several forks of this process; return the first one's answer, or raise what ended any."""
+    _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads above the limit of a container only wait for each other
         torch.set_num_threads(usable_cores())
     if (count := local_processes(settings)) == 1:
@@ -223,6 +236,28 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
     if code:
         raise SystemExit(code)
     return answer
+
+
+def on_all(accelerator: Any, work: Callable[[], Answer]) -> Answer:
+    """Do `work` on every process and return its own answer; where it fails on any, the first of these says why."""
+    failure: NmtError | None = None
+    try:
+        answer = work()
+    except (NmtError, OSError) as error:
+        failure = from_os_error(error) if isinstance(error, OSError) else error
+    codes = gather_objects(failure.exit_code if failure else 0, accelerator.num_processes)
+    failed = [rank for rank, code in enumerate(codes) if code]
+    if failure and failed[0] == accelerator.process_index:
+        raise failure
+    if failed:
+        raise SystemExit(codes[failed[0]])
+    return answer
+
+
+def hand_over(accelerator: Any, tensors: Iterable[Tensor]) -> None:
+    """Replace what these tensors hold by what the main process' hold."""
+    for tensor in tensors if accelerator.num_processes > 1 else ():
+        torch.distributed.broadcast(tensor, src=0)
 
 
 def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:

@@ -1,6 +1,7 @@
 """The train command: the loop, readable from top to bottom."""
 
 import contextlib
+import dataclasses
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,16 @@ from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints, distributed
-from nmt_cli.training.distributed import Interrupted, Stop, is_sync_step, make_accelerator, max_over_processes, on_main
+from nmt_cli.training.distributed import (
+    Interrupted,
+    Stop,
+    hand_over,
+    is_sync_step,
+    make_accelerator,
+    max_over_processes,
+    on_all,
+    on_main,
+)
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import MIN_IMPROVEMENT, Metrics, peak_memory_mb, worse_than_expected
 from nmt_cli.training.optim import adam, noam_rate
@@ -42,13 +52,14 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
 
         def begin() -> dict[str, Any]:
             lock.enter_context(artefact.locked(directory, "run"))
-            return {"step": checkpoints.open_run(settings, data, directory)}
+            step = checkpoints.open_run(settings, data, directory)
+            return {"step": step, "corpus": open_corpus(data).identity, "recipe": _decisive(settings)}
 
         try:
-            step = on_main(accelerator, begin)["step"]
-            corpus = open_corpus(data)
+            begun = on_main(accelerator, begin)
+            corpus = on_all(accelerator, partial(_open_here, accelerator, settings, data, begun))
             settings = recipe.with_languages(settings, corpus.manifest)
-            run = Run(settings, corpus, accelerator, directory, step)
+            run = Run(settings, corpus, accelerator, directory, begun["step"])
             if tracker:
                 sections = {name: each for name, each in settings.model_dump().items() if isinstance(each, dict)}
                 values = {f"{name}.{key}": value for name, each in sections.items() for key, value in each.items()}
@@ -65,6 +76,23 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
             return stop.exit_code if reason == STOPPED else 0
         except (RuntimeError, MemoryError) as error:
             raise distributed.to_user_error(error, settings) from error
+
+
+def _decisive(settings: recipe.Recipe) -> dict[str, Any]:
+    """Return the settings that must be the same on all machines; paths may differ."""
+    return settings.model_dump(include={"model": True, "training": True}, exclude={"training": {"init_from"}})
+
+
+def _open_here(accelerator: Any, settings: recipe.Recipe, data: Path, begun: dict[str, Any]) -> Corpus:
+    """Open the corpus of this machine; a DataError says that it, or the recipe, is not that of the main process."""
+    first_here = accelerator.is_local_main_process and not accelerator.is_main_process
+    corpus = open_corpus(data, content=first_here)  # the main process has compared every byte
+    if corpus.identity != begun["corpus"]:
+        raise DataError(f"{data} on {artefact.HOST} is another corpus than on the first machine. Copy that one")
+    if changes := recipe.differences(begun["recipe"], _decisive(settings)):
+        what = f"the recipe on {artefact.HOST} is not that of the first machine: {'; '.join(changes)}"
+        raise DataError(f"{what}. Give all machines the same recipe and --set")
+    return corpus
 
 
 def _loop(run: "Run", stop: Stop) -> str:
@@ -131,7 +159,10 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
 
 class Run:
     def __init__(self, settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> None:
-        """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch."""
+        """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch.
+
+        Only the main process reads the checkpoint, or the model to start from; the others get what it has read.
+        """
         training, device = settings.training, accelerator.device
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
         self.warned = False  # one warning of a bad curve is enough
@@ -146,21 +177,18 @@ class Run:
         torch.manual_seed(training.seed)
         self.transformer = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
         self.state, moments = checkpoints.State(), dict[str, Tensor]()
-        if step:
-            self.state = checkpoints.read_state(directory, step)
-            weights, moments = checkpoints.load(directory, step)
-            load_into(self.transformer, weights, checkpoints.directory_of(directory, step))
-        elif training.init_from:
-            start = load_model(Path(training.init_from))
-            theirs, ours = (map(artefact.sha256, files_of(one.tokenizer_file)) for one in (start, corpus))
-            if [*theirs] != [*ours]:
-                advice = f"Prepare the corpus with --tokenizer {start.tokenizer_file}"
-                raise DataError(f"{start.directory} has another tokenizer than {corpus.directory}. {advice}")
-            load_into(self.transformer, start.model.state_dict(), start.directory)
+        if begun := bool(step or training.init_from):
+            read = on_main(accelerator, self._read_start, step, moments)
+            self.state = checkpoints.State(**read["state"])
+            if read["has_moments"] and not moments:
+                moments = checkpoints.blank_moments(self.transformer)
         self.transformer.to(device)
         self.dtype = choose_dtype(training.precision, device)  # of the arithmetic; weights and moments are float32
         self.optimizer: Any = adam(self.transformer, training)
         checkpoints.restore_optimizer(self.transformer, self.optimizer, moments)
+        if begun:
+            moments = checkpoints.optimizer_tensors(self.transformer, self.optimizer)
+            hand_over(accelerator, [*self.transformer.state_dict().values(), *moments.values()])
         model = LossModel(self.transformer, training.label_smoothing, self.dtype)
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
             self.model = accelerator.prepare(model)
@@ -172,6 +200,24 @@ class Run:
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.writer = checkpoints.Writer(directory, training, self.metrics, self.about)
         self.check_memory()
+
+    def _read_start(self, step: int, moments: dict[str, Tensor]) -> dict[str, Any]:
+        """Load the checkpoint of `step`, or the model to start from; return what the other processes must know."""
+        state = checkpoints.State()
+        if step:
+            state = checkpoints.read_state(self.directory, step)
+            weights, stored = checkpoints.load(self.directory, step)
+            load_into(self.transformer, weights, checkpoints.directory_of(self.directory, step))
+            checkpoints.check_moments(self.transformer, stored)
+            moments.update(stored)
+        else:
+            start = load_model(Path(str(self.settings.training.init_from)))
+            theirs, ours = (map(artefact.sha256, files_of(one.tokenizer_file)) for one in (start, self.corpus))
+            if [*theirs] != [*ours]:
+                advice = f"Prepare the corpus with --tokenizer {start.tokenizer_file}"
+                raise DataError(f"{start.directory} has another tokenizer than {self.corpus.directory}. {advice}")
+            load_into(self.transformer, start.model.state_dict(), start.directory)
+        return {"state": dataclasses.asdict(state), "has_moments": bool(moments)}
 
     def batch_thread(self) -> ThreadPoolExecutor:
         """Return an executor of one thread for `step_batch`, on this process' own device."""

@@ -10,12 +10,16 @@ SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["trai
 "slow_save": so many seconds pass before a checkpoint is written;
 "raise": [step, rank]: that rank has no memory left in that step;
 "kill_after": SHARE: all are killed after this share of the first job's time;
-"started": so many of the processes are started; "port": where they meet.
+"started": so many of the processes are started; "port": where they meet;
+"elsewhere": words that follow the command's on all ranks but the first, as on machines of their own;
+"kills": [[step, rank], ...] and "loop": a directory: each rank is started again until it ends well, as by a shell's
+loop; it is killed when it first comes to its step, of which the directory keeps the record.
 
 Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. Where one fails,
 the others have 30 seconds, then they are killed, as launchers do.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -60,6 +64,10 @@ def inject(spec: dict[str, Any]) -> None:
         now["step"] = step
         if here(spec.get("raise")):
             raise MemoryError
+        if [step, int(os.environ.get("RANK", 0))] in spec.get("kills", []):
+            with contextlib.suppress(FileExistsError):
+                (Path(spec["loop"]) / f"killed-{step}").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
         name, at, rank = spec.get("kill", ["SIGKILL", 0, 0])
         if here([at, max(0, rank)]):
             os.kill(os.getppid() if rank < 0 else os.getpid(), getattr(signal, name))
@@ -95,10 +103,12 @@ def start(spec: dict[str, Any], rank: int, port: int) -> int:
     world = spec.get("world", 1)
     os.environ.pop("MASTER_ADDR", None)
     if world > 1:
-        job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+        here = (0, 1) if "elsewhere" in spec else (rank, world)  # one process on each machine
+        job = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": here[0], "LOCAL_WORLD_SIZE": here[1]}
+        job["MASTER_PORT"] = port
         os.environ.update({key: str(value) for key, value in job.items()}, MASTER_ADDR="127.0.0.1")
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    sys.argv = ["nmt", *spec["args"]]
+    sys.argv = ["nmt", *spec["args"], *(spec.get("elsewhere", []) if rank else [])]
     code = 1
     try:
         inject(spec)
@@ -119,7 +129,8 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
         port = int(probe.getsockname()[1])
     begin = time.monotonic()
     started = spec.get("started", spec.get("world", 1))
-    running = {start(spec, rank, spec.get("port", port)): rank for rank in range(started)}
+    port = spec.get("port", port)
+    running = {start(spec, rank, port): rank for rank in range(started)}
     codes, failed = [0] * len(running), 0.0
     deadline = begin + spec["kill_after"] * first_seconds if "kill_after" in spec else float("inf")
     while running:
@@ -127,7 +138,9 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
         if pid:
             rank = running.pop(pid)
             codes[rank] = os.waitstatus_to_exitcode(status)
-            if codes[rank] and not failed:
+            if codes[rank] and "loop" in spec:
+                running[start(spec, rank, port)] = rank
+            elif codes[rank] and not failed:
                 failed = time.monotonic()
                 deadline = failed + (0 if spec.get("kill", [""])[0] == "SIGSTOP" else 30)
         elif time.monotonic() > deadline:
