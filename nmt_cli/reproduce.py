@@ -159,9 +159,7 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> No
         before = replace(run, directory=run.directory / "start", model=model)
         sides = {"before": _translate(before, start), **sides}
     rows, signatures, generated = list[list[str]](), dict[str, str](), corpus.manifest.get("generated")
-    if run.validations:
-        best = min(run.validations, key=lambda record: record["dev_nll"] or math.inf)
-        validation = best if settings.averaging.best else run.validations[-1]
+    if validation := run.validation:
         step, perplexity = validation["step"], validation["dev_perplexity"]
         known = {step: f"{figure:g}" for step, figure in zip(expect.dev_steps, expect.dev_perplexity, strict=False)}
         row = [f"dev perplexity after step {step:,}", known.get(step, ""), *[""] * len(sides)]

@@ -11,8 +11,9 @@ import torch
 from nmt_cli import artefact, recipe
 from nmt_cli.errors import DataError, OutputError
 from nmt_cli.recipe import Recipe
+from nmt_cli.training import average as module
 from nmt_cli.training import checkpoints
-from nmt_cli.training.average import average, mean_of
+from nmt_cli.training.average import average, mean_of, mixture
 from nmt_cli.training.checkpoints import MODEL, State
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_tensors
@@ -84,6 +85,35 @@ def test_it_replaces_the_run_s_own_model_only(run: Path, tmp_path: Path) -> None
 def test_without_validations_the_last_is_the_best(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
     (run / "recipe.yaml").write_bytes(recipe.to_yaml(tiny_recipe("averaging.best=true")))
     assert average(run, None, None)[1] == [40]
+
+
+def test_a_mixture_is_made_again_when_anything_it_is_made_of_has_changed(
+    reference_run: Path, numbers_corpus: Path, tmp_path: Path, tiny_recipe: Callable[..., Recipe],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    directory, start = shutil.copytree(reference_run, tmp_path / "run"), tmp_path / "start"
+    shutil.copytree(reference_run / "model", start)
+    tried = list[list[float]]()
+    monkeypatch.setattr(module, "_best_share", lambda end, start, settings, corpus: tried[-1][-1])
+
+    def mix(*shares: float, last: int | None = None) -> bool:
+        """Return whether the model is made anew."""
+        tried.append([*shares])
+        settings = tiny_recipe(f"averaging.with_start=[{','.join(map(str, shares))}]", f"training.init_from={start}")
+        (directory / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
+        average(directory, last, None, numbers_corpus)
+        model = load_model(directory)
+        assert (model.manifest["tried"], model.manifest["with_start"]) == ([*shares], shares[-1])
+        end = mean_of([checkpoints.directory_of(directory, step) / MODEL for step in model.manifest["steps"]])
+        mixed = mixture(end, load_model(start).model.state_dict(), shares[-1])
+        assert all(torch.equal(mixed[name], tensor) for name, tensor in model.model.state_dict().items())
+        return "made of these checkpoints already" not in capsys.readouterr().err
+
+    assert [mix(0, 0.5), mix(0, 0.5), mix(0.5), mix(0, 0.25)] == [True, False, True, True]
+    assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
+    shutil.rmtree(start)
+    average(reference_run, 3, start)  # other weights of the same name
+    assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
 
 
 def test_fewer_than_asked_names_those_there_are(run: Path) -> None:

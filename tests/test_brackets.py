@@ -36,6 +36,7 @@ def counts(gold: int, found: int, matched: int, **more: int) -> Brackets:
         ("S VB PRT RP /PRT /S", "S VB ADVP RB /ADVP /S", counts(2, 2, 2)),  # one label
         # Two brackets of one label on one span match one each: S, NP, NP against S, NP.
         ("S NP NP NN /NP /NP /S", "S NP NN /NP /S", counts(2, 3, 2)),
+        ("S NP NP NN /NP /NP /S", "S NP NP NN /NP /NP /S", counts(3, 3, 3)),
         # Punctuation is left out: wherever it hangs, the spans are the same; a phrase of nothing else is no bracket.
         ("S `` NP NN /NP '' VP VB /VP : /S", "S NP `` NN '' /NP VP VB /VP : /S", counts(3, 3, 3)),
         ("S NP NN /NP PRN , /PRN VB /S", "S NP NN /NP , VB /S", counts(2, 2, 2)),

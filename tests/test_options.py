@@ -36,6 +36,12 @@ CASES: list[tuple[str, str, list[Any]]] = [
      [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None}, "bf16", "jsonl", True, r, d, True, 4)]),
     ("translate i --sample --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5", "translation.translate.translate",
      [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5)})]),
+    ("translate i --sample --seed 0 --alpha 0 --top-k 0 --top-p 0", "translation.translate.translate",
+     [TranslateOptions(i, search={"beam": None, "alpha": 0.0, "extra_length": None, "split": None, "n_best": 1,
+                                  "sampling": Sampling(seed=0, top_k=0, top_p=0.0)})]),
+    ("score i -r r --fail-under 0", "scoring.score.evaluate", [ScoreOptions(i, (r,), fail_under=0.0), None]),
+    ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",
+     [recipe.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),
     ("reproduce recipes/toy.yaml --set training.steps=3 --mirror m --data d --run r --workers 4 --dry-run",
      "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "

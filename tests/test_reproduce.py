@@ -1,11 +1,14 @@
 """A recipe played from raw text to the score: every command once, nothing twice, and what the files say is true."""
 
+import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from small_run import make_run
 
 from nmt_cli import artefact, cli, recipe
 from nmt_cli import reproduce as module
@@ -13,9 +16,11 @@ from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import OutputError
+from nmt_cli.reporting.report import report
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
 from nmt_cli.training import metrics
+from nmt_cli.training.run import read_run
 from nmt_cli.translation.translator import Translator
 
 Captured = pytest.CaptureFixture[str]
@@ -105,6 +110,25 @@ def test_what_was_expected_stands_beside_what_came(tiny_recipe_file: Path, playe
         assert re.search(r"dev paper-BLEU-quotes +32\.5 \(the paper\) +\d", said)
         assert re.search(rf"test BLEU +{bleu:g} to 99 +{bleu:.2f}", said)
         assert (f"the least expected. nmt doctor {played.run} says why" in said) == warned
+
+
+@pytest.mark.parametrize(("best", "row"), [("true", "100 +3 +2.00"), ("false", "200 +4 +9.00")])
+def test_the_perplexity_is_that_of_the_weights_that_were_taken(
+    tmp_path: Path, capsys: Captured, best: str, row: str
+) -> None:
+    expect = ["expect.dev_steps=[100,200]", "expect.dev_perplexity=[3,4]", f"averaging.best={best}"]
+    files = read_run(*make_run(tmp_path, *expect))
+    records = [{**files.validations[-1], "step": step, "dev_nll": nll, "dev_perplexity": perplexity, "dev_bleu": bleu}
+               for step, nll, perplexity, bleu in ((100, 0.7, 2.0, 34.56), (200, 2.2, 9.0, 23.45))]  # fmt: skip
+    files = replace(files, validations=records)
+    module._score(files, {"test": files.corpus.lines("test")[1]}, evaluate)
+    assert re.search(f"dev perplexity after step {row}\n", capsys.readouterr().err)
+    (files.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    page = report(files.directory, [files.directory], data=files.corpus.directory).read_text()
+    taken = records[0 if best == "true" else 1]
+    assert f"<b>{taken['dev_perplexity']:.3f}</b><small>dev perplexity" in page
+    cells = re.findall(r"<td[^>]*>([\d.]+)</td>", page)
+    assert (cells.count(f"{taken['dev_perplexity']:.3f}"), cells.count(f"{taken['dev_bleu']:.2f}")) == (2, 2)
 
 
 def test_without_a_test_set_it_says_how_to_have_a_test_score(

@@ -109,6 +109,18 @@ def test_a_validation_measures_every_target_token_of_the_development_set(lab: La
         assert record["dev_bleu"] == corpus_bleu(record["samples"], dev.references[:3])[0]
 
 
+def test_dev_bleu_is_counted_in_the_tokens_of_the_target_language(lab: Lab) -> None:
+    settings, said = lab.recipe("corpus.tgt=zh", "training.validate_bleu=2"), ["我们昨天看了两场电影。", "他喜欢喝茶。"]
+    translations = [SimpleNamespace(text=text) for text in said]
+    translator = SimpleNamespace(translate=lambda lines: translations)
+    lab.patch.setattr(validation.Translator, "of", lambda *_: translator)
+    dev = validation.DevSet(open_corpus(lab.corpus), settings)
+    dev.references = ["我们昨天看了一场电影。", "他喜欢喝茶。", *dev.references[2:]]
+    record = validation.validate(load_model(lab.reference).model, torch.float32, dev, settings)
+    scores = [corpus_bleu(said, dev.references[:2], language=language)[0] for language in ("zh", "en")]
+    assert record["dev_bleu"] == scores[0] != scores[1]
+
+
 def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab) -> None:
     run = lab.run
     shutil.copytree(lab.reference, run)
@@ -174,6 +186,12 @@ def test_hours_of_all_parts_of_a_run_count(lab: Lab) -> None:
     assert lab.train("training.max_hours=0.2777") == 0
     assert checkpoints.steps_in(lab.run) == [6, 8]
     assert load_model(lab.run / "model").manifest["steps"] == [8]
+
+
+def test_no_hours_at_all_are_a_limit(lab: Lab) -> None:
+    assert lab.train("training.max_hours=0") == 0
+    assert checkpoints.steps_in(lab.run) == []
+    assert load_model(lab.run / "model").manifest["steps"] == [0]
 
 
 def test_patience_stops_and_the_best_checkpoint_stays(lab: Lab) -> None:

@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.run import RunFiles, read_run, stored_recipe
 from nmt_cli.training.validation import DevSet, validate
-from nmt_cli.transformer.directory import TOKENIZER
+from nmt_cli.transformer.directory import TOKENIZER, WEIGHTS
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, read_tensors, save_model
@@ -63,12 +63,14 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     about = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     about |= {"steps": steps, "checkpoints": hashes}
     if shares := settings.averaging.with_start:
-        about["tried"], there = shares if corpus else [], (files and files.model) or {}
-        same = all(there.get(key) == about[key] for key in ("checkpoints", "tried"))
+        begun = load_model(Path(str(settings.training.init_from)))
+        about |= {"start": begun.manifest["files"][WEIGHTS]["sha256"], "tried": shares if corpus else []}
+        there = (files and files.model) or {}
+        same = all(there.get(key) == about[key] for key in ("checkpoints", "start", "tried"))
         if out is None and same:
             say(f"{run / 'model'} is made of these checkpoints already")
             return run / "model", steps
-        start = load_model(Path(str(settings.training.init_from))).model.state_dict()
+        start = begun.model.state_dict()
         about["with_start"] = _best_share(tensors, start, settings, corpus)
         tensors = mixture(tensors, start, about["with_start"])
     target = out or run / "model"

@@ -1,5 +1,6 @@
 """A run directory, opened for reading; this needs no torch."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,13 @@ class RunFiles:
     steps: list[dict[str, Any]]  # the records of metrics.jsonl about training
     validations: list[dict[str, Any]]
     model: dict[str, Any] | None  # the manifest of directory/model
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """The record of the validation of the weights that were taken: the best one, or the last; {} without any."""
+        if self.settings.averaging.best and self.validations:
+            return min(self.validations, key=lambda record: record["dev_nll"] or math.inf)
+        return self.validations[-1] if self.validations else {}
 
     def translations(self, split: str) -> list[str] | None:
         """Return what reproduce translated of "dev", "test" or "general" with this very model and decoding."""
