@@ -3,12 +3,15 @@
 import os
 import random
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import Lab
 from test_train import losses
+from torch.distributed.run import get_args_parser
 
 from nmt_cli import artefact
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
@@ -104,3 +107,40 @@ def test_machines_that_accelerate_leaves_unconnected_are_refused(
             distributed.in_processes(settings, lambda: pytest.fail("it trained"))
     else:
         assert distributed.in_processes(settings, lambda: 7) == 7
+
+
+def test_the_scripts_for_clusters_name_options_that_there_are() -> None:
+    place = Path(__file__).parents[1] / "recipes" / "cluster"
+    subprocess.run(["bash", "-n", place / "slurm.sh"], check=True)
+    service, job = yaml.safe_load_all((place / "kubernetes.yml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    args = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in pod["containers"][0]["args"]]
+    launch = get_args_parser().parse_args(args)
+    name = f"{job['metadata']['name']}-0.{service['metadata']['name']}"
+    assert (launch.master_addr, launch.nnodes, launch.node_rank) == (name, str(job["spec"]["completions"]), 1)
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert (place.parents[1] / launch.training_script_args[1]).is_file()
+    assert launch.training_script_args[2].startswith("--run-dir=")
+
+
+def test_the_script_for_slurm_requeues_what_may_be_mended(tmp_path: Path) -> None:
+    """With commands in the place of Slurm's and nmt's: each process gets its place, and errors of the user are left."""
+    commands = {
+        "scontrol": 'if [ "$1" = show ]; then printf "first\\nsecond\\n"; else echo "$@" >> "$LOG"; fi',
+        "srun": 'shift 2; SLURM_PROCID=3 SLURM_LOCALID=1 "$@"',
+        "nmt": 'echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT "$@" >> "$LOG"; '
+        "exit $CODE",
+    }
+    for name, code in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{code}\n")
+        (tmp_path / name).chmod(0o755)
+    log, script = tmp_path / "log", Path(__file__).parents[1] / "recipes" / "cluster" / "slurm.sh"
+    slurm = {"SLURM_JOB_ID": "10007", "SLURM_JOB_NODELIST": "x", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
+    env = {**os.environ, **slurm, "PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG": str(log)}
+    for code, restarts, requeued in ((0, 0, False), (74, 0, True), (143, 99, True), (74, 100, False), (65, 0, False)):
+        log.unlink(missing_ok=True)
+        more = {"CODE": str(code), "SLURM_RESTART_COUNT": str(restarts)}
+        assert subprocess.run([script, "toy", "--run-dir", "r"], env={**env, **more}).returncode == code
+        asked = ["requeue 10007"] if requeued else []
+        assert log.read_text().splitlines() == ["3 4 1 2 first 20007 train toy --run-dir r", *asked]
