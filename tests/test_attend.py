@@ -76,6 +76,10 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
         assert sentence["text"] == text
         for role, expected in plain_weights(loaded.model, src, tgt).items():
             assert [len(side) for side in sentence["names"][role]] == list(expected.shape[2:])
+            rows, columns = sentence["names"][role]
+            assert rows[-1] == "‹end›"
+            said_before = {"decoder": ["‹start›", *rows[:-1]]}
+            assert columns == said_before.get(role, sentence["names"]["encoder"][0])
             np.testing.assert_allclose(np.array(sentence["weights"][role]) / 10_000, expected, rtol=0, atol=1e-4)
         assert not np.triu(sentence["weights"]["decoder"], 1).any()
     out = capsys.readouterr().out

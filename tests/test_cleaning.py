@@ -86,6 +86,16 @@ def test_script(line: str, language: str, expected: bool) -> None:
     assert cleaning.foreign(line, language) is expected
 
 
+def test_each_side_has_the_script_of_its_own_language() -> None:
+    english, russian = "a small dog", "маленькая собака"
+    sides = {("en", "ru"): (english, russian), ("ru", "en"): (russian, english)}
+    for languages, pair in sides.items():
+        corpus, raw = Corpus(src=languages[0], tgt=languages[1]), [line.encode() for line in pair]
+        for chunk, dropped in ((Chunk(raw[:1], raw[1:]), 0), (Chunk(raw[1:], raw[:1]), 1)):
+            stats = cleaning.clean_chunk(corpus, frozenset(), chunk)[3]
+            assert stats.dropped[cleaning.SCRIPT] == dropped
+
+
 def test_shifted_lines_are_noticed() -> None:
     src, tgt = (list(side) for side in zip(*texts.pairs(2000), strict=True))
     assert not cleaning.shifted(src, tgt)

@@ -13,6 +13,7 @@ from nmt_cli import artefact, recipe
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.errors import DataError, MissingError
 from nmt_cli.reporting.doctor import doctor, examine, gather
+from nmt_cli.scoring.metrics import corpus_bleu
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,15 @@ def test_a_sound_run_is_left_alone(record, sound, capsys):
     doctor(*sound, None, None, False)
     out = capsys.readouterr().out
     assert out.endswith("100.00 BLEU on test by sacreBLEU\n\nNothing was found that is known to cost BLEU.\n")
+
+
+def test_bleu_is_counted_in_the_tokens_of_the_target_language(tmp_path):
+    run, data = make_run(tmp_path, "corpus.src=en", "corpus.tgt=zh")
+    lines, references = ["我们看了两场电影。"] * 7, tmp_path / "references"
+    references.write_text("我们看了一场电影。\n" * 7)
+    (run / "test.hyp").write_text("".join(f"{line}\n" for line in lines))
+    scores = [corpus_bleu(lines, ["我们看了一场电影。"] * 7, language=language)[0] for language in ("zh", "en")]
+    assert gather(run, data, None, references).bleu == scores[0] != scores[1]
 
 
 def test_a_run_that_was_really_trained(reference_run, numbers_corpus):

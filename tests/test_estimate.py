@@ -11,6 +11,7 @@ from reference import batch_of, random_model, random_pairs, tiny
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmt_cli import recipe
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
@@ -107,5 +108,8 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
     assert before == {p: p.stat().st_mtime_ns for p in numbers_corpus.iterdir()}
     tokens = shown(err, "target tokens per step")
-    assert tokens == pytest.approx(1600, rel=0.2)
+    sides = [len(side.ids) for side in (open_corpus(numbers_corpus).src, open_corpus(numbers_corpus).tgt)]
+    assert tokens == round(1600 * 2 * sides[1] / sum(sides)) != round(1600 * 2 * sides[0] / sum(sides))
+    parameters = shown(err, "parameters")
+    assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)

@@ -3,11 +3,14 @@
 import contextlib
 import functools
 import io
+import json
 import re
 import resource
+import shutil
 import signal
 import statistics
 import sys
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -246,6 +249,24 @@ def test_wrong_options(models, lines, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"ctranslate2.*pip install \"nmt-cli\[export\]\""):
         export(model, "ctranslate2", out, None, lines)
     assert not out.exists()
+
+
+def test_the_languages_of_an_export(models, lines, tmp_path, monkeypatch):
+    """Each on its side for transformers; BLEU in the tokens of the target language."""
+    directory, counted = shutil.copytree(models(0), tmp_path / "model"), []
+    stored = (directory / "recipe.yaml").read_text().replace("src: en", "src: fi").replace("tgt: de", "tgt: zh")
+    (directory / "recipe.yaml").write_text(stored)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["files"]["recipe.yaml"] = {"bytes": len(stored.encode()), "sha256": sha256(stored.encode()).hexdigest()}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    assert export(directory, "hf", tmp_path / "hf", None, lines) == 0
+    theirs = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert (theirs["source_lang"], theirs["target_lang"]) == ("fi", "zh")
+    monkeypatch.setattr(
+        "nmt_cli.interop.export.corpus_bleu", lambda *_, language: counted.append(language) or (1.0, "")
+    )
+    assert export(directory, "ctranslate2", tmp_path / "ct2", "int8", lines) == 0
+    assert counted == ["zh", "zh"]
 
 
 def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypatch):

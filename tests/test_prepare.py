@@ -131,9 +131,15 @@ def test_a_directory_of_something_else_is_never_replaced(
     assert (tmp_path / "precious" / "thesis.txt").exists()
 
 
-def test_dry_run_writes_nothing_and_asks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_writes_nothing_and_asks_nobody(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed = [str(tmp_path_factory.mktemp("packed") / "text.gz")]
+    Path(packed[0]).write_bytes(bytes(50_000))  # of each side, about 250 bytes a pair once unpacked
     for plain, expected, unknowns in (
-        ({"name": "wmt14-en-fr"}, "7,778MB 14,753MB 40,836,715 memory datasets/wmt/wmt14 Arrow", 0),
+        ({"name": "wmt14-en-fr"}, "7,778MB 14,753MB 40,836,715 data25,080MB memory datasets/wmt/wmt14 Arrow", 0),
+        ({"name": "wmt14-en-fr", "limit": 1_000_000}, "about1,000,000 data426MB datasets/wmt/wmt14", 0),
+        ({"name": "mine", "train_src": packed, "train_tgt": packed}, "about1,200 data1MB localfiles", 0),
         ({"name": "toy-en-de"}, "20,000 generated", 0),
         ({"name": "hub:owner/some"}, "datasets/owner/some", 5),
     ):
@@ -221,6 +227,9 @@ def test_chinese_without_spaces(tmp_path: Path) -> None:
     tokenizer = Tokenizer(out / "tokenizer.model")
     tokens = [tokenizer.tokens(ids)[-1] for ids in tokenizer.encode(["房子", "龘"])]
     assert [token[-2:] for token in tokens] == ["房子", "8>"]  # a rare character is spelled in bytes
+    turned = texts.own(tmp_path / "in", [pair[::-1] for pair in raw], src="en", tgt="zh")
+    tokenizer = Tokenizer(texts.run(turned, tmp_path / "turned") / "tokenizer.model")
+    assert tokenizer.tokens(tokenizer.encode(["龘"])[0])[-1][-2:] == "8>"
 
 
 def test_the_identity_is_of_all_that_training_reads(numbers_corpus: Path) -> None:
@@ -235,6 +244,7 @@ def test_the_identity_is_of_all_that_training_reads(numbers_corpus: Path) -> Non
 
 def test_duplicates_are_found_exactly_in_any_number_of_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 100)
+    monkeypatch.setattr(stages, "CHUNK", 500)
     half_new = [(PAIRS[0][0], "anders"), ("else", PAIRS[0][1])]
     text = [*PAIRS[:600], *PAIRS[300:900], *half_new, *PAIRS[900:], PAIRS[-1]]
     out = texts.run(texts.own(tmp_path / "in", text), tmp_path / "out")

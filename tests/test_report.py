@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_run import HOSTILE, SAMPLES, make_run, page_data, records
 
-from nmt_cli import recipe
+from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, printable
 from nmt_cli.recipe import Recipe
@@ -103,6 +103,8 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
         "zwei \\u202e drei",  # another sample
     ):
         assert text in page.text
+    for file in (run / "recipe.yaml", run / "test.hyp", run / "model" / "model.safetensors", data / "tokenizer.model"):
+        assert artefact.sha256(file) in page.text
     assert sum(tag == "polyline" for tag, _ in page.tags) >= 8
     assert sum(attributes.get("class") == "averaged" for _, attributes in page.tags) == 2 * 6  # charts
 

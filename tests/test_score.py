@@ -287,6 +287,8 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
     groups = {name: [segment.line for segment in group] for name, group in report.extremes().items()}
     assert groups == {"worst": [1, 5, 3], "best": [2, 4, 3], "lost": [5, 3, 4], "gained": [2]}
     assert "Segments by chrF2: 1 better, 3 worse, 1 equal." in report.text()
+    told = json.loads(report.json())
+    assert (told["wins"], told["losses"]) == (1, 3)
 
 
 def test_the_tokenizer_and_case_are_those_of_every_score(tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ def test_the_tokenizer_and_case_are_those_of_every_score(tmp_path: Path) -> None
         ["我们昨天在北京看了两场电影。", "他喜欢早上喝一杯热茶。"],
     )
     paths = {"references": [write(tmp_path / "ref", lines)], "hypothesis": write(tmp_path / "hyp", ours)}
-    for language, tokenizer in (("zh-CN", "zh"), ("ja", "char"), ("de", "13a")):
+    for language, tokenizer in (("zh-CN", "zh"), ("ZH_tw", "zh"), ("ja", "char"), ("de", "13a")):
         report = evaluate(**paths, details=True, language=language, metrics=("bleu",))
         assert f"|tok:{tokenizer}|" in report.scores[0].signature
         assert metrics.corpus_bleu(ours, lines, language=language)[0] == report.scores[0].score
