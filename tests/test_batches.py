@@ -94,10 +94,15 @@ def test_micro_batches_are_grouped_up_to_the_memory(rank: int, world: int, token
     assert group_micro_batches([3, 0, 4, 2, 5, 5], rank, world, tokens) == groups
 
 
-@pytest.mark.parametrize(("megabytes", "tokens"), [(1, 256), (1000, 2122), (10_000, 8192)])
-def test_tokens_computed_at_once_fit_the_memory(megabytes: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("megabytes", "processes", "tokens"), [(1, 1, 256), (1000, 1, 2122), (1000, 2, 1061), (10_000, 1, 8192)]
+)
+def test_tokens_computed_at_once_fit_the_memory(
+    megabytes: int, processes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Training keeps 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes of a token of each side."""
     monkeypatch.setattr(batches, "usable_memory", lambda: megabytes * 1_000_000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
         small = recipe.Model(**layers, d_model=256, d_ff=1024, num_heads=4)
         assert default_memory_tokens(small, torch.device("cpu")) == tokens

@@ -10,6 +10,7 @@ import torch
 
 from nmt_cli import artefact
 from nmt_cli.errors import DataError
+from nmt_cli.recipe import Training
 from nmt_cli.training import checkpoints
 from nmt_cli.training.checkpoints import MODEL, OPTIMIZER, STATE, State
 
@@ -100,6 +101,12 @@ def test_pruning_keeps_the_last_regular_ones_the_best_and_the_newest_two(tmp_pat
     save(tmp_path, 50)
     checkpoints.prune(tmp_path, State(step=50, best_step=15), 10, 2)
     assert checkpoints.steps_in(tmp_path) == [15, 40, 43, 50]
+
+
+@pytest.mark.parametrize(("present", "copies"), [(0, 8.4), (5, 3.4), (7, 1.4), (20, 1.4)])
+def test_the_disk_that_a_run_still_needs(present: int, copies: float) -> None:
+    training = Training(keep_checkpoints=5)
+    assert checkpoints.disk_megabytes(training, 1_000_000, present) == round(12 * copies)  # weights and two moments
 
 
 def test_all_damaged_is_refused_not_started_afresh(run: Path) -> None:

@@ -19,6 +19,7 @@ from conftest import Lab
 from test_train import losses
 
 from nmt_cli import recipe
+from nmt_cli.console import say
 from nmt_cli.training import checkpoints, distributed, metrics
 from nmt_cli.training.distributed import is_sync_step, max_over_processes
 
@@ -148,6 +149,20 @@ def test_forks_train_the_same_bits_as_one_process_and_leave_no_trace(lab: Lab) -
     assert sum("dev_nll" in record for record in records) == 1
     assert records[-1]["dev_nll"] == pytest.approx(others[-1]["dev_nll"], rel=1e-5)
     assert all(records[-1][name] == others[-1][name] for name in ("dev_bleu", "samples"))
+
+
+def test_of_several_forks_the_first_one_talks(
+    tiny_recipe: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        while os.environ["RANK"] == "0" and not (tmp_path / "second").exists():
+            time.sleep(0.01)
+        say("working")
+        (tmp_path / "second").touch()
+        return 0
+
+    assert distributed.in_processes(tiny_recipe(*FORKS), work) == 0
+    assert capfd.readouterr().err.count("working") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,23 @@ from nmt_cli.training import train as module
 
 
 @pytest.mark.parametrize(
+    ("change", "warning"),
+    [
+        ("expect.pairs=[500,500]", ""),
+        ("expect.pairs=[501,600]", "the recipe expects 501 to 600 training pairs, this corpus has 500"),
+        ("expect.pairs=[400,499]", "the recipe expects 400 to 499 training pairs, this corpus has 500"),
+        ("expect.parameters=52224", ""),
+        ("expect.parameters=52223", "the recipe expects 52,223 parameters, this model has 52,224"),
+    ],
+)
+def test_other_numbers_of_pairs_and_parameters_are_warned_of(lab: Lab, change: str, warning: str) -> None:
+    assert lab.train("training.steps=1", "training.validate_bleu=0", change) == 0
+    said = lab.stderr()
+    assert ("the recipe expects" in said) == bool(warning)
+    assert warning in said
+
+
+@pytest.mark.parametrize(
     ("perplexities", "step"),
     [
         ([99.0, 25.0, 11.25], None),  # nothing is known of step 8, and a quarter more is not yet worse

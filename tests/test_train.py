@@ -78,6 +78,19 @@ def test_metrics_say_what_was_done(lab: Lab) -> None:
     assert [r["step"] for r in records if "dev_nll" in r] == [15, 30]
 
 
+def test_a_line_of_metrics_is_of_its_last_step_and_its_loss_of_all_since_the_one_before(lab: Lab) -> None:
+    assert lab.train("training.log_every=1", "training.steps=10", "training.validate_every=99") == 0
+    lines = [[r for r in metrics.read(run / "metrics.jsonl") if "nll" in r] for run in (lab.run, lab.reference)]
+    for number, line in enumerate(lines[1][:2]):
+        steps = lines[0][5 * number : 5 * number + 5]
+        assert [line[key] for key in ("step", "epoch", "rate")] == [steps[-1][key] for key in ("step", "epoch", "rate")]
+        assert line["gradient_norm"] == pytest.approx(steps[-1]["gradient_norm"], rel=1e-6)
+        tokens = [step["tgt_tokens_per_step"] for step in steps]
+        assert line["tgt_tokens_per_step"] == sum(tokens) / 5
+        total = sum(step["nll"] * count for step, count in zip(steps, tokens, strict=True))
+        assert line["nll"] == pytest.approx(total / sum(tokens), rel=1e-6)
+
+
 def test_the_languages_are_those_of_the_corpus_unless_the_recipe_says_others(lab: Lab, tmp_path: Path) -> None:
     data = prepare(lab.recipe("corpus.src=nl", "corpus.tgt=uk").corpus, tmp_path / "data", PrepareOptions(workers=1))
     assert train(lab.recipe("corpus.tgt=zh", "training.steps=1"), data, lab.run) == 0
@@ -227,6 +240,11 @@ def test_validation_is_not_counted_in_tokens_per_second(lab: Lab) -> None:
     assert lab.train("training.steps=10", "training.validate_every=5") == 0
     speeds = [record["tgt_tokens_per_second"] for record in metrics.read(lab.run / "metrics.jsonl")]
     assert speeds[0] > 0 > speeds[1], "a thousand seconds are taken off the second five steps"
+    lab.run = lab.run.with_name("tuned")
+    start = f"training.init_from={lab.reference / 'model'}"
+    assert lab.train(start, "training.steps=10", "training.validate_every=10") == 0
+    speeds = [record["tgt_tokens_per_second"] for record in metrics.read(lab.run / "metrics.jsonl")]
+    assert speeds[0] < 0 < speeds[1], "nor is that of the start"
 
 
 # ---- Arithmetic ----
