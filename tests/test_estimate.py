@@ -91,25 +91,31 @@ def test_without_a_corpus_it_measures_random_sentences(
     assert int(shares[bound]) == max(map(int, shares.values())) > 0
 
 
-@pytest.mark.parametrize("measured_tokens", [estimate.MEASURED_TOKENS, 200])
+@pytest.mark.parametrize(
+    ("measured_tokens", "hours", "end"), [(estimate.MEASURED_TOKENS, "0.5", "30 min 00 s"), (200, "0", "0 s")]
+)
 def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     tiny_recipe: Make,
     numbers_corpus: Path,
     tmp_path: Path,
     measured_tokens: int,
+    hours: str,
+    end: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A large step is measured by a small one on the CPU: sizes are the recipe's, the time is that of its tokens."""
     monkeypatch.setattr(estimate, "MEASURED_TOKENS", measured_tokens)
     before = {p: p.stat().st_mtime_ns for p in numbers_corpus.iterdir()}
-    assert estimate.dry_run(tiny_recipe("training.tokens_per_step=1600"), numbers_corpus) == 0
+    changes = ("training.tokens_per_step=1600", f"training.max_hours={hours}", "training.steps=100000000")
+    assert estimate.dry_run(tiny_recipe(*changes), numbers_corpus) == 0
     err = capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert before == {p: p.stat().st_mtime_ns for p in numbers_corpus.iterdir()}
     tokens = shown(err, "target tokens per step")
     sides = [len(side.ids) for side in (open_corpus(numbers_corpus).src, open_corpus(numbers_corpus).tgt)]
     assert tokens == round(1600 * 2 * sides[1] / sum(sides)) != round(1600 * 2 * sides[0] / sum(sides))
+    assert re.search(f"time to the end +{end} ", err)
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)

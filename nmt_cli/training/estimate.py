@@ -80,7 +80,7 @@ def _dry_run(settings: recipe.Recipe, data: Path, directory: Path) -> int:
     parameters, seconds = parameter_count(settings.model, vocabulary), tokens / tokens_per_second
     device = f"{accelerator.num_processes} x {accelerator.device.type}, {str(run.dtype).removeprefix('torch.')}"
     operations = sum(work for work, _ in step_parts(settings.model, vocabulary, src, tgt).values()) / tgt.sum()
-    time_to_the_end = duration(min(training.steps * seconds, (training.max_hours or float("inf")) * 3600))
+    most = float("inf") if training.max_hours is None else training.max_hours * 3600
     rows = [  # the paper's are of Table 3, sections 5.1 and 5.2, and Table 2 for FLOPs
         ("device", device, "8 x P100", "8 x P100"),
         ("parameters", f"{parameters:,}", "65 M", "213 M"),
@@ -90,7 +90,7 @@ def _dry_run(settings: recipe.Recipe, data: Path, directory: Path) -> int:
         ("seconds per step", f"{seconds:.3g}", "0.4", "1.0"),
         *((name, text, "-", "-") for name, text in bounds),
         ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
-        ("time to the end", time_to_the_end, "12 h", "3.5 d"),
+        ("time to the end", duration(min(training.steps * seconds, most)), "12 h", "3.5 d"),
         ("not included", "validation, checkpoints", "-", "-"),
         ("memory of a process, peak", f"{memory:,} MB", "-", "-"),
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
