@@ -1,14 +1,17 @@
 """Averaging: the mean of the right checkpoints, or a refusal that says which one is wrong."""
 
 import itertools
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from nmt_cli import artefact, recipe
+from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, OutputError
 from nmt_cli.recipe import Recipe
 from nmt_cli.training import average as module
@@ -115,6 +118,33 @@ def test_a_mixture_is_made_again_when_anything_it_is_made_of_has_changed(
     shutil.rmtree(start)
     average(reference_run, 3, start)  # other weights of the same name
     assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
+
+
+def test_each_share_of_the_start_is_measured_and_shown(
+    reference_run: Path, numbers_corpus: Path, tiny_recipe: Callable[..., Recipe],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """On up to 500 lines, however many the recipe's validations translate."""
+    settings = tiny_recipe(
+        "averaging.with_start=[0,0.5]", "training.validate_bleu=0", f"training.init_from={reference_run}/model"
+    )
+    start = load_model(reference_run).model.state_dict()
+    end, bleu = {name: torch.zeros_like(tensor) for name, tensor in start.items()}, {0.0: 20.0, 0.5: 19.6, 1.0: 10.0}
+
+    def validate(model: Transformer, _: torch.dtype, dev: Any, settings: Recipe) -> dict[str, float]:
+        assert (len(dev.lines), settings.training.validate_bleu) == (20, 500)
+        return {"dev_bleu": bleu[float((model.embedding.weight / start["embedding.weight"])[5, 5])]}
+
+    monkeypatch.setattr(module, "validate", validate)
+    assert module._best_share(end, start, settings, open_corpus(numbers_corpus)) == 0.5
+    said = capsys.readouterr().err
+    assert "translating 20 lines of dev with 3 mixtures" in said
+    assert "0.5 is taken" in said
+    assert re.findall(r"^ *([\d.]+) +([\d.]+) *$", said, re.MULTILINE) == [
+        ("0", "20.00"),
+        ("0.5", "19.60"),
+        ("1", "10.00"),
+    ]
 
 
 def test_fewer_than_asked_names_those_there_are(run: Path) -> None:

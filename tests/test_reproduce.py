@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from small_run import make_run
@@ -129,6 +129,20 @@ def test_the_perplexity_is_that_of_the_weights_that_were_taken(
     assert f"<b>{taken['dev_perplexity']:.3f}</b><small>dev perplexity" in page
     cells = re.findall(r"<td[^>]*>([\d.]+)</td>", page)
     assert (cells.count(f"{taken['dev_perplexity']:.3f}"), cells.count(f"{taken['dev_bleu']:.2f}")) == (2, 2)
+
+
+def test_pronouns_of_generated_text_are_counted_in_the_translations(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, given = read_run(*make_run(tmp_path)), list[Any]()
+    sources, references = files.corpus.lines("test")
+    corpus = replace(files.corpus, manifest={**files.corpus.manifest, "generated": True})
+    monkeypatch.setattr(module, "pronoun_accuracy", lambda *lines: given.append(lines) or (3, 7))
+    module._score(replace(files, corpus=corpus), {"test": references[::-1]}, evaluate)
+    assert given == [(sources, references[::-1], references)]
+    said = capsys.readouterr().err
+    assert re.search("pronouns of antecedents never seen together +3 of 7", said)
+    assert "(generated text: not comparable with anything)" in said
 
 
 def test_without_a_test_set_it_says_how_to_have_a_test_score(
