@@ -133,7 +133,7 @@ def test_each_share_of_the_start_is_measured_and_shown(
 
     def validate(model: Transformer, _: torch.dtype, dev: Any, settings: Recipe) -> dict[str, float]:
         assert (len(dev.lines), settings.training.validate_bleu) == (20, 500)
-        return {"dev_bleu": bleu[float((model.embedding.weight / start["embedding.weight"])[5, 5])]}
+        return {"dev_bleu": bleu[float((model.embedding.weight.detach() / start["embedding.weight"])[5, 5])]}
 
     monkeypatch.setattr(module, "validate", validate)
     assert module._best_share(end, start, settings, open_corpus(numbers_corpus)) == 0.5

@@ -238,6 +238,7 @@ def test_a_signal_to_the_command_stops_its_forks_after_the_same_step(lab: Lab) -
         (("training.tokens_per_step=1000",), {}, 3),
         (("training.tokens_per_step=10",), {}, 1),
         (("model.d_model=8192", "model.d_ff=32768"), {}, 1),  # its weights fill the memory
+        (("model.d_model=2048", "model.d_ff=16384"), {}, 2),  # two copies with their moments fit into a quarter of it
         (("training.processes=3",), {}, 3),
         (("training.processes=3",), {"WORLD_SIZE": "2"}, 1),
         ((), {"ACCELERATE_MIXED_PRECISION": "no"}, 2),  # accelerate launch, which sets OMP_NUM_THREADS
