@@ -147,6 +147,30 @@ def test_each_share_of_the_start_is_measured_and_shown(
     ]
 
 
+@pytest.mark.parametrize(
+    ("best", "start", "steps", "warning"),
+    [
+        (20, None, [20], ""),
+        (15, None, [40], "the best checkpoint, of step 15, is missing; the last one is taken"),
+        (0, None, [40], "without validations there is no best checkpoint; the last one is taken"),
+        (0, "elsewhere", [40], "no checkpoint is better on dev than the start; the last one is taken"),
+    ],
+)
+def test_the_best_checkpoint_or_the_last_with_the_reason(
+    run: Path, best: int, start: str | None, steps: list[int], warning: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = artefact.read_json(checkpoints.directory_of(run, 40) / checkpoints.STATE)
+    (checkpoints.directory_of(run, 40) / checkpoints.STATE).write_bytes(
+        artefact.json_bytes({**state, "best_step": best})
+    )
+    settings = recipe.load_stored(run / "recipe.yaml")
+    settings.averaging.best, settings.training.init_from = True, start
+    assert module._steps(run, settings, None) == steps
+    said = capsys.readouterr().err
+    assert (warning in said) if warning else not said
+    assert module._steps(run, settings, 2) == [30, 40], "--last asks for the last ones"
+
+
 def test_fewer_than_asked_names_those_there_are(run: Path) -> None:
     with pytest.raises(DataError, match=r"has 4 checkpoints \(10, 20, 30, 40\), not 5"):
         average(run, 5, None)

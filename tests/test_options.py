@@ -18,6 +18,7 @@ TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + si
         (("dev", "src"), ("dev", "tgt"), ("test", "src"), ("test", "tgt"))}}  # fmt: skip
 CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit": 5, "tokenizer": {"file": "t"}}
 STEPS = recipe.load(Path("recipes/toy.yaml"), ["training.steps=3"])
+TOY, PARSING = (recipe.load(Path(name)) for name in ("toy", "parsing"))
 SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "n_best": 3}
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
@@ -49,6 +50,11 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "--fail-under 7 --fail-if-worse", "scoring.score.evaluate",
      [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
                    "json"), None]),
+    ("reproduce recipes/toy.yaml", "reproduce.reproduce",
+     [TOY, TOY.corpus, Path("data/toy-en-de"), Path("runs/toy"), PrepareOptions(), text_scores]),
+    ("reproduce recipes/parsing.yaml --dry-run", "reproduce.reproduce",
+     [PARSING, PARSING.corpus, Path("data/wsj"), Path("runs/parsing"), PrepareOptions(dry_run=True), evaluate]),
+    ("train recipes/toy.yaml --dry-run", "training.estimate.dry_run", [TOY, Path("data/toy-en-de")]),
     ("report r --compare x --compare m --out o --data d", "reporting.report.report", [r, [x, m], o, [d], evaluate]),
     ("doctor r --hypothesis i --reference x --data d --json", "reporting.doctor.doctor", [r, d, i, x, True]),
     ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",

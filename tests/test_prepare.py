@@ -204,6 +204,51 @@ def test_lengths_and_ratios_up_to_the_limit_are_kept_on_both_sides(tmp_path: Pat
         texts.run(section, out)
 
 
+def test_a_reused_tokenizer_that_gets_or_loses_a_model_of_target_text_is_another(tmp_path: Path) -> None:
+    """The second model may even have the bytes of the first."""
+    one = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "one") / "tokenizer.model"
+    files = [Path(shutil.copy(one, tmp_path / name)) for name in ("reused.model", "reused.target.model")]
+    section = texts.own(tmp_path / "in", PAIRS, tokenizer={"file": str(files[0])})
+    texts.run(section, tmp_path / "two")
+    files[1].unlink()
+    texts.run(section, tmp_path / "alone")
+    with pytest.raises(OutputError, match=r"reused\.model has or had a model of its own for target text"):
+        texts.run(section, tmp_path / "two")
+    shutil.copy(one, files[1])
+    texts.run(section, tmp_path / "two")
+    with pytest.raises(OutputError, match=r"reused\.model has or had a model of its own for target text"):
+        texts.run(section, tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("sides", "numbers"), [((1000, 900), "1,000 lines, .*de has 900"), ((1, 801), "1 line, .* 801")]
+)
+def test_sides_that_are_not_parallel_are_counted_to_their_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[int, int], numbers: str
+) -> None:
+    monkeypatch.setattr(readers, "CHUNK", 400)
+    section = texts.own(tmp_path / "in", PAIRS)
+    for file, count in zip((section.train_src[0], section.train_tgt[0]), sides, strict=True):
+        Path(file).write_text("a line\n" * count)
+    with pytest.raises(DataError, match=f"en has {numbers}: they are not parallel"):
+        list(readers.read_pairs(section.train_src[0], section.train_tgt[0], 0, {}))
+
+
+@pytest.mark.parametrize(("name", "src"), [("toy-en-de", 0), ("toy-de-en", 1)])
+def test_generated_text_says_so_and_goes_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, src: int
+) -> None:
+    sides = [[line.encode() for line in lines] for lines in zip(*PAIRS, strict=True)]
+    splits = {"train": sides, "dev": [side[:9] for side in sides], "test": [side[5:12] for side in sides]}
+    chunks = {split: readers.Chunk(*pair) for split, pair in splits.items()}
+    monkeypatch.setattr("nmt_cli.corpus.toy.read_splits", lambda: chunks)
+    section = texts.corpus({"name": name, "tokenizer": {"vocabulary_size": "400"}})
+    corpus = store.open_corpus(texts.run(section, tmp_path / "out"))
+    assert (corpus.manifest["generated"], corpus.manifest["src"]) == (True, ("en", "de")[src])
+    assert corpus.lines("test")[0] == [pair[src] for pair in PAIRS[5:12]]
+    assert stored(tmp_path / "out") == [(pair[src], pair[1 - src]) for pair in PAIRS[12:]]
+
+
 def test_a_file_listed_twice_counts_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     once = texts.own(tmp_path / "a", [*PAIRS[:700], PAIRS[0]])
     other = texts.own(tmp_path / "b", PAIRS[600:])

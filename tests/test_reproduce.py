@@ -116,13 +116,20 @@ def test_what_was_expected_stands_beside_what_came(tiny_recipe_file: Path, playe
 def test_the_perplexity_is_that_of_the_weights_that_were_taken(
     tmp_path: Path, capsys: Captured, best: str, row: str
 ) -> None:
-    expect = ["expect.dev_steps=[100,200]", "expect.dev_perplexity=[3,4]", f"averaging.best={best}"]
+    expect = [
+        "expect.paper_bleu=27.3",
+        "expect.dev_steps=[100,200]",
+        "expect.dev_perplexity=[3,4]",
+        f"averaging.best={best}",
+    ]
     files = read_run(*make_run(tmp_path, *expect))
     records = [{**files.validations[-1], "step": step, "dev_nll": nll, "dev_perplexity": perplexity, "dev_bleu": bleu}
                for step, nll, perplexity, bleu in ((100, 0.7, 2.0, 34.56), (200, 2.2, 9.0, 23.45))]  # fmt: skip
     files = replace(files, validations=records)
     module._score(files, {"test": files.corpus.lines("test")[1]}, evaluate)
-    assert re.search(f"dev perplexity after step {row}\n", capsys.readouterr().err)
+    said = capsys.readouterr().err
+    assert re.search(f"dev perplexity after step {row}\n", said)
+    assert re.search(r"test paper-BLEU-quotes +27\.3 \(the paper\) +\d", said)
     (files.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     page = report(files.directory, [files.directory], data=files.corpus.directory).read_text()
     taken = records[0 if best == "true" else 1]
