@@ -85,6 +85,8 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
     better = evaluate(options, [ATTACHED, "NP NN /NP"])  # lines of a model: 2 x 7 / (7 + 8)
     assert (better.failures, better.scores[0].signature) == ([], "evalb conventions|prm:COLLINS|unparsable:missed")
+    spoilt = evaluate(options, [GOLD, "/X"]).scores[0].details
+    assert (spoilt["unparsable"], spoilt["complete_match"]) == (1, 50), "of all sentences"
     assert "precision=87.5, recall=100.0, complete match=50.0, gold=7, found=8, matched=7" in better.text()
 
 

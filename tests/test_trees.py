@@ -44,6 +44,11 @@ def test_what_stands_without_an_outermost_bracket_or_without_phrases() -> None:
     assert read == [(["a"], ["S", "NN", "/S"]), (["b"], ["NN"]), (["c", "."], ["NN", "."]), ([], [])]
 
 
+def test_functions_indices_and_gaps_are_no_part_of_a_label() -> None:
+    ((words, labels),) = sentences("(S (NP=2 (NN a)) (VP-TPC=3 (VB-1 b) (PP-LOC-CLR-1 (IN c))))")
+    assert (words, " ".join(labels)) == (["a", "b", "c"], "S NP NN /NP VP VB PP IN /PP /VP /S")
+
+
 def test_deep_trees_are_read() -> None:
     (sentence,) = sentences("(A " * 5000 + "(B b)" + ")" * 5000)
     assert len(trees.spans(sentence[1])[0]) == 5000
