@@ -13,7 +13,7 @@ SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["trai
 "started": so many of the processes are started; "port": where they meet;
 "elsewhere": words that follow the command's on all ranks but the first, as on machines of their own;
 "kills": [[step, rank], ...] and "loop": a directory: each rank is started again until it ends well, as by a shell's
-loop; it is killed when it first comes to its step, of which the directory keeps the record.
+loop with a pause; it is killed when it first comes to its step, of which the directory keeps the record.
 
 Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. Where one fails,
 the others have 30 seconds, then they are killed, as launchers do.
@@ -133,13 +133,16 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
     running = {start(spec, rank, port): rank for rank in range(started)}
     codes, failed = [0] * len(running), 0.0
     deadline = begin + spec["kill_after"] * first_seconds if "kill_after" in spec else float("inf")
+    again = list[int]()  # those to be started again
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
             rank = running.pop(pid)
             codes[rank] = os.waitstatus_to_exitcode(status)
             if codes[rank] and "loop" in spec:
-                running[start(spec, rank, port)] = rank
+                again.append(rank)
+                if not running:  # the pause of a loop is long enough for that
+                    running, again = {start(spec, rank, port): rank for rank in again}, []
             elif codes[rank] and not failed:
                 failed = time.monotonic()
                 deadline = failed + (0 if spec.get("kill", [""])[0] == "SIGSTOP" else 30)
