@@ -289,6 +289,13 @@ def _corpus_name(values: dict[str, Any]) -> Any:
     return corpus.get("name") if isinstance(corpus, dict) else None
 
 
+def _laid_over(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    """Merge; what `low` expects holds for its own text, so it goes where `high` names another corpus."""
+    if _corpus_name(high) not in (None, _corpus_name(low)):
+        low = {key: value for key, value in low.items() if key != "expect"}
+    return merge(low, high)
+
+
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
     """Build a recipe from nested dicts, or raise a UsageError that names every wrong value."""
     values = merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
@@ -328,10 +335,8 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         if "base" in lower:
             advice = f"Name that one ({lower['base']}), and copy the settings between"
             raise UsageError(f"{path}: its base {base} has a base itself. {advice}")
-        if _corpus_name(values) not in (None, _corpus_name(lower)):
-            lower.pop("expect", None)  # figures of other text
-        values = merge(lower, values)
-    values = reduce(merge, map(override, overrides), values)
+        values = _laid_over(lower, values)
+    values = _laid_over(values, reduce(merge, map(override, overrides), {}))
     values["name"] = values.get("name") or path.stem
     if start and (directory := from_plain(values, str(path)).training.init_from):
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}

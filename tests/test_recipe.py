@@ -184,6 +184,13 @@ def test_what_a_base_expects_is_expected_of_its_own_corpus_only(read: Read) -> N
     assert (other.expect.pairs, other.expect.paper_bleu, other.expect.bleu) == ([], None, [20, 30])
 
 
+def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_another(read: Read) -> None:
+    text = "corpus: {name: multi30k-en-de}\nexpect: {bleu: [38, 40], parameters: 7}"
+    assert read(text, "corpus.name=multi30k-en-de", "corpus.limit=100").expect.bleu == [38, 40]
+    assert read(text, "corpus.name=multi30k-en-fr").expect == recipe.Expect()
+    assert read(text, "expect.bleu=[50,60]", "corpus.name=multi30k-en-fr").expect == recipe.Expect(bleu=[50, 60])
+
+
 def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     wmt14 = read("corpus: {name: wmt14-en-de}").corpus
     assert (wmt14.src, wmt14.tgt, wmt14.tokenizer.vocabulary_size, wmt14.rows) == ("en", "de", 37_000, 4_508_785)
