@@ -246,6 +246,7 @@ def score(
     tokenize: Annotated[Tokenizer | None, _option("sacreBLEU's tokenizer", default="by language")] = None,
     lowercase: Annotated[bool, _option("Ignore case", "--lowercase")] = False,
     language: Annotated[str | None, _option("Of the hypotheses, such as de or zh", kind="CODE")] = None,
+    intervals: Annotated[bool, _option("The 95 % interval of each score", "--intervals/--no-intervals")] = True,
     details: Annotated[bool, _option("Length buckets, best and worst segments", "--details")] = False,
     segments: Annotated[Path | None, _file("Write every segment's scores as JSON lines")] = None,
     format: Annotated[Literal["text", "json", "markdown"], _option("Of the report")] = "text",

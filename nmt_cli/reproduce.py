@@ -177,7 +177,7 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> No
             expected = f"{band[0]:g} to {band[1]:g}" if band and each[0].metric == "bleu" else ""
             if paper and each[-1] is reports[-1][-1]:  # the metric nearest to the paper's
                 expected = f"{paper:g} (the paper)"
-            rows.append([f"{split} {each[0].name}", expected, *(f"{one.score:.2f}" for one in each)])
+            rows.append([f"{split} {each[0].name}", expected, *(one.shown() for one in each)])
             signatures[each[0].name] = f"{each[-1].signature} {each[-1].verbose}"
         if band and (bleu := reports[-1][0].score) < band[0]:
             warn(f"test BLEU {bleu:.2f} is below {band[0]:g}, the least expected. nmt doctor {run.directory} says why")

@@ -93,7 +93,7 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
         "\\u202eright to left",  # a line of the test set, which is kept as it was
         "<b onmouseover=alert(1)>eins</b>",  # a sample
         "10 to 20",  # expected
-        "nrefs:1|case:mixed|eff:no|tok:13a",  # the signature
+        "nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a",  # the signature
         "200 of 200",
         "source equals target",  # dropped, with its example
         "that were averaged, of steps 100, 200.",

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
@@ -99,17 +100,22 @@ def test_random_files_equal_the_sacrebleu_command(tmp_path: Path) -> None:
         spoilt = [" ".join(w if rng.random() > i / 10 else rng.choice(WORDS) for w in words) for words in lines]
         systems.append(write(tmp_path / f"hyp{i}", spoilt))
     for path, row in zip(systems, sacrebleu(reference, "-m", *names, "-w", 6, "-i", *systems), strict=True):
-        ours = evaluate(hypothesis=path, references=[reference], metrics=names).scores
+        ours = evaluate(hypothesis=path, references=[reference], metrics=names, intervals=False).scores
         assert {s.name: f"{s.score:.6f}" for s in ours} == {k: value for k, value in row.items() if k != "system"}
 
 
 def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, Path]) -> None:
     good, bad, reference = (files[name] for name in ("good", "bad", "ref"))
     names, changed = ("bleu", "chrf", "ter"), ("-lc", "--chrf-lowercase", "--tokenize", "intl")
-    theirs = sacrebleu(reference, good, "-i", bad, "-m", *names, "-w", 6, *changed)
+    theirs = sacrebleu(reference, good, "-i", bad, "-m", *names, "-w", 6, "--confidence", *changed)
     twice: dict[str, Any] = {"metrics": (*names, "bleu"), "references": [reference, good]}
     ours = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", **twice).scores
     assert [(s.signature, round(s.score, 6)) for s in ours] == [(s["signature"], s["score"]) for s in theirs]
+    rows = [(s["confidence_mean"], s["confidence_var"]) for s in theirs]  # its means of chrF and TER are of 32 bits
+    assert [(s.mean, s.ci) for s in ours] == [pytest.approx(row, abs=1e-5) for row in rows]
+    plain = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", intervals=False, **twice).scores
+    assert [(s.score, s.mean, s.ci) for s in plain] == [(s.score, None, None) for s in ours]
+    assert ours[0].signature == plain[0].signature.replace("|case", "|bs:1000|seed:12345|case")
     assert ours[0].verbose.translate({ord("="): " = ", ord(","): ""}) == theirs[0]["verbose_score"]
     (compared, *_) = evaluate(hypothesis=bad, baseline=good, references=[reference]).comparisons
     for kind in ("bs", "ar"):
@@ -120,6 +126,26 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
             row |= {"baseline_ci": old["ci"], "score_ci": new["ci"]}
         assert {key: compared[key] for key in row} == pytest.approx(row)
     assert compared["difference"] == compared["score"] - compared["baseline"]
+
+
+def test_intervals_of_a_published_test_set_equal_those_of_sacrebleu(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On newstest2014 with a seed of the user's; the significance test of the same call has the signature it had."""
+    table = pyarrow.parquet.read_table(corpora / "wmt14-mini" / "de-en" / "test-00000-of-00001.parquet")
+    lines = [row["de"] for row in table["translation"].to_pylist()]
+    rng = random.Random(1)
+    spoilt = [" ".join(word for word in line.split() if rng.random() > 0.2) for line in lines]
+    paths = write(tmp_path / "ref", lines), write(tmp_path / "hyp", spoilt)
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    theirs = sacrebleu(paths[0], "-i", paths[1], "-m", "bleu", "-w", 6, "--confidence")
+    report = evaluate(hypothesis=paths[1], references=[paths[0]], metrics=("bleu",), baseline=paths[1])
+    ours = report.scores[0]
+    got = {"score": ours.score, "confidence_mean": ours.mean, "confidence_var": ours.ci}
+    assert got == pytest.approx({key: theirs[key] for key in got}, abs=5e-7)
+    assert ours.signature == theirs["signature"]
+    assert "bs:" not in report.comparisons[0]["signature_ar"]
+    assert f"BLEU  {ours.score:.2f} ± {ours.ci:.2f}  " in report.text()
 
 
 def test_standard_input_memory_and_file_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,10 +367,11 @@ def test_json_is_complete_and_unrounded(
     ours = json.loads(capfd.readouterr().out)
     bleu = ours["scores"][0]
     counts = ["precisions", "bp", "length_ratio", "hyp_len", "ref_len"]
-    assert list(bleu) == ["metric", "name", "score", "signature", *counts, "compare_with"]
+    assert list(bleu) == ["metric", "name", "score", "signature", *counts, "compare_with", "mean", "ci"]
     assert (bleu["hyp_len"], bleu["ref_len"], bleu["length_ratio"]) == (480, 520, 480 / 520)
     texts = [files[name].read_text().split("\n")[:-1] for name in ("good", "ref")]
-    assert metrics.corpus_bleu(*texts) == (bleu["score"], bleu["signature"])
+    assert metrics.corpus_bleu(*texts)[0] == bleu["score"]
+    assert (bleu["mean"], bleu["ci"]) == (pytest.approx(bleu["score"], abs=1e-5), 0)  # all lines are alike
     assert set(ours["versions"]) == {"nmt", "sacrebleu"}
     assert (ours["source"], ours["gated"], len(ours["failures"])) == (None, True, 1)
     hashed = sha256(files["ref"].read_bytes()).hexdigest()

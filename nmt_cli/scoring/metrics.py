@@ -11,6 +11,7 @@ from sacrebleu.significance import PairedTest
 
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import paper_bleu as paper
+from nmt_cli.scoring.intervals import interval
 
 # The names of metrics as options, and in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
@@ -50,6 +51,12 @@ class Score:
     details: dict[str, Any]  # the counts behind the score
     compare_with: str  # the published figures that it may be compared with
     verbose: str = ""  # the details for people to read
+    mean: float | None = None  # of bootstrap samples
+    ci: float | None = None  # half of their 95 % interval
+
+    def shown(self) -> str:
+        """Return the score as people read it: 39.31 ± 0.95."""
+        return f"{self.score:.2f}" if self.ci is None else f"{self.score:.2f} ± {self.ci:.2f}"
 
 
 def is_language(code: str) -> bool:
@@ -79,7 +86,7 @@ def comparable(metric: str, signature: str, reference_length: int, language: str
 
 def score_lines(
     metric: str, hypotheses: list[str], references: Sequence[list[str]], baseline: list[str] | None = None,
-    *, language: str = "", tokenize: str = "13a", lowercase: bool = False,
+    *, language: str = "", tokenize: str = "13a", lowercase: bool = False, intervals: bool = False,
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
     """Return the score of raw lines, and the comparison with the baseline's; a DataError says that counts differ."""
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):  # sacreBLEU would cut the longer
@@ -96,10 +103,14 @@ def score_lines(
     except RuntimeError:  # of ja-mecab and ko-mecab, which need other packages
         extra = tokenize.partition("-")[0]
         raise UsageError(f'--tokenize {tokenize} needs more packages: pip install "sacrebleu[{extra}]"') from None
-    result = scorer.corpus_score(hypotheses, None)
+    stats = scorer._extract_corpus_statistics(hypotheses, None)
+    result = scorer._aggregate_and_compute(stats)
+    comparison = _compare(metric, scorer, baseline, hypotheses) if baseline else None
+    mean, ci = interval(scorer, stats) if intervals else (None, None)
     signature = str(scorer.get_signature())
     if as_paper:
-        signature = f"nrefs:{len(references)}|case:mixed|tok:moses2017-{language}|punct:replace-unicode"
+        samples = f"bs:{scorer.n_bootstrap}|seed:{scorer.seed}|" if intervals else ""
+        signature = f"nrefs:{len(references)}|{samples}case:mixed|tok:moses2017-{language}|punct:replace-unicode"
         signature += f"{'|quotes:ascii' if fold_quotes else ''}|split:{'atat' if language == 'de' else 'none'}"
         signature += "|smooth:none|arithmetic:multi-bleu"
     details, verbose = {}, ""
@@ -109,8 +120,8 @@ def score_lines(
         counts = f"BP={result.bp:.3f}, ratio={result.ratio:.3f}, hyp_len={result.sys_len}, ref_len={result.ref_len}"
         verbose = f"{result.prec_str} ({counts})"
     compare_with = comparable(metric, signature, details.get("ref_len", 0), language)
-    score = Score(metric, METRICS[metric], float(result.score), signature, details, compare_with, verbose)
-    return score, _compare(metric, scorer, baseline, hypotheses) if baseline else None
+    score = Score(metric, METRICS[metric], float(result.score), signature, details, compare_with, verbose, mean, ci)
+    return score, comparison
 
 
 def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:

@@ -140,10 +140,12 @@ class Report:  # the order of the JSON
         return rows, f"{note} ±: 95 % interval, 1,000 bootstrap samples; randomisation: 10,000 trials."
 
     def text(self) -> str:
-        width, blocks = 2 + max(len(score.name) for score in self.scores), [[self._counts()], list[str]()]
+        width = 2 + max(len(score.name) for score in self.scores)
+        shown = 2 + max(len(score.shown()) for score in self.scores)
+        blocks = [[self._counts()], list[str]()]
         for score in self.scores:
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
-            blocks[1].append(f"{score.name:<{width}}{score.score:<7.2f}{score.verbose}".rstrip())
+            blocks[1].append(f"{score.name:<{width}}{score.shown():<{shown}}{score.verbose}".rstrip())
             blocks[1] += [" " * width + note for note in notes]
         if self.baseline:
             rows, note = self._comparison()
@@ -163,14 +165,14 @@ class Report:  # the order of the JSON
 
     def markdown(self) -> str:
         verdict = "" if not self.gated else " ❌" if self.failures else " ✅"
-        blocks = [f"### {self.scores[0].name} {self.scores[0].score:.2f}{verdict}"]
+        blocks = [f"### {self.scores[0].name} {self.scores[0].shown()}{verdict}"]
         blocks += [f"**Gate failed:** {_cell(failure)}" for failure in self.failures]
         blocks += [f"**Warning:** {_cell(warning)}" for warning in self.warnings]
         rows = [["metric", "score", "counts and signature", "compare with"]]
         for score in self.scores:
             signature = "`" + score.signature.replace("|", "\\|") + "`"
             counts = f"{score.verbose}<br>" if score.verbose else ""
-            rows.append([score.name, f"**{score.score:.2f}**", counts + signature, _cell(score.compare_with)])
+            rows.append([score.name, f"**{score.shown()}**", counts + signature, _cell(score.compare_with)])
         blocks += [_cell(self._counts()), _table(rows, "|:--|--:|:--|:--|")]
         if self.baseline:
             rows, note = self._comparison()

@@ -40,6 +40,7 @@ class ScoreOptions:  # references come from files, from a named test set or from
     details: bool = False
     segments: Path | None = None
     format: str = "text"
+    intervals: bool = True  # the 95 % interval of each score, by bootstrap
 
 
 # Lines, a function that translates the source into them, or None: the file that the options name.
@@ -143,7 +144,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     for metric in dict.fromkeys(options.metrics or DEFAULTS.get(language, ("bleu", "chrf"))):
         score, comparison = score_lines(
             metric, report.hypotheses.lines, [text.lines for text in report.references], baseline,
-            language=language, tokenize=report.tokenize, lowercase=report.lowercase,
+            language=language, tokenize=report.tokenize, lowercase=report.lowercase, intervals=options.intervals,
         )  # fmt: skip
         report.scores.append(score)
         report.comparisons += [comparison] if comparison else []
