@@ -41,6 +41,7 @@ class Cleaning(Section):  # what `prepare` repairs or drops; pairs that occur in
     max_ratio: float | None = Field(9.0, ge=1, description="largest ratio of the two lengths in subwords (9: Moses)")
     drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
     drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
+    drop_near_twins: bool = Field(False, description="drop pairs with a side nearly that of a line of dev or test")
     check_script: bool = Field(True, description="drop pairs with a side mostly in another script than its language's")
 
 

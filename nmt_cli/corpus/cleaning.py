@@ -18,10 +18,10 @@ from nmt_cli.corpus.tokenizer import normalise
 
 LONG_LINE, NOT_UTF8, EMPTY, COPY = "line over the byte limit", "not UTF-8", "empty side", "source equals target"
 SCRIPT, HELD_OUT, DUPLICATE = "wrong script", "in dev or test", "duplicate pair"
-TOO_LONG, RATIO = "too many tokens", "length ratio"
+TOO_LONG, RATIO, NEAR_TWIN = "too many tokens", "length ratio", "near-twin of dev or test"
 LOOPING, OUTLYING = "synthetic side loops", "synthetic side of outlying length"
-# Three need the whole corpus or tokens, and are noticed by later stages; the last two are of synthetic text, before.
-DROPPED = (LONG_LINE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT, DUPLICATE, TOO_LONG, RATIO, LOOPING, OUTLYING)
+# Four need the whole corpus or tokens, and are noticed by later stages; the last two are of synthetic text, before.
+DROPPED = (LONG_LINE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT, DUPLICATE, TOO_LONG, RATIO, NEAR_TWIN, LOOPING, OUTLYING)
 SHIFTED = "sides shifted"
 EXAMPLES = 3
 

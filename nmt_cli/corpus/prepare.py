@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus import cleaning, readers, sources, stages, store, synthetic, tokenizer
+from nmt_cli.corpus import cleaning, readers, sources, stages, store, synthetic, tokenizer, twins
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 from nmt_cli.processors import usable_cores
@@ -114,6 +114,9 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         corpus, work / "input", out.parent / "synthetic", held_out_pairs, train_again
     )
 
+    for split, sentences in held_out.items():
+        for side, lines in zip(("src", "tgt"), zip(*sentences, strict=True), strict=True):
+            (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
     with stages.Pool(options.processes) as pool:
         real = _chunks(text, "train", corpus.limit) if corpus.real_pairs else iter(())
         others = (readers.read_pairs(str(src), str(tgt), 0, {}) for src, tgt in made)
@@ -132,7 +135,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
                 tokenizer.copy(reused, model)
             else:
                 artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
-            tokens, drops = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
+            tokens, drops, found = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
             stats.add(drops)
     stats.add(synthetic_drops)
     pairs = stats.read - stats.dropped.total()
@@ -141,10 +144,9 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
         reasons = reasons or f"{text.splits['train'].name} is empty"
         raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
 
-    for split, sentences in held_out.items():
-        for side, lines in zip(("src", "tgt"), zip(*sentences, strict=True), strict=True):
-            (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
-    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats)}
+    for split, counts in found.items():
+        console.say(twins.sentence(split, counts))
+    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats), "twins": found}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = {
         "name": corpus.name,

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt_cli import console, recipe
-from nmt_cli.corpus import store, synthetic, tokenizer
-from nmt_cli.corpus.cleaning import DUPLICATE, RATIO, TOO_LONG, CleaningStats, clean_chunk
+from nmt_cli.corpus import store, synthetic, tokenizer, twins
+from nmt_cli.corpus.cleaning import DUPLICATE, NEAR_TWIN, RATIO, TOO_LONG, CleaningStats, clean_chunk
 from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.errors import StorageError
 
@@ -181,12 +181,13 @@ def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, 
 
 
 _load = functools.lru_cache(1)(tokenizer.Tokenizer)
+_held_out = functools.lru_cache(1)(twins.load)
 
 
 def _encode_chunk(
     model: Path, settings: recipe.Cleaning, chunk: TextChunk
-) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats]:
-    """Return ids and lengths (EOS counted) of both sides of the remaining pairs, and the drops."""
+) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats, twins.Flags]:
+    """Return ids and lengths (EOS counted) of both sides of what remains, the drops, and held-out lines' twins."""
     src, tgt, repeats = chunk
     tokens = [_load(model).encode_arrays(src), _load(model).target.encode_arrays(tgt)]
     stats = CleaningStats()
@@ -199,23 +200,38 @@ def _encode_chunk(
         for i in np.flatnonzero(keep & wrong):
             stats.drop(reason, src[i], tgt[i])
         keep &= ~wrong
-    remaining, end = np.flatnonzero(keep), np.array([tokenizer.EOS], np.int32)
+    remaining = np.flatnonzero(keep)
+    held_out = _held_out(model.parent, settings.unescape)
+    flags, near = held_out.look_up([src[i] for i in remaining], [tgt[i] for i in remaining])
+    if settings.drop_near_twins:
+        flags[:] = 0
+        for i in remaining[near]:
+            stats.drop(NEAR_TWIN, src[i], tgt[i])
+        remaining = remaining[~near]
+    end = np.array([tokenizer.EOS], np.int32)
     flat = [np.concatenate([ids for i in remaining for ids in (side[i], end)] or [end[:0]]) for side in tokens]
-    return flat, [side[remaining] + 1 for side in lengths], stats
+    return flat, [side[remaining] + 1 for side in lengths], stats, flags
 
 
 def encode(
     text: Path, repeated: Repeated, model: Path, settings: recipe.Cleaning, pool: Pool
-) -> tuple[dict[str, int], CleaningStats]:
-    """Write the training ids of the cleaned text beside the tokenizer; return the tokens of each side and the drops."""
+) -> tuple[dict[str, int], CleaningStats, dict[str, dict[str, Any]]]:
+    """Write the training ids of the cleaned text beside the tokenizer and the held-out text.
+
+    Return the tokens of each side, the drops, and the twins that held-out lines have in the training text.
+    """
     _load.cache_clear()  # another model may have had this name
+    _held_out.cache_clear()
+    flags = np.zeros(_held_out(model.parent, settings.unescape).count, np.uint8)
     stats, sides = CleaningStats(), {"src": _load(model), "tgt": _load(model).target}
     with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
         each = [store.SideWriter(model.parent, name, side.vocabulary_size) for name, side in sides.items()]
         writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
-        for ids, lengths, drops in pool.map(functools.partial(_encode_chunk, model, settings), _chunks(text, repeated)):
+        work = functools.partial(_encode_chunk, model, settings)
+        for ids, lengths, drops, found in pool.map(work, _chunks(text, repeated)):
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)
             stats.add(drops)
+            flags |= found
             progress.advance(len(lengths[0]) + drops.dropped.total())
-    return {name: writer.tokens for name, writer in writers.items()}, stats
+    return {name: writer.tokens for name, writer in writers.items()}, stats, twins.summary(model.parent, flags)

@@ -50,6 +50,14 @@ class Segment:
         return [(label, text) for label, text in rows if text is not None]
 
 
+@dataclass(frozen=True)
+class Twins:
+    """The lines of a test set that have near-twins in the training text."""
+
+    sentence: str
+    counts: dict[str, Any]  # as in cleaning.json
+
+
 def plain(value: Text | Score | Segment) -> dict[str, Any]:
     """Return the fields for JSON: a count instead of all lines, details laid flat, nothing that is None."""
     values: dict[str, Any] = {}
@@ -75,6 +83,7 @@ class Report:  # the order of the JSON
     references: list[Text]
     source: Text | None
     baseline: Text | None
+    twins: Twins | None = None
     warnings: list[str] = field(default_factory=list)
     gated: bool
     failures: list[str] = field(default_factory=list)  # why the gate fails
@@ -95,6 +104,14 @@ class Report:  # the order of the JSON
             groups["gained"] = [segment for segment in ranked[::-1][:3] if segment.gain > 0]
         return {name: group for name, group in groups.items() if group} if self.details else {}
 
+    def _bleu(self, segments: list[Segment], intervals: bool = False) -> Score:
+        hypotheses = [segment.hypothesis for segment in segments]
+        references = [list(lines) for lines in zip(*(segment.references for segment in segments), strict=True)]
+        score, _ = score_lines(
+            "bleu", hypotheses, references, tokenize=self.tokenize, lowercase=self.lowercase, intervals=intervals
+        )
+        return score
+
     @property
     def unit(self) -> str:
         """What lengths count: words, or characters where a language puts no spaces between words."""
@@ -109,24 +126,41 @@ class Report:  # the order of the JSON
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
             if inside := [s for s in self.segments if first <= self._length(s.references[0]) <= last]:
-                hypotheses = [segment.hypothesis for segment in inside]
-                references = [list(lines) for lines in zip(*(segment.references for segment in inside), strict=True)]
-                score, _ = score_lines("bleu", hypotheses, references, tokenize=self.tokenize, lowercase=self.lowercase)
                 length = f"{first} to {last}" if first < 51 else "over 50"
-                rows.append({"length": length, "unit": self.unit, "segments": len(inside), "bleu": score.score})
+                bleu = self._bleu(inside).score
+                rows.append({"length": length, "unit": self.unit, "segments": len(inside), "bleu": bleu})
         return rows
+
+    def near_and_far(self) -> dict[str, Score]:
+        """Return the BLEU of the lines that have a near-twin in training, and of those that have none."""
+        near = set(self.twins.counts["near_lines"]) if self.twins and self.details else set()
+        parts = {
+            "with": [segment for segment in self.segments if segment.line in near],
+            "without": [segment for segment in self.segments if segment.line not in near],
+        }
+        return {name: self._bleu(part, intervals=True) for name, part in parts.items() if part} if near else {}
 
     def json(self) -> str:
         values = {name: value for name, value in vars(self).items() if name not in ("details", "segments")}
         values["versions"] = {"nmt": __version__, "sacrebleu": sacrebleu.__version__}
         values |= dict(zip(("wins", "losses"), self.changes(), strict=True)) if self.baseline else {}
         values |= {"lengths": self.lengths(), **self.extremes()} if self.details else {}
+        values["twins"] = {
+            **(self.twins.counts if self.twins else {}),
+            **{f"bleu_{name}": {"score": score.score, "ci": score.ci} for name, score in self.near_and_far().items()},
+        }
         return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False, default=plain)
 
     def _counts(self) -> str:
         count, against = len(self.hypotheses.lines), ", ".join(text.name for text in self.references)
         copies = "" if self.copies is None else f", {self.copies:,} copied from the source"
         return f"{self.hypotheses.name} against {against}: {counted(count, 'line')}, {self.empty:,} empty{copies}"
+
+    def _twins(self) -> list[str]:
+        if not self.twins:
+            return []
+        bleu = [f"BLEU {name} near-twins {score.shown()}" for name, score in self.near_and_far().items()]
+        return [self.twins.sentence, *bleu]
 
     def _comparison(self) -> tuple[list[list[str]], str]:
         """Return the table of the comparison with the baseline, its header first, and what to know about it."""
@@ -142,7 +176,7 @@ class Report:  # the order of the JSON
     def text(self) -> str:
         width = 2 + max(len(score.name) for score in self.scores)
         shown = 2 + max(len(score.shown()) for score in self.scores)
-        blocks = [[self._counts()], list[str]()]
+        blocks = [[self._counts(), *self._twins()], list[str]()]
         for score in self.scores:
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
             blocks[1].append(f"{score.name:<{width}}{score.shown():<{shown}}{score.verbose}".rstrip())
@@ -173,7 +207,7 @@ class Report:  # the order of the JSON
             signature = "`" + score.signature.replace("|", "\\|") + "`"
             counts = f"{score.verbose}<br>" if score.verbose else ""
             rows.append([score.name, f"**{score.shown()}**", counts + signature, _cell(score.compare_with)])
-        blocks += [_cell(self._counts()), _table(rows, "|:--|--:|:--|:--|")]
+        blocks += [_cell(self._counts()), *map(_cell, self._twins()), _table(rows, "|:--|--:|:--|:--|")]
         if self.baseline:
             rows, note = self._comparison()
             blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]

@@ -13,10 +13,11 @@ from typing import Any
 from sacrebleu import BLEU, CHRF
 
 from nmt_cli import artefact, console
+from nmt_cli.corpus import twins
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, is_language, score_lines, tokenizer_of
-from nmt_cli.scoring.report import Report, Segment, Text, plain
+from nmt_cli.scoring.report import Report, Segment, Text, Twins, plain
 
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
 
@@ -107,6 +108,12 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
     return [_read(path) for path in references], _read(source) if source else None, options.language or language or None
 
 
+def _twins(corpus: Path, split: str) -> Twins | None:
+    """Return what `prepare` found of this split in the training text; None where an older one did not look."""
+    found = artefact.read_json(corpus / "cleaning.json").get("twins") if (corpus / "cleaning.json").is_file() else None
+    return Twins(twins.sentence(split, found[split]), found[split]) if found and split in found else None
+
+
 def read_inputs(
     options: ScoreOptions, hypotheses: Hypotheses, convert: Callable[[Report], None] | None = None
 ) -> Report:
@@ -122,6 +129,7 @@ def read_inputs(
         lowercase=options.lowercase, hypotheses=scored, references=references, source=source,
         baseline=_read(options.baseline) if options.baseline else None,
         gated=options.fail_under is not None or options.fail_if_worse, details=options.details,
+        twins=_twins(options.corpus, options.split) if options.corpus else None,
     )  # fmt: skip
     if convert:
         convert(report)

@@ -1,0 +1,98 @@
+"""Twins of held-out lines in the training text: all that the definition says, none that it does not, and reported."""
+
+import random
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import texts
+
+from nmt_cli import artefact
+from nmt_cli.corpus import cleaning, twins
+from nmt_cli.scoring import score
+from nmt_cli.scoring.score import ScoreOptions
+
+PAIRS = texts.pairs(300, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("line", "folded"),
+    [
+        ("The 3 Dogs, “don't” – 1,000 km!", "the 0 dogs don t 0 0 km"),
+        ("Straße ÉTÉ", "strasse été"),
+        ("他喜欢 tea。", "他 喜 欢 tea"),
+        ("हिन्दी में", "हिन्दी में"),
+        ("...", ""),
+    ],
+)
+def test_folding_leaves_words_without_case_digits_and_punctuation(line: str, folded: str) -> None:
+    assert " ".join(twins.fold(line)) == folded
+
+
+def test_exactly_the_lines_of_the_definition_are_found() -> None:
+    """Compared with the Jaccard index of every two lines, in integers, at sizes where many lie on the limit."""
+    rng = random.Random(9)
+    words = [f"w{'x' * i}" for i in range(14)]
+    lines = [" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(400)]
+    held_out, train = lines[:200], lines[200:]
+    index, on_the_limit = twins.Index(held_out), 0
+    for line in train:
+        equal, near = index.find(line)
+        expected = set()
+        for i, other in enumerate(held_out):
+            a, b = set(line.split()), set(other.split())
+            jaccard = Fraction(len(a & b), len(a | b) or 1)
+            expected |= {i} if jaccard >= Fraction(3, 5) else set()
+            on_the_limit += jaccard == Fraction(3, 5)
+        assert near == expected
+        assert set(equal) == {i for i, other in enumerate(held_out) if other == line != ""}
+    assert on_the_limit > 50
+
+
+@pytest.mark.parametrize("rule", ["digit", "word", "order", "case", "stop"])
+def test_every_planted_twin_is_found(rule: str) -> None:
+    def plant(line: str) -> str:
+        words = line.split()
+        if rule == "digit":
+            return " ".join([*words[:-1], words[-1][:-1] + "7"])
+        if rule == "word":
+            return " ".join([*words[:-1], "another"]) if len(set(words)) > 3 else line
+        if rule == "order":
+            return " ".join([words[1], words[0], *words[2:]])
+        return line.upper() if rule == "case" else line + " ."
+
+    held_out = twins.Twins(*zip(*PAIRS[:100], strict=True))
+    train = [(plant(src), "nothing of it") for src, _ in PAIRS[:100]] + PAIRS[100:]
+    flags, near = held_out.look_up(*zip(*train, strict=True))
+    assert (flags & twins.NEAR_SOURCE).all()
+    assert near[:100].all()
+    equal = rule in ("digit", "case", "stop")
+    assert np.count_nonzero(flags & twins.EQUAL_SOURCE) == 100 if equal else True
+    assert not (flags & twins.EQUAL_PAIR).any()
+
+
+def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
+    test = [("The 4 old men see a dog.", "Die 4 alten Männer sehen einen Hund."), ("Far away", "Ganz weit weg")]
+    near = [
+        ("THE 5 old men see a dog", "etwas ganz anderes"),
+        ("the 4 old men see a cat", "die 4 alten Männer sehen einen Hund"),
+    ]
+    sides = {
+        f"test_{side}": str(texts.write(tmp_path / side, lines))
+        for side, lines in zip(("src", "tgt"), zip(*test, strict=True), strict=True)
+    }
+    out = texts.run(texts.own(tmp_path / "in", [*PAIRS, *near], **sides), tmp_path / "out")
+    found = artefact.read_json(out / "cleaning.json")["twins"]
+    counts = {"equal": {"source": 1, "target": 1, "both": 0}, "near": {"source": 1, "target": 1, "both": 1}}
+    assert found == {"test": {"lines": 2, **counts, "near_lines": [1]}}
+    report = score.evaluate(ScoreOptions(corpus=out, details=True), [test[0][1], "Nichts davon ist hier"])
+    assert "of 2 test lines 1 have a near-twin in training (source 1, target 1, both in one pair 1)" in report.text()
+    assert report.near_and_far()["with"].score == pytest.approx(100)
+    assert report.near_and_far()["without"].score < 20
+    assert "BLEU with near-twins 100.00 ± 0.00" in report.markdown()
+    section = texts.own(tmp_path / "in", [*PAIRS, *near], **sides, cleaning={"drop_near_twins": True})
+    dropped = artefact.read_json(texts.run(section, tmp_path / "dropped") / "cleaning.json")
+    assert dropped["dropped"][cleaning.NEAR_TWIN]["pairs"] == 2
+    assert dropped["kept"] == len(PAIRS)
+    assert dropped["twins"]["test"]["near_lines"] == []
