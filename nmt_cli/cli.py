@@ -69,7 +69,7 @@ Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"]
 DryRun = Annotated[bool, _option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
-METRICS = "bleu, chrf, ter, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates. Default: by language"
+METRICS = "bleu, chrf, ter, comet, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates"
 CORPORA = (
     "toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de, wmt14-en-fr or a reverse direction; hub:OWNER/NAME; or a "
     "recipe file. Default: toy-en-de, or your own text with --src and --tgt"
@@ -242,10 +242,12 @@ def reproduce(
 def score(
     hypothesis: Annotated[Path | None, typer.Argument(help="Hypotheses, one a line; - for stdin")] = None,
     model: Annotated[Path | None, _directory("Translate the sources with this model first")] = None,
-    metrics: Annotated[list[str] | None, _option(METRICS, "--metric", kind="NAME")] = None,
+    metrics: Annotated[list[str] | None, _option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, _option("sacreBLEU's tokenizer", default="by language")] = None,
     lowercase: Annotated[bool, _option("Ignore case", "--lowercase")] = False,
     language: Annotated[str | None, _option("Of the hypotheses, such as de or zh", kind="CODE")] = None,
+    comet_python: Annotated[Path | None, _file("A Python with unbabel-comet, for --metric comet")] = None,
+    comet_model: Annotated[str, _option("Its model", kind="NAME")] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, _option("The 95 % interval of each score", "--intervals/--no-intervals")] = True,
     details: Annotated[bool, _option("Length buckets, best and worst segments", "--details")] = False,
     segments: Annotated[Path | None, _file("Write every segment's scores as JSON lines")] = None,

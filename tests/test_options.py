@@ -47,9 +47,9 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
      "--format json --source d --test-set wmt14 --language-pair en-de --corpus m --split dev --baseline x "
-     "--fail-under 7 --fail-if-worse --no-intervals", "scoring.score.evaluate",
+     "--fail-under 7 --fail-if-worse --no-intervals --comet-python x --comet-model y", "scoring.score.evaluate",
      [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
-                   "json", False), None]),
+                   "json", x, "y", False), None]),
     ("reproduce recipes/toy.yaml", "reproduce.reproduce",
      [TOY, TOY.corpus, Path("data/toy-en-de"), Path("runs/toy"), PrepareOptions(), text_scores]),
     ("reproduce recipes/parsing.yaml --dry-run", "reproduce.reproduce",

@@ -11,11 +11,12 @@ from sacrebleu.significance import PairedTest
 
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import paper_bleu as paper
+from nmt_cli.scoring.comet import Comet, licence
 from nmt_cli.scoring.intervals import interval
 
 # The names of metrics as options, and in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
-METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes"}
+METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes", "comet": "COMET"}
 # sacreBLEU's tokenizers for text without spaces between words; its ja-mecab needs another package.
 TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "my": "char", "km": "char", "lo": "char"}
 # ISO 639-1. A code may also have three letters (ISO 639-3), and a script and a region: zh-Hant-TW, pt_BR, es-419.
@@ -121,6 +122,19 @@ def score_lines(
         verbose = f"{result.prec_str} ({counts})"
     compare_with = comparable(metric, signature, details.get("ref_len", 0), language)
     score = Score(metric, METRICS[metric], float(result.score), signature, details, compare_with, verbose, mean, ci)
+    return score, comparison
+
+
+def score_comet(
+    scorer: Comet, hypotheses: list[str], baseline: list[str] | None, *, intervals: bool
+) -> tuple[Score, dict[str, Any] | None]:
+    """Return COMET's score of lines, and the comparison with the baseline's."""
+    stats = scorer._extract_corpus_statistics(hypotheses, None)
+    value = scorer._aggregate_and_compute(stats).score
+    comparison = _compare("comet", scorer, baseline, hypotheses) if baseline else None
+    mean, ci = interval(scorer, stats) if intervals else (None, None)
+    compare_with = f"COMET of {scorer.model} (licence: {licence(scorer.model)}) times 100 on the same test set"
+    score = Score("comet", METRICS["comet"], value, str(scorer.get_signature()), {}, compare_with, "", mean, ci)
     return score, comparison
 
 

@@ -16,7 +16,8 @@ from nmt_cli import artefact, console
 from nmt_cli.corpus import twins
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
-from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, is_language, score_lines, tokenizer_of
+from nmt_cli.scoring import comet
+from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, is_language, score_comet, score_lines, tokenizer_of
 from nmt_cli.scoring.report import Report, Segment, Text, Twins, plain
 
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
@@ -41,6 +42,8 @@ class ScoreOptions:  # references come from files, from a named test set or from
     details: bool = False
     segments: Path | None = None
     format: str = "text"
+    comet_python: Path | None = None  # a Python with unbabel-comet, or a program with its options
+    comet_model: str = comet.DEFAULT_MODEL
     intervals: bool = True  # the 95 % interval of each score, by bootstrap
 
 
@@ -149,14 +152,23 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score what the options name, or these hypotheses instead of a file's."""
     report = read_inputs(options, hypotheses)
     language, baseline = report.language or "", report.baseline.lines if report.baseline else None
+    hypotheses_lines, references = report.hypotheses.lines, [text.lines for text in report.references]
+    segments = list[list[float]]()
     for metric in dict.fromkeys(options.metrics or DEFAULTS.get(language, ("bleu", "chrf"))):
-        score, comparison = score_lines(
-            metric, report.hypotheses.lines, [text.lines for text in report.references], baseline,
-            language=language, tokenize=report.tokenize, lowercase=report.lowercase, intervals=options.intervals,
-        )  # fmt: skip
+        if metric == "comet":
+            systems = [lines for lines in (hypotheses_lines, baseline) if lines is not None]
+            source = report.source.lines if report.source else None
+            scorer = comet.make(options.comet_python, options.comet_model, systems, source, references)
+            score, comparison = score_comet(scorer, hypotheses_lines, baseline, intervals=options.intervals)
+            segments = scorer._extract_corpus_statistics(hypotheses_lines, None)
+        else:
+            score, comparison = score_lines(
+                metric, hypotheses_lines, references, baseline,
+                language=language, tokenize=report.tokenize, lowercase=report.lowercase, intervals=options.intervals,
+            )  # fmt: skip
         report.scores.append(score)
         report.comparisons += [comparison] if comparison else []
-    finish(report, options)
+    finish(report, options, lambda i: {"comet": segments[i][0]} if segments else {})
     return report
 
 

@@ -1,0 +1,107 @@
+"""COMET by unbabel-comet in a Python of its own, as its requirements exclude ours (comet/cli/score.py of 2.2.7)."""
+
+import json
+import math
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sacrebleu.metrics.base import Metric, Score, Signature
+
+from nmt_cli.errors import DataError, MissingError, UsageError
+
+DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
+LICENCES = {  # as their pages on the hub say
+    "Unbabel/wmt22-comet-da": "Apache-2.0",
+    "Unbabel/wmt20-comet-da": "Apache-2.0",
+    "Unbabel/wmt22-cometkiwi-da": "CC-BY-NC-SA-4.0",
+    "Unbabel/XCOMET-XL": "CC-BY-NC-SA-4.0",
+    "Unbabel/XCOMET-XXL": "CC-BY-NC-SA-4.0",
+}
+INSTALL = "make one with python -m venv comet && comet/bin/pip install unbabel-comet, and give comet/bin/python"
+
+
+class Comet(Metric):
+    """Scores that are there already, as a metric that sacreBLEU can resample; a corpus has their mean, times 100."""
+
+    _SIGNATURE_TYPE = Signature
+
+    def __init__(self, segments: dict[tuple[str, ...], list[float]], model: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.segments, self.model, self.num_refs = segments, model, 1
+
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[list[float]]:
+        return [[100 * score, 1.0] for score in self.segments[tuple(hypotheses)]]
+
+    def _aggregate_and_compute(self, stats: Any) -> Score:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+
+    def _compute_score_from_stats(self, stats: Any) -> Score:
+        return Score("COMET", float(stats[0] / stats[1]))
+
+    def get_signature(self) -> Signature:
+        signature = super().get_signature()
+        signature.update("model", self.model)
+        signature.update("licence", licence(self.model))
+        return signature
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[Any]:
+        raise NotImplementedError  # a line alone has no source here
+
+
+def licence(model: str) -> str:
+    return LICENCES.get(model, "see its page")
+
+
+def make(
+    python: Path | None, model: str, systems: Sequence[list[str]], source: list[str] | None, references: list[list[str]]
+) -> Comet:
+    """Return the metric with the scores of all systems' lines, computed by the program that `python` names.
+
+    A path whose name begins with python runs its module comet.cli.score; any other is a program with its options.
+    """
+    if python is None:
+        raise UsageError(f"--metric comet needs --comet-python, a Python that has unbabel-comet: {INSTALL}")
+    if source is None or len(references) != 1:
+        raise UsageError("--metric comet needs the sources (--source FILE, --corpus or --test-set) and one reference")
+    if not python.is_file():
+        raise MissingError(f"no Python or program {python} (--comet-python): {INSTALL}")
+    command = [str(python.absolute()), *(["-m", "comet.cli.score"] if python.name.startswith("python") else [])]
+    with tempfile.TemporaryDirectory() as place:
+        files = [Path(place, name) for name in ("source", "reference", *(f"system{i}" for i in range(len(systems))))]
+        for file, lines in zip(files, [source, references[0], *systems], strict=True):
+            text = "".join(line.replace("\r", " ") + "\n" for line in lines)  # it would end a line there
+            file.write_text(text, "utf-8")
+        output = Path(place, "scores.json")
+        command += ["-s", str(files[0]), "-r", str(files[1]), "-t", *map(str, files[2:]), "--model", model]
+        command += ["--quiet", "--only_system", "--to_json", str(output)]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603
+        except OSError as error:
+            raise MissingError(f"cannot run {python} (--comet-python): {error.strerror}. {INSTALL}") from None
+        if done.returncode or not output.is_file():
+            said = (done.stderr.decode(errors="replace").strip().split("\n") or [""])[-1][:200]
+            advice = INSTALL if "No module named" in said else "Run it by hand to see more"
+            raise DataError(f"COMET by {python} failed with code {done.returncode}: {said}. {advice}")
+        found = _read(output, [str(file) for file in files[2:]], len(source))
+    return Comet({tuple(lines): scores for lines, scores in zip(systems, found, strict=True)}, model)
+
+
+def _read(output: Path, systems: list[str], count: int) -> list[list[float]]:
+    """Return the scores of every system's lines from the JSON that --to_json writes."""
+    try:
+        data = json.loads(output.read_bytes())
+        scores = [[float(row["COMET"]) for row in data[name]] for name in systems]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"COMET wrote no scores that can be read ({error!r:.80}). Is it unbabel-comet 2.2?") from None
+    if any(len(each) != count or not all(map(math.isfinite, each)) for each in scores):
+        raise DataError(f"COMET did not score every one of {count:,} lines. Run it by hand to see more")
+    return scores

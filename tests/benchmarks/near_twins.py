@@ -1,0 +1,177 @@
+"""Near-twins: equal counts with TAME-MT on real text; planted ones, time and memory on generated text.
+
+TAME-MT (PyPI: tame-mt 0.2.2) compares character n-grams. Here each folded word becomes one character, and its n-grams
+are of length 1, so that its exact search counts what `nmt prepare` counts. Run from the repository root:
+
+    pip install --no-deps tame-mt
+    NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/near_twins.py --compare --pairs 4500000 --workers 2
+"""
+
+import argparse
+import gzip
+import importlib.util
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+
+from nmt_cli.corpus import stages, twins
+
+Sides = tuple[list[str], list[str]]
+FIRST, LAST = 0xF0000, 0x10FFFD  # characters of private use, which no normalisation changes
+
+
+def multi30k(corpora: Path, stem: str) -> Sides:
+    packed = [(corpora / "multi30k" / f"{stem}.{code}.gz").read_bytes() for code in ("en", "de")]
+    en, de = (gzip.decompress(data).decode().split("\n")[:-1] for data in packed)
+    return en, de
+
+
+def news(corpora: Path, pair: str, split: str) -> Sides:
+    """Return English and the other language of one split of wmt14-mini."""
+    files = sorted((corpora / "wmt14-mini" / pair).glob(f"{split}-*.parquet"))
+    rows = [row for file in files for row in pyarrow.parquet.read_table(file)["translation"].to_pylist()]
+    return [row["en"] for row in rows], [row[pair[:2]] for row in rows]
+
+
+def ours(train: Sides, held_out: Sides) -> list[int]:
+    flags, _ = twins.Twins(*held_out).look_up(*train)
+    return [int(np.count_nonzero(flags & 1 << bit)) for bit in range(6)]
+
+
+def tame(train: Sides, held_out: Sides) -> list[int]:
+    """Return TAME-MT's counts: equal source, target and pair, and the same for near-twins."""
+    import tame_mt
+    from tame_mt.exposure import compute_exposure
+
+    characters: dict[str, str] = {}
+
+    def spell(lines: list[str]) -> list[str]:
+        return ["".join(characters.setdefault(w, chr(FIRST + len(characters))) for w in twins.fold(x)) for x in lines]
+
+    spelt = [spell(lines) for lines in (*train, *held_out)]
+    assert len(characters) < LAST - FIRST
+    config = tame_mt.ScoreConfig(
+        similarity=tame_mt.SimilarityConfig(ngram_orders=(1,)),
+        index=tame_mt.IndexConfig(mode="native_exact"),
+        bins=tame_mt.BinConfig(leak_thresholds=(0.6,)),
+        pair=tame_mt.PairConfig(exact_thresholds=True),
+    )
+    rows = compute_exposure(spelt[0], spelt[1], spelt[2], [spelt[3]], config)
+    return [
+        sum(row.source_exact for row in rows),
+        sum(bool(row.target_exact) for row in rows),
+        sum(bool(row.pair_exact) for row in rows),
+        sum(row.source_exposure >= 0.6 for row in rows),
+        sum((row.target_exposure or 0) >= 0.6 for row in rows),
+        sum(any((row.pair_exact_at_threshold or {}).values()) for row in rows),
+    ]
+
+
+def compare(corpora: Path) -> None:
+    cases = [
+        (f"Multi30k {stem}", multi30k(corpora, "train"), multi30k(corpora, stem))
+        for stem in ("val", "test_2016_flickr")
+    ]
+    for pair in ("de-en", "fr-en"):
+        for split in ("validation", "test"):
+            cases.append((f"wmt14-mini {pair} {split}", news(corpora, pair, "train"), news(corpora, pair, split)))
+    print("lines equal by source, target, pair; near-twins by source, target, pair")
+    for name, train, held_out in cases:
+        theirs = tame(train, held_out) if importlib.util.find_spec("tame_mt") else None
+        print(f"{name}: ours {ours(train, held_out)}, TAME-MT {theirs}", flush=True)
+
+
+def generated(corpora: Path, pairs: int, planted: list[tuple[int, str, str]]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield chunks of made-up news, lengths and frequencies of words as in real lines, with the planted pairs in it."""
+    rng = np.random.default_rng(1)
+    sides = news(corpora, "de-en", "train")
+    words = [np.array(" ".join(lines).split(), object) for lines in sides]
+    lengths = [np.array([len(line.split()) for line in lines]) for lines in sides]
+    waiting = sorted(planted)[::-1]
+    for start in range(0, pairs, stages.CHUNK):
+        count = min(stages.CHUNK, pairs - start)
+        rows = rng.integers(len(lengths[0]), size=count)
+        chunk = []
+        for side in range(2):
+            sizes = lengths[side][rows]
+            drawn = words[side][rng.integers(len(words[side]), size=sizes.sum())]
+            ends = np.cumsum(sizes)
+            chunk.append([" ".join(drawn[end - size : end]) for size, end in zip(sizes, ends, strict=True)])
+        while waiting and waiting[-1][0] < start + count:
+            place, src, tgt = waiting.pop()
+            chunk[0][place - start], chunk[1][place - start] = src, tgt
+        yield chunk[0], chunk[1]
+
+
+def plant(held_out: Sides, pairs: int) -> list[tuple[int, str, str]]:
+    """Return every line of a held-out set with a changed digit, a swapped word and a changed case on both sides."""
+    rng = np.random.default_rng(2)
+    places = rng.choice(pairs, len(held_out[0]), replace=False)
+    changed = []
+    for place, *lines in zip(places, *held_out, strict=True):
+        spoilt = []
+        for line in lines:
+            words = line.translate(str.maketrans("0123456789", "1234567890")).swapcase().split()
+            words[:2] = words[1::-1]
+            spoilt.append(" ".join(words))
+        changed.append((int(place), *spoilt))
+    return changed
+
+
+def _look_up(directory: Path, chunk: tuple[list[str], list[str]]) -> twins.Flags:
+    return stages._held_out(directory, True).look_up(*chunk)[0]
+
+
+def measure(corpora: Path, pairs: int, workers: int) -> None:
+    held_out = {split: news(corpora, "de-en", name) for split, name in (("dev", "validation"), ("test", "test"))}
+    planted = plant(held_out["test"], pairs)
+    with tempfile.TemporaryDirectory() as place:
+        for split, sides in held_out.items():
+            for side, lines in zip(("src", "tgt"), sides, strict=True):
+                Path(place, f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
+        flags = np.zeros(sum(len(sides[0]) for sides in held_out.values()), np.uint8)
+        begin, making = time.monotonic(), 0.0
+
+        def chunks() -> Iterator[tuple[list[str], list[str]]]:
+            nonlocal making
+            source, start = generated(corpora, pairs, planted), time.monotonic()
+            for chunk in source:
+                making += time.monotonic() - start
+                yield chunk
+                start = time.monotonic()
+
+        with stages.Pool(workers) as pool:
+            for found in pool.map(partial(_look_up, Path(place)), chunks()):
+                flags |= found
+        took = time.monotonic() - begin
+        counts = twins.summary(Path(place), flags)
+    near = [resource.getrusage(who).ru_maxrss // 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    test = counts["test"]
+    print(f"{pairs:,} pairs, {len(flags):,} held-out ones, {workers} workers: {took:.0f} s, making text {making:.0f} s")
+    print(f"peak MB of this process and of the largest worker: {near}")
+    print(
+        f"planted {len(planted):,}: near-twins found by source, target, pair {test['near']}; dev {counts['dev']['near']}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compare", action="store_true", help="also compare with TAME-MT, which takes minutes")
+    parser.add_argument("--pairs", type=int, default=200_000, help="generated ones")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    corpora = Path(os.environ["NMT_CORPORA"])
+    if options.compare:
+        compare(corpora)
+    measure(corpora, options.pairs, options.workers)
+
+
+if __name__ == "__main__":
+    main()
