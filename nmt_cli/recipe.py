@@ -79,6 +79,7 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
     general_tgt: str | None = Field(None, description="general text to see what is forgotten, target side")
     synthetic: list[Synthetic] = Field([], description="sources of pairs of which a model supplies one side")
     real_pairs: bool = Field(True, description="train on the real pairs, too, where there are synthetic ones")
+    moses: bool = Field(False, description="normalise, tokenise and lower-case all text, as older published figures")
     rows: int | None = Field(None, ge=1, description="training pairs the source must hold, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
     seed: int = Field(1, ge=0, lt=2**63, description="of the tokenizer's sample")

@@ -3,12 +3,12 @@
 import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus import cleaning, readers, sources, stages, store, synthetic, tokenizer, twins
+from nmt_cli.corpus import cleaning, moses, readers, sources, stages, store, synthetic, tokenizer, twins
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 from nmt_cli.processors import usable_cores
@@ -97,6 +97,9 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     _make_room(corpus, out, work, options.mirror)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
+    if corpus.moses:
+        for name, whole in text.splits.items():
+            text.splits[name] = replace(whole, chunks=moses.convert(whole.chunks, corpus.src, corpus.tgt))
     reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
     if reused:
         tokenizer.Tokenizer(reused)

@@ -84,6 +84,7 @@ class Report:  # the order of the JSON
     source: Text | None
     baseline: Text | None
     twins: Twins | None = None
+    tokenised: bool = False  # the corpus' own text is: tokens are what is compared
     warnings: list[str] = field(default_factory=list)
     gated: bool
     failures: list[str] = field(default_factory=list)  # why the gate fails

@@ -111,6 +111,11 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
     return [_read(path) for path in references], _read(source) if source else None, options.language or language or None
 
 
+def _by_moses(corpus: Path) -> bool:
+    """Return whether the text of a corpus was tokenised and lower-cased when it was prepared."""
+    return bool(artefact.read_json(corpus / artefact.MANIFEST).get("recipe", {}).get("moses"))
+
+
 def _twins(corpus: Path, split: str) -> Twins | None:
     """Return what `prepare` found of this split in the training text; None where an older one did not look."""
     found = artefact.read_json(corpus / "cleaning.json").get("twins") if (corpus / "cleaning.json").is_file() else None
@@ -127,8 +132,10 @@ def read_inputs(
             raise UsageError("--model translates --corpus, --test-set or --source FILE: name one, and no hypotheses")
         hypotheses = hypotheses(source.lines)
     scored = _read(options.hypothesis, hypotheses)
+    tokenised = options.corpus is not None and _by_moses(options.corpus)
     report = Report(
-        language=language, test_set=options.test_set, tokenize=options.tokenize or tokenizer_of(language or ""),
+        language=language, test_set=options.test_set, tokenised=tokenised,
+        tokenize=options.tokenize or ("none" if tokenised else tokenizer_of(language or "")),
         lowercase=options.lowercase, hypotheses=scored, references=references, source=source,
         baseline=_read(options.baseline) if options.baseline else None,
         gated=options.fail_under is not None or options.fail_if_worse, details=options.details,
@@ -154,7 +161,8 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     language, baseline = report.language or "", report.baseline.lines if report.baseline else None
     hypotheses_lines, references = report.hypotheses.lines, [text.lines for text in report.references]
     segments = list[list[float]]()
-    for metric in dict.fromkeys(options.metrics or DEFAULTS.get(language, ("bleu", "chrf"))):
+    default = ("bleu", "chrf") if report.tokenised else DEFAULTS.get(language, ("bleu", "chrf"))
+    for metric in dict.fromkeys(options.metrics or default):
         if metric == "comet":
             systems = [lines for lines in (hypotheses_lines, baseline) if lines is not None]
             source = report.source.lines if report.source else None
@@ -179,7 +187,7 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
     if report.source:
         report.copies = sum(line == source != "" for line, source in zip(lines, report.source.lines, strict=True))
     marked = sum(bool(TOKENISED.search(line)) for line in lines)
-    if marked * 10 > len(lines) and first.metric in METRICS:
+    if marked * 10 > len(lines) and first.metric in METRICS and not report.tokenised:
         what = f"{marked:,} of {len(lines):,} hypotheses look tokenised (a stop cut off, &quot;, @@ or ▁)"
         report.warnings.append(f"{what}. Compare their scores with nobody's: detokenise them first")
     unspaced = sum(bool(UNSPACED.search(line)) for line in lines)
