@@ -14,6 +14,7 @@ from nmt_cli import artefact
 from nmt_cli.corpus import cleaning, readers, stages, store
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.scoring.score import ScoreOptions, evaluate
 
 PAIRS = texts.pairs(1200)
 
@@ -351,3 +352,24 @@ def test_lines_over_a_megabyte_are_never_held(tmp_path: Path) -> None:
 def test_nothing_usable(tmp_path: Path, lines: list[str]) -> None:
     with pytest.raises(DataError, match=r"no usable pairs: \d read; \d (empty side|source equals target)"):
         texts.run(texts.own(tmp_path / "in", [(line, line) for line in lines]), tmp_path / "out")
+
+
+def test_text_for_older_figures_is_tokenised_lower_cased_and_scored_as_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    test = [("It's the “Old” dog.", "Das ist's, z. B. der „alte“ Hund.")]
+    sides = {
+        f"test_{side}": str(texts.write(tmp_path / side, [line]))
+        for side, line in zip(("src", "tgt"), *test, strict=True)
+    }
+    section = texts.own(tmp_path / "in", [*PAIRS, ("\xff", "x")], **sides, moses=True)
+    Path(section.train_src[0]).write_bytes(Path(section.train_src[0]).read_bytes().replace("\xff".encode(), b"\xff"))
+    out = texts.run(section, tmp_path / "out")
+    assert store.open_corpus(out).lines("test") == (
+        ['it \'s the " old " dog .'],
+        ['das ist \'s , z. b. der " alte " hund .'],
+    )
+    assert report(out)["dropped"][cleaning.NOT_UTF8]["pairs"] == 1
+    scored = evaluate(ScoreOptions(corpus=out), ['das ist \'s , z. b. der " alte " hund .'])
+    assert [score.score for score in scored.scores] == pytest.approx([100, 100])
+    assert "|tok:none|" in scored.scores[0].signature
+    assert scored.warnings == []

@@ -1,4 +1,4 @@
-"""Text as older published figures have it: normalised and tokenised as by Moses, lower-cased; entities stay characters."""
+"""Text as older published figures have it: normalised and tokenised as by Moses, lower-cased; entities stay as is."""
 
 from collections.abc import Callable, Iterable, Iterator
 
