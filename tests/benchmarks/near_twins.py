@@ -154,11 +154,9 @@ def measure(corpora: Path, pairs: int, workers: int) -> None:
         counts = twins.summary(Path(place), flags)
     near = [resource.getrusage(who).ru_maxrss // 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     test = counts["test"]
-    print(f"{pairs:,} pairs, {len(flags):,} held-out ones, {workers} workers: {took:.0f} s, text {making:.0f}")
+    print(f"{pairs:,} pairs, {len(flags):,} held out, {workers} workers: {took:.0f} s, text {making:.0f}")
     print(f"peak MB of this process and of the largest worker: {near}")
-    print(
-        f"planted {len(planted):,}: near-twins found by source, target, pair {test['near']}; dev {counts['dev']['near']}"
-    )
+    print(f"planted {len(planted):,}: near-twins by source, target, pair {test['near']}; dev {counts['dev']['near']}")
 
 
 def main() -> None:
