@@ -1,7 +1,6 @@
 """Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
 
 import difflib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import reduce
@@ -389,20 +388,3 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def to_yaml(recipe: Recipe) -> bytes:
     """Return the resolved recipe as YAML, every setting with its value, in the order of this file."""
     return yaml_file.dump(recipe.model_dump())
-
-
-def explain(section: Section, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a recipe in YAML with every setting's value, and its meaning as a comment."""
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if isinstance(value, Section):
-            yield f"{indent}{name}:"
-            yield from explain(value, indent + "  ")
-        else:
-            plain = section.model_dump()[name]  # of lists of sections
-            line = json.dumps(plain, ensure_ascii=False)  # JSON is YAML
-            yield f"{f'{indent}{name}: {line}':42}  # {field.description}"
-
-
-def schema(recipe: Recipe) -> str:
-    return json.dumps({**Recipe.model_json_schema(), "examples": [recipe.model_dump()]}, indent=1, ensure_ascii=False)

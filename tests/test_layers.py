@@ -24,6 +24,9 @@ FOUNDATION: dict[str, set[str]] = {
     "stored": {"recipe", "artefact"},
 }
 ROOMS: dict[str, set[str]] = {
+    "explained": set(),
+    "options": set(),
+    "recipe_commands": {"explained", "options"},
     "corpus": set(),
     "engine": set(),
     "transformer": {"corpus", "engine"},
@@ -49,7 +52,7 @@ OWNERS = {
     "yaml": {"yaml_file", "stored", "interop"},
     "pydantic": {"recipe", "manifests"},
     "rich": {"console", "reporting.attend"},
-    "typer": {"cli"},
+    "typer": {"cli", "options", "recipe_commands"},
     "jinja2": {"reporting"},
     "hatchling": {"engine.build"},
     "sentencepiece": {"corpus.tokenizer", "interop"},

@@ -13,7 +13,7 @@ from conftest import ENGLISH, GERMAN
 from tiny_model import make_model
 
 import nmt_cli
-from nmt_cli import artefact, recipe
+from nmt_cli import artefact, explained, recipe
 from nmt_cli.corpus import synthetic
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
@@ -220,5 +220,5 @@ def test_a_recipe_with_synthetic_text_is_shown_and_stored(corpus_of: Any, tmp_pa
     settings = tiny_recipe().model_copy(update={"corpus": corpus_of(side="tgt", tag="bt")})
     (tmp_path / "stored.yaml").write_bytes(recipe.to_yaml(settings))
     assert recipe.load_stored(tmp_path / "stored.yaml") == settings
-    (tmp_path / "shown.yaml").write_text("\n".join(recipe.explain(settings)))
+    (tmp_path / "shown.yaml").write_text("\n".join(explained.explain(settings)))
     assert recipe.load(tmp_path / "shown.yaml") == settings

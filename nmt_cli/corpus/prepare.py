@@ -97,9 +97,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     _make_room(corpus, out, work, options.mirror)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
     text = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
-    if corpus.moses:
-        for name, whole in text.splits.items():
-            text.splits[name] = replace(whole, chunks=moses.convert(whole.chunks, corpus.src, corpus.tgt))
+    _convert(text, corpus)
     reused = Path(corpus.tokenizer.file) if corpus.tokenizer.file else None
     if reused:
         tokenizer.Tokenizer(reused)
@@ -111,6 +109,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
 
     def train_again() -> Iterator[Chunk]:
         again = sources.open_text(corpus, options.mirror, out.parent / "downloads", work / "input")
+        _convert(again, corpus)
         return _chunks(again, "train", corpus.limit)
 
     made, synthetic_drops = synthetic.make(
@@ -175,6 +174,11 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
 def _vocabulary_sizes(model: Path) -> dict[str, int]:
     both = tokenizer.Tokenizer(model)
     return {"source_vocabulary_size": both.vocabulary_size, "vocabulary_size": both.target.vocabulary_size}
+
+
+def _convert(text: sources.Text, corpus: recipe.Corpus) -> None:
+    for name, whole in text.splits.items() if corpus.moses else ():
+        text.splits[name] = replace(whole, chunks=moses.convert(whole.chunks, corpus.src, corpus.tgt))
 
 
 def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterator[Chunk]:

@@ -13,13 +13,6 @@ from sacrebleu.metrics.base import Metric, Score, Signature
 from nmt_cli.errors import DataError, MissingError, UsageError
 
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
-LICENCES = {  # as their pages on the hub say
-    "Unbabel/wmt22-comet-da": "Apache-2.0",
-    "Unbabel/wmt20-comet-da": "Apache-2.0",
-    "Unbabel/wmt22-cometkiwi-da": "CC-BY-NC-SA-4.0",
-    "Unbabel/XCOMET-XL": "CC-BY-NC-SA-4.0",
-    "Unbabel/XCOMET-XXL": "CC-BY-NC-SA-4.0",
-}
 INSTALL = "make one with python -m venv comet && comet/bin/pip install unbabel-comet, and give comet/bin/python"
 
 
@@ -44,7 +37,6 @@ class Comet(Metric):
     def get_signature(self) -> Signature:
         signature = super().get_signature()
         signature.update("model", self.model)
-        signature.update("licence", licence(self.model))
         return signature
 
     def _preprocess_segment(self, sent: str) -> str:
@@ -55,10 +47,6 @@ class Comet(Metric):
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[Any]:
         raise NotImplementedError  # a line alone has no source here
-
-
-def licence(model: str) -> str:
-    return LICENCES.get(model, "see its page")
 
 
 def make(

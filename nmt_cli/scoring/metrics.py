@@ -11,7 +11,7 @@ from sacrebleu.significance import PairedTest
 
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import paper_bleu as paper
-from nmt_cli.scoring.comet import Comet, licence
+from nmt_cli.scoring.comet import Comet
 from nmt_cli.scoring.intervals import interval
 
 # The names of metrics as options, and in results.
@@ -133,7 +133,7 @@ def score_comet(
     value = scorer._aggregate_and_compute(stats).score
     comparison = _compare("comet", scorer, baseline, hypotheses) if baseline else None
     mean, ci = interval(scorer, stats) if intervals else (None, None)
-    compare_with = f"COMET of {scorer.model} (licence: {licence(scorer.model)}) times 100 on the same test set"
+    compare_with = f"COMET of {scorer.model} (see the model's card for its licence) times 100 on the same test set"
     score = Score("comet", METRICS["comet"], value, str(scorer.get_signature()), {}, compare_with, "", mean, ci)
     return score, comparison
 

@@ -21,8 +21,9 @@ from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.directory import RECIPE
+from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.segments import Hypothesis
-from nmt_cli.translation.translator import NOT_YET, Translation, Translator
+from nmt_cli.translation.translator import NOT_YET, Translator
 
 READ_BYTES = 1 << 16
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl

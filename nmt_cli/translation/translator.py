@@ -6,7 +6,6 @@ import math
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.processors import usable_cores
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends, segments
+from nmt_cli.translation.pending import Joiner, Options, Pending, Translation, join
 from nmt_cli.translation.scheduler import Scheduler
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 CHUNK_CHARACTERS = 1 << 20  # read and sorted at once
 READ_AHEAD = 512  # segments that wait for each thread before more lines are read
 SCORE_LINES = 1024  # pairs scored at once
-MAX_RETRIES = 3  # how often a source is halved
 POLL_SECONDS = 0.002, 0.01  # between two looks for new lines; the second while others are searched
 
 Ids = list[int]
@@ -39,75 +38,9 @@ class _NotYet:
         return "NOT_YET"
 
 
+NO_OPTIONS = Options()
 NOT_YET = _NotYet()  # in the place of a line: the next one has not come yet
 Lines = Iterable[str | _NotYet]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a text is translated; None takes what the model's recipe says. `n_best` translations, drawn if `sampling`."""
-
-    beam: int | None = None
-    alpha: float | None = None
-    extra_length: int | None = None
-    split: bool | None = None
-    n_best: int = 1
-    sampling: Sampling | None = None
-    alignments: bool = False
-
-
-@dataclass(frozen=True)
-class Translation:
-    hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
-    drafts: list[list[Segment]]  # the segments of the text, once for each sample
-
-    @property
-    def text(self) -> str:
-        return self.hypotheses[0].text
-
-    @property
-    def segments(self) -> list[Segment]:
-        return self.drafts[0]
-
-    def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
-        """Return, of each segment, the source ids and what of it is in the hypothesis of this rank."""
-        draft, place = (self.drafts[rank], 0) if len(self.drafts) > 1 else (self.drafts[0], rank)
-        return [(segment.ids, segment.hypotheses[min(place, len(segment.hypotheses) - 1)]) for segment in draft]
-
-
-@dataclass(eq=False)
-class Pending:
-    """A text that is being translated. `result` waits for it, `cancel` gives it up."""
-
-    translator: "Translator"
-    settings: SearchSettings
-    split: bool
-    drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
-    done: Callable[["Pending"], None]  # called, in a thread of the search, when the last segment has its result
-    open: int = 0  # segments without a result
-    cancelled: bool = False
-    hypotheses: list[Hypothesis] = field(default_factory=list)
-
-    @property
-    def finished(self) -> bool:
-        return not self.open
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        for segment in itertools.chain.from_iterable(self.drafts):
-            segment.cancelled = True
-
-    def result(self, timeout: float | None = None) -> Translation:
-        """Return the translation, or raise what went wrong, UsageError if it was given up, or TimeoutError after
-        `timeout` seconds."""
-        if not self.translator.wait(lambda: self.cancelled or self.finished, timeout):
-            raise TimeoutError("the translation takes longer")
-        if self.cancelled:
-            raise UsageError("this translation was given up")
-        return self.translation()
-
-    def translation(self) -> Translation:
-        return Translation(self.hypotheses, self.drafts)
 
 
 class Translator(contextlib.AbstractContextManager["Translator"]):
@@ -150,7 +83,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.counts: Counter[str] = Counter()
         self._calls = dict[int, deque[Pending]]()  # what each call of `translate` has read and not given back
         # Neither holds this Translator, which could not become garbage while its threads run.
-        done = _Joiner(tokenizer, self.counts)
+        done = Joiner(tokenizer, self.counts)
         self._scheduler = done.scheduler = Scheduler(backend.searches, done)
         self._finalize = weakref.finalize(self, _close, self._scheduler, backend)
 
@@ -198,7 +131,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def submit(
         self,
         text: str,
-        options: Options = Options(),
+        options: Options = NO_OPTIONS,
         *,
         prefix: str = "",
         done: Callable[[Pending], None] | None = None,
@@ -335,7 +268,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 waiting.append((place, segment))
         pending.open = len(waiting)
         if not waiting:
-            _join(self.tokenizer, pending)
+            join(self.tokenizer, pending)
         return pending, waiting
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
@@ -373,51 +306,3 @@ def _nothing(_: Pending) -> None:
 def _close(scheduler: Scheduler, backend: backends.Backend) -> None:
     scheduler.close()
     backend.close()
-
-
-def _join(tokenizer: Tokenizer, pending: Pending) -> None:
-    """Make the translations of a text from its segments, all of which have results."""
-    whole = pending.translation()
-    for rank in range(max(pending.settings.best, len(pending.drafts))):
-        parts = [hypothesis for _, hypothesis in whole.parts(rank)]
-        pending.hypotheses.append(segments.join(tokenizer, parts, pending.settings.alpha))
-
-
-class _Joiner:
-    """Takes the results of segments, which are halved and searched again where they failed, and joins those of texts
-    that have them all."""
-
-    scheduler: Scheduler
-
-    def __init__(self, tokenizer: Tokenizer, counts: Counter[str]) -> None:
-        self.tokenizer, self.counts = tokenizer, counts
-
-    def __call__(self, segment: Segment) -> None:
-        pending: Pending | None = segment.owner
-        segment.owner = None  # threads remember a segment until they get another one, but must not keep the Translator
-        if pending is None:
-            return
-        pending.open -= 1
-        if pending.cancelled:
-            return
-        self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
-        best = segment.hypotheses[0].ids
-        failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
-        if failed and pending.split and segment.depth < MAX_RETRIES:
-            self._halve(segment, pending)
-        if not pending.open:
-            _join(self.tokenizer, pending)
-            pending.done(pending)
-
-    def _halve(self, segment: Segment, pending: Pending) -> None:
-        halves = zip(segments.halves(self.tokenizer, segment.ids), (segment.prefix, []), strict=False)
-        place, draft = segment.key[1], pending.drafts[0]
-        if parts := [
-            Segment(ids, segment.settings, prefix, segment.key, segment.depth + 1, owner=pending)
-            for ids, prefix in halves
-        ]:
-            index = draft.index(segment)
-            draft[index : index + 1] = parts
-            pending.open += len(parts)
-            self.counts["retried"] += 1
-            self.scheduler.submit((place, part) for part in parts)

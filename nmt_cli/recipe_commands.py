@@ -1,0 +1,52 @@
+"""The commands `nmt recipes`, `nmt recipes show` and `nmt recipes copy`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nmt_cli import artefact, console
+from nmt_cli.errors import OutputError
+from nmt_cli.options import RecipeName, Set, option
+
+app = typer.Typer(help="List, show or copy the recipes that come with nmt.")
+
+
+@app.callback()
+def list_recipes(context: typer.Context) -> None:
+    from nmt_cli.recipe import listed
+
+    for name, about in () if context.invoked_subcommand else listed():
+        typer.echo(f"{name:16} {about}")
+
+
+@app.command()
+def show(
+    name: RecipeName,
+    set_: Set = None,
+    format: Annotated[Literal["yaml", "json"], option("json: the schema, with the recipe as example")] = "yaml",
+) -> None:
+    """Print a recipe with every setting and its meaning."""
+    from nmt_cli.explained import explain, schema
+    from nmt_cli.recipe import load
+
+    settings = load(name, set_ or [], start=False)
+    if format == "yaml" and settings.training.init_from:
+        typer.echo("# The model's sizes, the tokenizer and both languages become those of training.init_from.")
+    typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
+
+
+@app.command()
+def copy(
+    name: RecipeName,
+    path: Annotated[Path | None, typer.Argument(help="The new file", show_default="./NAME.yaml")] = None,
+) -> None:
+    """Copy a recipe, to edit it."""
+    from nmt_cli.recipe import find, to_copy
+
+    source = find(name)
+    path = path or Path(source.name)
+    if path.exists():
+        raise OutputError(f"{path} exists already. Name another file")
+    artefact.replace_file(path, to_copy(source))
+    console.say(f"wrote {path}")
