@@ -116,3 +116,18 @@ def test_what_ends_a_command_becomes_its_exit_code() -> None:
     ends = {130: KeyboardInterrupt(), 141: BrokenPipeError(), 143: SystemExit(143)}
     ends |= {75: errors.BusyError("busy"), 74: OSError(28, "No space")}
     assert [__main__._exit_code(Mock(side_effect=end)) for end in ends.values()] == [*ends]
+
+
+def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
+    nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--model OWNER/NAME` with or without a revision; a misspelt path of something here is not asked of the hub."""
+    imported, asked = Mock(side_effect=lambda name: tmp_path / "imported"), Mock(return_value=0)
+    monkeypatch.setattr("nmt_cli.interop.import_.cached", imported)
+    monkeypatch.setattr("nmt_cli.translation.translate.translate", asked)
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    words = ["runs/toy", "runs/tyo", "a/b/c", "absent", "Helsinki-NLP/opus-mt-en-de", "owner/name@v1"]
+    assert nmt("translate", *(f"--model={word}" for word in words))[0] == 0
+    assert [call.args for call in imported.call_args_list] == [("Helsinki-NLP/opus-mt-en-de",), ("owner/name@v1",)]
+    (options,) = asked.call_args.args
+    assert options.models == (*map(Path, words[:4]), *[tmp_path / "imported"] * 2)

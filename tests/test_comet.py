@@ -76,7 +76,8 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
     assert report.failures == [f"COMET {comet.score:.4f} is below --fail-under 99"]
     turned = evaluate(files, program(tmp_path), hypothesis=files["bad"], baseline=files["good"], fail_if_worse=True)
     assert "significantly worse" in turned.failures[0]
-    assert "COMET of Unbabel/XCOMET-XL (see the model's card for its licence)" in evaluate(files, program(tmp_path), comet_model="Unbabel/XCOMET-XL").text()
+    named = evaluate(files, program(tmp_path), comet_model="Unbabel/XCOMET-XL").text()
+    assert "COMET of Unbabel/XCOMET-XL (see the model's card for its licence)" in named
 
 
 def test_a_python_runs_the_module_of_unbabel_comet(files: dict[str, Path], tmp_path: Path) -> None:
