@@ -136,11 +136,11 @@ def test_dry_run_writes_nothing_and_asks_nobody(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     packed = [str(tmp_path_factory.mktemp("packed") / "text.gz")]
-    Path(packed[0]).write_bytes(bytes(50_000))  # of each side, about 250 bytes a pair once unpacked
+    Path(packed[0]).write_bytes(gzip.compress(b"a line\n" * 1200))
     for plain, expected, unknowns in (
         ({"name": "wmt14-en-fr"}, "7,778MB 14,753MB 40,836,715 data25,080MB memory datasets/wmt/wmt14 Arrow", 0),
         ({"name": "wmt14-en-fr", "limit": 1_000_000}, "about1,000,000 data426MB datasets/wmt/wmt14", 0),
-        ({"name": "mine", "train_src": packed, "train_tgt": packed}, "about1,200 data1MB localfiles", 0),
+        ({"name": "mine", "train_src": packed, "train_tgt": packed}, "trainingpairs1,200 localfiles", 0),
         ({"name": "toy-en-de"}, "20,000 generated", 0),
         ({"name": "hub:owner/some"}, "datasets/owner/some", 5),
     ):
