@@ -29,7 +29,13 @@ GLIBC = "2.17"  # the oldest that zig knows on aarch64
 
 # By processor: the levels and the CPUs that zig compiles them for, the fastest first.
 LEVELS: dict[str, dict[str, str]] = {
-    "x86_64": {"avx512": "x86_64_v4+avx512vnni", "avxvnni": "x86_64_v3+avxvnni", "avx2": "x86_64_v3", "base": "x86_64"},
+    "x86_64": {
+        "amx": "x86_64_v4+avx512vnni+amx_tile+amx_int8",
+        "avx512": "x86_64_v4+avx512vnni",
+        "avxvnni": "x86_64_v3+avxvnni",
+        "avx2": "x86_64_v3",
+        "base": "x86_64",
+    },
     "aarch64": {"base": "baseline"},
 }
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fvisibility=hidden"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nmt_cli.errors import UsageError, printable
 
 PATH = Path(__file__).with_name("libengine.so")
-LEVELS = "avx512", "avxvnni", "avx2", "base"
+LEVELS = "amx", "avx512", "avxvnni", "avx2", "base"
 OFF = "off"
 
 # The functions of engine.c without their level: the result's type (None: nothing) and those of the arguments.

@@ -32,7 +32,7 @@ class Found:
     ids: list[int]  # without EOS
     sums: list[float]  # of log-probabilities, after each token and EOS
     score: float
-    looked: list[int]  # source positions that the tokens look at, if they were wanted
+    looked: list[int]  # source positions that the tokens translate, if they were wanted
 
 
 class Search:

@@ -18,7 +18,11 @@ from nmt_cli.translation.scheduler import Search
 from nmt_cli.translation.segments import Feed, Results, SearchSettings, Segment
 
 MAX_THREADS = 16
-FAST_INT8 = "avx512", "avxvnni"  # levels at which 8-bit products are faster than float32, by their own instructions
+FAST_INT8 = (
+    "amx",
+    "avx512",
+    "avxvnni",
+)  # levels at which 8-bit products are faster than float32, by their own instructions
 GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # NVIDIA's driver, that of WSL, AMD's
 
 ScoreTargets = Callable[[Sequence[Sequence[Sequence[int]]]], list[list[float]]]

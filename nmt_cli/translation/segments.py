@@ -47,7 +47,7 @@ class SearchSettings:
     extra_length: int = 50
     best: int = 1  # hypotheses returned per segment, at most `beam`
     sampling: Sampling | None = None
-    align: bool = False  # say which source token each target token looks at
+    align: bool = False  # say which source token each target token translates
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class Hypothesis:
     token_log_probabilities: list[float]  # EOS counted
     text: str = ""
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
-    looked: list[int] = field(default_factory=list)  # with `align`: of a segment's ids, the source tokens they look at
+    looked: list[int] = field(
+        default_factory=list
+    )  # with `align`: of a segment, the source tokens that its ids translate
 
 
 @dataclass(eq=False)
