@@ -239,8 +239,8 @@ def _formatted(translation: Translation, number: int, alignments: list[str] | No
 
 
 def alignment(translator: Translator, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
-    """Return pairs of words, source-target: of each target token and the source token that it translates. `parts` are the
-    source ids and the hypothesis of each segment."""
+    """Return pairs of words, source-target: of each target token and the source token that it translates. `parts` are
+    the source ids and the hypothesis of each segment."""
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # on the sides of the segments so far
     for source, hypothesis in parts:

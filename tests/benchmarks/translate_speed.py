@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 BEAM = 4
-CPU = ("nmt fp32", "nmt bf16", "nmt int8", "ctranslate2 int8", "ctranslate2 float32")
+CPU = "nmt fp32", "nmt int8", "ctranslate2 int8", "ctranslate2 float32"
 SYSTEMS = {"cpu": (*CPU, "pymarian intgemm8", "pymarian float32"), "cuda": ("nmt bf16", "ctranslate2 float16")}
 Run = Callable[[list[str]], list[str]]
 sys.path.insert(0, str(Path(__file__).parents[2]))
