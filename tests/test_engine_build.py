@@ -37,8 +37,14 @@ def own_library() -> Path:
 def levels_of(cpu: str) -> list[str]:
     """The levels that a Linux kernel's flags of this CPU allow, the fastest first."""
     flags = set(cpu.split())
-    needs = {"avx512": "avx2 avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni", "avxvnni": "avx2 avx_vnni",
-             "avx2": "avx2 bmi1 bmi2 fma f16c movbe abm", "base": ""}  # fmt: skip
+    vnni = "avx2 avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni"
+    needs = {
+        "amx": f"{vnni} amx_tile amx_int8",
+        "avx512": vnni,
+        "avxvnni": "avx2 avx_vnni",
+        "avx2": "avx2 bmi1 bmi2 fma f16c movbe abm",
+        "base": "",
+    }
     return [level for level, needed in needs.items() if set(needed.split()) <= flags]
 
 
@@ -179,3 +185,15 @@ def test_switched_off_the_wheel_is_pure_and_the_build_says_so(tmp_path: Path) ->
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     assert "nmt is built without its engine, translation on a CPU is slower: NMT_ENGINE_BUILD=0" in said
     assert "ziglang" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_random_models_touch_nothing_that_is_not_theirs(tmp_path: Path) -> None:
+    """Random shapes, options and lengths: no undefined behaviour, and no access behind a buffer, at any level."""
+    flags = ["-fsanitize=undefined", "-fsanitize-trap=undefined", "-fno-sanitize=function", "-DGUARD_PAGES"]
+    build.build(tmp_path / "guarded.so", flags=flags)
+    for level in levels_of(Path("/proc/cpuinfo").read_text()):
+        command = [sys.executable, str(ROOT / "tests/engine_fuzz.py"), str(tmp_path / "guarded.so"), "40", "1"]
+        done = subprocess.run(command, env={**os.environ, "NMT_ENGINE": level}, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.endswith("no fault\n")) == (0, True), (level, done.stderr)

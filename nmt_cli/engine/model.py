@@ -140,6 +140,8 @@ class Model:
         self.handle = library.model_new((c_int64 * len(sizes))(*sizes), pointers)
         if not self.handle:
             raise StorageError("there is too little memory for the model")
+        if isinstance(keep, mmap.mmap):  # what was packed need not stay in memory; embeddings come back when read
+            keep.madvise(mmap.MADV_DONTNEED)
 
     def __del__(self) -> None:
         if handle := getattr(self, "handle", None):

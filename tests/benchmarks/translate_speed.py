@@ -85,7 +85,9 @@ def child(arguments: argparse.Namespace) -> None:
     for _ in sys.stdin:
         seconds, output = timed(lines)
         latency = statistics.median(timed([line])[0] for line in lines[:20])
-        peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]  # ru_maxrss is the parent's at least
+        peak = (
+            Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+        )  # ru_maxrss is the parent's at least
         answer = {"seconds": seconds, "latency": latency, "megabytes": int(peak) / 1000, "output": output}
         print(json.dumps(answer), flush=True)
 
