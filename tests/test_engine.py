@@ -12,8 +12,10 @@ from reference import random_pairs
 from test_search import V, engine_model, model_of, searched, sources_of
 
 from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.engine import library
+from nmt_cli.engine.model import SIGNATURES, Model, Tensor, expected_shapes
 from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
-from nmt_cli.errors import DivergedError, StorageError
+from nmt_cli.errors import DataError, DivergedError, StorageError
 from nmt_cli.translation import engine_search
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
@@ -190,3 +192,20 @@ def test_room_grows_and_is_used_again() -> None:
         found.append(results[number] == expected)
     assert all(found)
     assert NO_MEMORY < 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any]) -> None:
+    """By the name of the tensor that is missing or has another shape, before anything is read at its address."""
+    model, engine = model_of(1, **shape), library.load(SIGNATURES)
+    assert engine
+    state = {name: tensor.float().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+    needed = [name for name, _ in model.named_parameters() if not name.startswith("output.")]
+    assert set(needed) == set(expected_shapes(model.settings, V))
+    for name in needed:
+        less = {other: tensor for other, tensor in tensors.items() if other != name}
+        *rest, last = tensors[name].shape
+        for wrong in (less, {**less, name: Tensor(tensors[name].address, (*rest, last + 1))}):
+            with pytest.raises(DataError, match="do not fit their recipe"):
+                Model(engine, model.settings, wrong, state, int8=False)

@@ -48,6 +48,9 @@ class Tensor(NamedTuple):
 class Settings(Protocol):
     """What the engine reads of a recipe's section `model`."""
 
+    num_layers: int
+    encoder_layers: int | None
+    decoder_layers: int | None
     d_model: int
     num_heads: int
     d_k: int
@@ -57,6 +60,10 @@ class Settings(Protocol):
     activation: Any
     max_length: int
     positions: Any
+    attention_bias: bool
+    output_bias: bool
+    tied_output: bool
+    source_vocabulary: int
 
 
 def map_weights(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
@@ -94,33 +101,31 @@ def map_weights(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
 class Model:
     """A model's weights, packed for products in float32 or 8 bits; threads may share it.
 
-    `keep` is what the addresses of `tensors` depend on; embeddings are read there as long as the model lives.
+    `keep` is what the addresses of `tensors` depend on; embeddings are read there as long as the model lives. DataError
+    where a tensor is missing or has another shape than the settings say: nothing is read beyond its end.
     """
 
     def __init__(
         self, library: library.Library, settings: Settings, tensors: Mapping[str, Tensor], keep: object, *, int8: bool
     ) -> None:
         self.library, self.longest = library, settings.max_length
-        own = {side: tensors.get(f"own_embeddings.{side}.weight") for side in ("src", "output")}
+        self.vocabulary = tensors["embedding.weight"].shape[0] if "embedding.weight" in tensors else 0
+        for name, shape in expected_shapes(settings, self.vocabulary).items():
+            if name not in tensors or tensors[name].shape != shape:
+                there = tensors[name].shape if name in tensors else "none"
+                raise DataError(f"the weights do not fit their recipe: {name} has shape {there}, not {shape}")
         target = tensors["embedding.weight"]
-        output = own["output"] or target
-        self.vocabulary = output.shape[0]
-        addresses = [
-            own["src"] or target,
-            target,
-            tensors.get("src_positions.weight"),
-            tensors.get("tgt_positions.weight"),
-        ]
-        depths = {side: _depth(tensors, side) for side in ("encoder", "decoder")}
+        own = {side: tensors.get(f"own_embeddings.{side}.weight") for side in ("src", "output")}
+        positions = (tensors.get(f"{side}_positions.weight") for side in ("src", "tgt"))
+        addresses = [own["src"] or target, target, *positions]
+        depths = _depths(settings)
         for side, depth in depths.items():
             for i in range(depth):
                 for path in _LINEARS[side]:
                     addresses += [tensors.get(f"{side}.{i}.{path}.{kind}") for kind in ("weight", "bias")]
-        addresses += [output, tensors.get("output_bias")]
-        for side, depth in depths.items():
-            norms = [f"{side}.{i}.residuals.{j}.norm" for i in range(depth) for j in range(_NORMS[side])]
-            norms += [f"{side}_norm"] if settings.norm == "pre" else []
-            addresses += [tensors[f"{path}.{kind}"] for path in norms for kind in ("weight", "bias")]
+        addresses += [own["output"] or target, tensors.get("output_bias")]
+        for side in depths:
+            addresses += [tensors[f"{path}.{kind}"] for path in _norms(settings, side) for kind in ("weight", "bias")]
         sizes = [
             *depths.values(),
             settings.d_model,
@@ -155,5 +160,42 @@ _LINEARS = {"encoder": (*_SELF, *_ENDS), "decoder": (*_SELF, *_CROSS, *_ENDS)}  
 _NORMS = {"encoder": 2, "decoder": 3}  # of a layer
 
 
-def _depth(tensors: Mapping[str, Tensor], side: str) -> int:
-    return len({name.split(".")[1] for name in tensors if name.startswith(f"{side}.")})
+def _depths(settings: Settings) -> dict[str, int]:
+    of = {"encoder": settings.encoder_layers, "decoder": settings.decoder_layers}
+    return {side: depth or settings.num_layers for side, depth in of.items()}
+
+
+def _norms(settings: Settings, side: str) -> list[str]:
+    norms = [f"{side}.{i}.residuals.{j}.norm" for i in range(_depths(settings)[side]) for j in range(_NORMS[side])]
+    return [*norms, f"{side}_norm"] if settings.norm == "pre" else norms
+
+
+def expected_shapes(settings: Settings, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of a model with so many target tokens."""
+    d, q, v = settings.d_model, settings.num_heads * settings.d_k, settings.num_heads * settings.d_v
+    linears = {
+        "self_attention.query_key_value": (2 * q + v, d),
+        "self_attention.output": (d, v),
+        "cross_attention.query": (q, d),
+        "cross_attention.key_value": (q + v, d),
+        "cross_attention.output": (d, v),
+        "feed_forward.inner": (settings.d_ff, d),
+        "feed_forward.outer": (d, settings.d_ff),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (vocabulary, d)}
+    if settings.source_vocabulary:
+        shapes["own_embeddings.src.weight"] = (settings.source_vocabulary, d)
+    if not settings.tied_output:
+        shapes["own_embeddings.output.weight"] = (vocabulary, d)
+    if settings.output_bias:
+        shapes["output_bias"] = (vocabulary,)
+    if settings.positions == "learned":
+        shapes |= {f"{side}_positions.weight": (settings.max_length, d) for side in ("src", "tgt")}
+    for side, depth in _depths(settings).items():
+        for i in range(depth):
+            for path in _LINEARS[side]:
+                shapes[f"{side}.{i}.{path}.weight"] = linears[path]
+                if settings.attention_bias or path in _ENDS:
+                    shapes[f"{side}.{i}.{path}.bias"] = linears[path][:1]
+        shapes |= {f"{path}.{kind}": (d,) for path in _norms(settings, side) for kind in ("weight", "bias")}
+    return shapes
