@@ -65,4 +65,5 @@ def from_os_error(error: OSError) -> NmtError:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error, of Python, of torch or of what it calls, is for want of memory."""
     texts = "allocate memory", "out of memory", "ALLOC_FAILED"
-    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    return named or any(text in str(error) for text in texts)

@@ -69,7 +69,7 @@ def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch:
     opened = [open_model(model)]
     for level in levels:
         monkeypatch.setenv("NMT_ENGINE", level)
-        auto = "int8" if level in ("avx512", "avxvnni") else "fp32"
+        auto = "int8" if level in ("amx", "avx512", "avxvnni") else "fp32"
         for precision, chosen in (("auto", auto), ("int8", "int8"), ("fp32", "fp32")):
             backend = backends.choose(opened, precision, 3, 99)
             assert backend.about == f"{chosen}, {level}"

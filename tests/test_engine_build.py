@@ -80,7 +80,7 @@ def test_the_engine_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_unknown_level_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NMT_ENGINE", "sse\n9")
-    with pytest.raises(UsageError, match=r"^NMT_ENGINE=sse\\n9 is unknown. It may be avx512, .* or off$"):
+    with pytest.raises(UsageError, match=r"^NMT_ENGINE=sse\\n9 is unknown. It may be amx, avx512, .* or off$"):
         library.load(SIGNATURES)
 
 

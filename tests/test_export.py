@@ -174,6 +174,8 @@ def test_a_small_difference_of_weights_or_other_ids_are_seen(models, exported):
 class Same:
     """A toolkit that computes what ours does, but for tokens at the end of `changed` lines and log-probabilities."""
 
+    beam, differs = 0, ""
+
     def __init__(self, translator, lines, changed, tokens, shift):
         self.translator, self.lines, self.changed, self.tokens, self.shift = translator, lines, changed, tokens, shift
 

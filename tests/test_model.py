@@ -18,6 +18,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer import hardware
 from nmt_cli.transformer.attention import Attention
+from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import (
     PAD,
@@ -26,7 +27,6 @@ from nmt_cli.transformer.model import (
     dropout_mask,
     layer_norm,
     next_dropout_site,
-    parameter_count,
     token_seeds,
 )
 from nmt_cli.transformer.weights import _SkipInit, load_into

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import nmt_cli
-from nmt_cli import cli, recipe
+from nmt_cli import cli, recipe, recipe_commands
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import MissingError, OutputError
 from nmt_cli.reporting import paper
@@ -102,27 +102,27 @@ def test_recipes_are_listed_shown_and_copied(
     assert all(20 < len(about) <= 118 and about.endswith(".") for about in listed.values())
     for name in (Path("toy"), Path("recipes/table3/a-h1.yaml")):  # the second has a base, which the copy finds too
         settings = recipe.load(name)
-        cli.show(name)
+        recipe_commands.show(name)
         shown = capsys.readouterr().out
         (tmp_path / "shown.yaml").write_text(shown)
         assert recipe.load(tmp_path / "shown.yaml") == settings
         assert "# steps of linear warm-up" in shown
-        cli.copy(name)
+        recipe_commands.copy(name)
         assert recipe.load(Path(f"{settings.name}.yaml")) == settings
-        cli.show(name, ["training.steps=7"], "json")
+        recipe_commands.show(name, ["training.steps=7"], "json")
         schema = json.loads(capsys.readouterr().out)
         assert schema["examples"][0]["training"]["steps"] == 7
         assert schema["$defs"]["Training"]["properties"]["steps"]["minimum"] == 1
-    cli.copy(tmp_path / "a-h1.yaml", tmp_path / "again.yaml")
+    recipe_commands.copy(tmp_path / "a-h1.yaml", tmp_path / "again.yaml")
     assert recipe.load(tmp_path / "again.yaml").model == settings.model
     for short in ("base.yaml", "table3/base.yaml", "recipes/toy", "toy"):  # not the copy of toy.yaml that lies here
         assert recipe.find(Path(short)).is_relative_to(recipe.HOME)
-    cli.show(Path("finetune"))
+    recipe_commands.show(Path("finetune"))
     assert capsys.readouterr().out.startswith("# The model's sizes, the tokenizer and both languages become those of")
     with pytest.raises(OutputError):
-        cli.copy(name, path=tmp_path / "a-h1.yaml")
+        recipe_commands.copy(name, path=tmp_path / "a-h1.yaml")
     with pytest.raises(MissingError, match=r"no recipe nowhere\. .* `nmt recipes` lists"):
-        cli.copy(Path("nowhere"))
+        recipe_commands.copy(Path("nowhere"))
 
 
 def test_env_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_the_perplexity_is_that_of_the_weights_that_were_taken(
     assert re.search(f"dev perplexity after step {row}\n", said)
     assert re.search(r"test paper-BLEU-quotes +27\.3 \(the paper\) +\d", said)
     (files.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    page = report(files.directory, [files.directory], data=files.corpus.directory).read_text()
+    page = report(files.directory, [files.directory], data=[files.corpus.directory]).read_text()
     taken = records[0 if best == "true" else 1]
     assert f"<b>{taken['dev_perplexity']:.3f}</b><small>dev perplexity" in page
     cells = re.findall(r"<td[^>]*>([\d.]+)</td>", page)

@@ -535,12 +535,15 @@ def test_samples_cannot_be_drawn_by_nonsense() -> None:
             Sampling(**wrong)
 
 
-def test_alignments_are_of_the_last_layer_but_one(translator: Translator, model: Path) -> None:
+def test_alignments_are_of_the_sharpest_attention(translator: Translator, model: Path) -> None:
     out = run(translator, b"der Hund sieht die Katze\n\n", split=False, alignments=True).decode().split("\n")
     ((ids,),) = [parts_of(t) for t in translator.translate(["der Hund sieht die Katze"], split=False)]
-    scores_HTS = attention_scores(load_model(model).model, *ids)["cross"][-2]
+    weights_LHTS = torch.softmax(attention_scores(load_model(model).model, *ids)["cross"], -1)
+    entropy_LHT1 = -(weights_LHTS * weights_LHTS.log()).sum(-1, keepdim=True)
+    evidence_TS = (weights_LHTS / entropy_LHT1.exp()).sum((0, 1))[:-1]
+    evidence_TS /= evidence_TS.sum(0) ** 0.75
     words = [[*accumulate(t[0] == "\u2581" for t in translator.tokenizer.tokens(side[:-1]))] for side in ids]
-    looked_at = torch.softmax(scores_HTS, -1).mean(0)[:-1, :-1].argmax(1).tolist()
+    looked_at = evidence_TS[:, :-1].argmax(1).tolist()
     first = words[1][0]
     points = {(words[0][s] - 1, words[1][t] - first) for t, s in enumerate(looked_at)}
     assert out[0].rpartition(" ||| ")[2] == " ".join(f"{s}-{t}" for s, t in sorted(points))

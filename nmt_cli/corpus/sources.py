@@ -222,7 +222,7 @@ def count_pairs(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
     MissingError where a file is not there.
     """
     kind = family(corpus)
-    if kind != "own" and not mirror:
+    if corpus.format == "trees" or (kind != "own" and not mirror):
         return None
     if kind == "hub":
         return sum(map(_rows, _mirror_files(corpus, mirror or Path())["train"]))
@@ -231,7 +231,7 @@ def count_pairs(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
         for file in text.files:
             if not file.is_file():
                 raise MissingError(f"{file} is not there. Check the path")
-        if corpus.format == "trees" or sum(file.stat().st_size for file in text.files) > MOST_COUNTED:
+        if sum(file.stat().st_size for file in text.files) > MOST_COUNTED:
             return None
         return sum(len(chunk.src) for chunk in text.splits["train"].chunks)
 
