@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 import nmt_cli
-from nmt_cli import artefact, console, recipe_commands
+from nmt_cli import artefact, console, documents, recipe_commands
 from nmt_cli.errors import MissingError, UsageError
 from nmt_cli.options import (
     CORPORA,
@@ -18,14 +18,18 @@ from nmt_cli.options import (
     METRICS,
     Data,
     DryRun,
+    Markup,
     Mirror,
+    Models,
     Precision,
+    Protect,
     Quantization,
     Quiet,
     RecipeFile,
     RunArgument,
     RunDirectory,
     Set,
+    TextFormat,
     Tokenizer,
     Workers,
     directory_option,
@@ -155,9 +159,7 @@ def translate(
     file: Annotated[Path | None, typer.Argument(help="Lines to translate", show_default="stdin")] = None,
     input: Annotated[Path | None, file_option("Lines to translate", "--input", "-i", default="stdin")] = None,
     output: Annotated[Path | None, file_option("Appears when complete", "--output", "-o", default="stdout")] = None,
-    models: Annotated[
-        list[Path] | None, model_option("The model, or OWNER/NAME of the hub; repeat: ensemble", "--model")
-    ] = None,
+    models: Models = None,
     precision: Annotated[Precision, option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
     workers: Annotated[
         int | None, number_option("Processes", default="one per core up to 16, or per GPU", min=1)
@@ -177,16 +179,20 @@ def translate(
     top_k: Annotated[int | None, sampling_option("Only the N likeliest subwords", min=0)] = None,
     top_p: Annotated[float | None, sampling_option("Only this much probability", min=0, max=1)] = None,
     seed: Annotated[int | None, sampling_option("Of the draws", default="1", min=0, max=2**64 - 1)] = None,
-    format: Annotated[Literal["text", "jsonl"], output_option("jsonl: with scores, subwords and n-best")] = "text",
+    format: TextFormat = None,
+    markup: Markup = None,
+    protect: Protect = None,
     n_best: Annotated[int, output_option("Hypotheses printed per line", kind="N", min=1)] = 1,
     alignments: Annotated[bool, output_option("Add word alignments of the best", "--alignments")] = False,
 ) -> int:
-    """Translate lines of text.
+    """Translate lines of text, or a file of HTML, Markdown or gettext.
 
     One line out for every line in, in order; stdout carries nothing else. It uses all cores or all GPUs by itself.
     """
     if file and input:
         raise UsageError("the lines to translate are named twice. Leave out --input")
+    plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
+    run = documents.choose(format, input or file, markup, protect, [name for name, used in plain.items() if used])
     draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and (typed := [name for name, value in draws.items() if value is not None]):
         raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
@@ -209,14 +215,14 @@ def translate(
         tuple(_local(model) for model in models or ()),
         search,
         precision,
-        format,
+        format or "text",
         strict,
         prefix,
         score_pairs,
         alignments,
         workers,
     )
-    return command.translate(options)
+    return command.translate(options, run)
 
 
 @app.command()

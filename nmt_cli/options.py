@@ -39,6 +39,19 @@ Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"]
 DryRun = Annotated[bool, option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
+TextFormat = Annotated[
+    Literal["text", "jsonl", "html", "md", "po"] | None,
+    output_option(
+        "jsonl: with scores, subwords and n-best; html, md, po: a whole file", default="by the file's suffix, else text"
+    ),
+]
+Markup = Annotated[Literal["html"] | None, output_option("Each line has tags, to be put on its translation")]
+Protect = Annotated[
+    bool | None,
+    output_option("Keep variables, URLs and such from the model", "--protect/--no-protect", default="on for files"),
+]
+Models = Annotated[list[Path] | None, model_option("The model, or OWNER/NAME of the hub; repeat: ensemble", "--model")]
+
 METRICS = "bleu, chrf, ter, comet, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates"
 CORPORA = (
     "toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de, wmt14-en-fr or a reverse direction; hub:OWNER/NAME; or a "

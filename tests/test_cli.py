@@ -129,5 +129,5 @@ def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
     words = ["runs/toy", "runs/tyo", "a/b/c", "absent", "Helsinki-NLP/opus-mt-en-de", "owner/name@v1"]
     assert nmt("translate", *(f"--model={word}" for word in words))[0] == 0
     assert [call.args for call in imported.call_args_list] == [("Helsinki-NLP/opus-mt-en-de",), ("owner/name@v1",)]
-    (options,) = asked.call_args.args
+    options, _ = asked.call_args.args
     assert options.models == (*map(Path, words[:4]), *[tmp_path / "imported"] * 2)

@@ -34,12 +34,15 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 "
      "--extra-length 9 --split off --prefix r --score-pairs d "
      "--format jsonl --n-best 3 --alignments", "translation.translate.translate",
-     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None}, "bf16", "jsonl", True, r, d, True, 4)]),
+     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None}, "bf16", "jsonl", True, r, d, True, 4), None]),
+    ("translate i --format md --markup html --no-protect --n-best 2 --prefix r --alignments --score-pairs d",
+     "documents.choose", ["md", i, "html", False, ["alignments", "prefix", "score_pairs", "n_best"]]),
+    ("translate --input i --protect", "documents.choose", [None, i, None, True, []]),
     ("translate i --sample --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5", "translation.translate.translate",
-     [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5)})]),
+     [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5)}), None]),
     ("translate i --sample --seed 0 --alpha 0 --top-k 0 --top-p 0", "translation.translate.translate",
      [TranslateOptions(i, search={"beam": None, "alpha": 0.0, "extra_length": None, "split": None, "n_best": 1,
-                                  "sampling": Sampling(seed=0, top_k=0, top_p=0.0)})]),
+                                  "sampling": Sampling(seed=0, top_k=0, top_p=0.0)}), None]),
     ("score i -r r --fail-under 0", "scoring.score.evaluate", [ScoreOptions(i, (r,), fail_under=0.0), None]),
     ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",
      [recipe.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),

@@ -29,6 +29,9 @@ READ_BYTES = 1 << 16
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
 
 
+Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]  # from one file descriptor to another
+
+
 @dataclass(frozen=True)
 class TranslateOptions:
     """None stands for stdin, stdout, or what the model's recipe says."""
@@ -62,7 +65,8 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     return (models[-1],)
 
 
-def translate(options: TranslateOptions) -> int:
+def translate(options: TranslateOptions, run: Run | None = None) -> int:
+    """Translate as the options say; `run` does the work where the input is more than plain lines."""
     if int(os.environ.get("RANK", "0")):
         return 0  # the first process of a launched job does the work, with processes of its own
     _check(options)
@@ -80,7 +84,7 @@ def translate(options: TranslateOptions) -> int:
     progress = Progress("translating", count_lines(source), "lines")
     try:
         with translator, progress:
-            run = score_lines if options.score_pairs else translate_lines
+            run = run or (score_lines if options.score_pairs else translate_lines)
             run(translator, options, source, target, progress)
     except BrokenPipeError:
         return BROKEN_PIPE  # the reader closed the pipe, as head does: no message

@@ -1,0 +1,65 @@
+"""The only place that knows the model: texts in, translations with the origins of their tokens out."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
+from typing import Any
+
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.translator import NOT_YET, Translator
+
+
+def translate_aligned(translator: Translator, texts: Iterable[Any], **options: Any) -> Iterator[Aligned]:
+    """Yield the translation of every text, in order; NOT_YET stands for one that has not come yet. `options` are those
+    of Translator.translate."""
+    sent = deque[str]()
+
+    def lines() -> Iterator[Any]:
+        for text in texts:
+            if text is not NOT_YET:
+                sent.append(text)
+            yield text
+
+    for translation in translator.translate(lines(), alignments=True, **options):
+        yield Aligned(translation.text, _links(translator, translation, sent.popleft()))
+
+
+def _links(translator: Translator, translation: Translation, text: str) -> list[tuple[int, int]]:
+    """Return for each target token where it ends in the translation, and where in `text` the source token begins that
+    it looks at."""
+    source, target, pairs = "", "", list[tuple[int, int]]()
+    for ids, hypothesis in translation.parts(0):
+        src_texts = _prefixes(translator.tokenizer, ids[:-1])
+        tgt_texts = _prefixes(translator.tokenizer.target, hypothesis.ids)
+        ends = [len(target) + len(each) for each in tgt_texts[1:]]
+        starts = [len(source) + len(each) for each in src_texts]
+        pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.looked, strict=False)]
+        source += f"{src_texts[-1]} "
+        target += f"{tgt_texts[-1]} "
+    places = _places(source, text), _places(target, translation.text)
+    return [(places[1][end], _word_start(text, places[0][start])) for end, start in pairs]
+
+
+def _prefixes(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Return the texts of no, one, two and more tokens, up to all."""
+    return tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])
+
+
+def _places(own: str, text: str) -> list[int]:
+    """Return for each place in a model's own spelling of a text the place in that text."""
+    if own == f"{text} ":
+        return list(range(len(own) + 1))
+    places, last = list[int](), 0
+    for start, place, size in SequenceMatcher(None, own, text, autojunk=False).get_matching_blocks():
+        places += [last] * (start - len(places))
+        places += range(place, place + size)
+        last = place + size
+    return places + [last] * (len(own) + 1 - len(places))
+
+
+def _word_start(text: str, place: int) -> int:
+    while place < len(text) - 1 and text[place].isspace():
+        place += 1
+    return min(place, max(len(text) - 1, 0))

@@ -1,0 +1,213 @@
+"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the text, this file its places.
+
+The library says of each block which lines it has and what its text is, and of what stands in a line nothing but the
+order. So its rules for lines are wrapped to note where each matched. All that is not text is copied.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+
+from markdown_it import MarkdownIt, rules_inline
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+
+from nmt_cli.documents import markup
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.segment import Builder, Parts, Segment
+
+Rule = Callable[[StateInline, bool], bool]
+_RULES: dict[str, Rule] = {
+    "newline": rules_inline.newline,
+    "escape": rules_inline.escape,
+    "backticks": rules_inline.backtick,
+    "strikethrough": rules_inline.strikethrough.tokenize,
+    "emphasis": rules_inline.emphasis.tokenize,
+    "link": rules_inline.link,
+    "image": rules_inline.image,
+    "autolink": rules_inline.autolink,
+    "html_inline": rules_inline.html_inline,
+    "entity": rules_inline.entity,
+}
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a box to tick, the kind of an alert
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
+_BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
+
+
+def parse(text: str, protection: Protection | None = None) -> Parts:
+    """Return a document as text to copy and segments."""
+    head = match[0] if (match := _FRONT_MATTER.match(text)) else ""
+    body = text[len(head) :]
+    parts, end, env = Parts([head]), 0, dict[str, object]()
+    lines = body.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    for token in _parser().parse(body, env):
+        if token.type == "html_block" and token.map:
+            first, last = (min(starts[line], len(body)) for line in token.map)
+            parts += [body[end:first], *markup.parse(body[first:last], protection)]
+            end = last
+        elif token.type == "inline" and token.map:
+            source, places = _located(token, body, lines, starts, end)
+            inner = _Reader(source, places, body, env, protection).parts() if source else []
+            if any(isinstance(part, Segment) for part in inner):
+                parts += [body[end : places[0]], *inner]
+                end = places[-1]
+            elif places:
+                parts.append(body[end : places[-1]])
+                end = places[-1]
+    return [*parts, body[end:]]
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    for name, rule in _RULES.items():
+        parser.inline.ruler.at(name, functools.partial(_noting, rule))
+    parser.inline.ruler2.disable("fragments_join")
+    return parser
+
+
+def _noting(rule: Rule, state: StateInline, silent: bool) -> bool:
+    """Apply a rule; note in the meta of its tokens where in the source they stand."""
+    start, count, pending = state.pos, len(state.tokens), bool(state.pending)
+    label = 0
+    if not silent and rule in (rules_inline.link, rules_inline.image):
+        label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), True)
+    if not rule(state, silent):
+        return False
+    place = start
+    for number, token in enumerate(state.tokens[count:]):
+        if "place" in token.meta or (not number and pending and token.type == "text"):
+            continue  # of a rule within this one, or text before it
+        if rule in (rules_inline.emphasis.tokenize, rules_inline.strikethrough.tokenize):
+            token.meta["place"] = place, place + len(token.content)
+            place += len(token.content)
+        elif token.markup == "autolink" or token.type not in ("text", "link_open", "link_close"):
+            token.meta |= {"place": (start, state.pos), "label": label}
+        elif token.type != "text":
+            token.meta["place"] = (start, start + 1) if token.type == "link_open" else (label, state.pos)
+    return True
+
+
+def _located(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
+    """Return the source of a block's text, and for each of its characters, and its end, the place in the document;
+    nothing where it cannot be found, as with tabs."""
+    found, places = list[str](), list[int]()
+    assert token.map
+    for number, content in enumerate(token.content.split("\n")):
+        line = token.map[0] + number
+        start, cursor = starts[line], max(after - starts[line], 0)
+        for spelled in (content, content.replace("|", "\\|")):  # as in a table
+            place = lines[line].find(spelled, cursor)
+            if place >= 0:
+                break
+        if place < 0:
+            return "", []
+        found.append(spelled)
+        places += range(start + place, start + place + len(spelled) + 1)
+    return "\n".join(found), places
+
+
+class Spelling:
+    """How the characters of a segment are written: bare where the source has them so, else escaped."""
+
+    def __init__(self) -> None:
+        self._seen = dict[str, str]()
+
+    def read(self, source: str) -> str:
+        for match in _SPECIAL.finditer(source):
+            self._seen.setdefault(match[0], match[0])
+        return source
+
+    def note(self, character: str, source: str) -> None:
+        self._seen.setdefault(character, source)
+
+    def write(self, text: str) -> str:
+        written = _SPECIAL.sub(lambda match: self._seen.get(match[0], f"\\{match[0]}"), text)
+        if match := _BLOCK_START.match(text):  # it would begin another block
+            place = match.end() - 1
+            return f"{written[:place]}\\{written[place:]}" if text[:place] == written[:place] else written
+        return written
+
+
+class _Reader:
+    """The text of one block: `places` are those of its characters, and of its end, in the document."""
+
+    def __init__(
+        self, source: str, places: list[int], body: str, env: dict[str, object], protection: Protection | None
+    ) -> None:
+        self.source, self.places, self.body, self.env, self.protection = source, places, body, env, protection
+        self.labels = list[int]()  # where the texts of open links begin
+        self._begin()
+
+    def _begin(self) -> None:
+        self.spelling = Spelling()
+        self.builder = Builder(self.spelling.write, self.protection)
+
+    def slice(self, start: int, stop: int) -> str:
+        """Return a part of the source as the document has it, with what begins its lines there."""
+        return self.body[self.places[start] : self.places[stop]]
+
+    def parts(self) -> Parts:
+        tokens = list[Token]()
+        _parser().inline.parse(self.source, _parser(), self.env, tokens)
+        tokens = [token for token in tokens if "place" in token.meta and token.type != "text"]
+        end = len(match[0]) if (match := _NO_TEXT.match(self.source)) else 0
+        parts = Parts([self.slice(0, end)])
+        for number, token in enumerate(tokens):
+            start, stop = token.meta["place"]
+            if token.type == "strong_open":  # its first character is another token
+                start -= 1
+            elif token.type == "strong_close":
+                stop += 1
+            if start < end:  # copied already
+                continue
+            self._add_text(end, start)
+            name = markup.name_of(token.content) if token.type == "html_inline" else ""
+            if name in markup.COPIED:
+                stop = next((t.meta["place"][1] for t in tokens[number:] if t.content.startswith(f"</{name}")), stop)
+            if token.type == "hardbreak" or name in markup.BLOCKS:
+                parts += [*self.builder.build(), self.slice(start, stop)]
+                self._begin()
+            else:
+                self._add(token, start, stop)
+            end = stop
+        self._add_text(end, len(self.source))
+        return [*parts, *self.builder.build()]
+
+    def _add_text(self, start: int, stop: int) -> None:
+        if start < stop:
+            self.builder.add_source(self.slice(start, stop), self.spelling.read)
+
+    def _add(self, token: Token, start: int, stop: int) -> None:
+        source = self.slice(start, stop)
+        if token.type == "softbreak":
+            self.builder.add_text(" ", source)
+        elif token.type == "text_special":
+            self.spelling.note(token.content, source)
+            self.builder.add_text(token.content, source)
+        elif token.type == "image":
+            label = token.meta["label"]
+            alt = _Reader(
+                self.source[start + 2 : label], self.places[start + 2 : label + 1], self.body, self.env, self.protection
+            )
+            self.builder.add_point([self.slice(start, start + 2), *alt.parts(), self.slice(label, stop)])
+        elif token.type == "html_inline":
+            markup.add_tags(self.builder, source, self.protection)
+        elif token.markup == "autolink" or token.type == "code_inline":
+            self.builder.add_point([source])
+        else:
+            name, _, side = token.type.partition("_")
+            written = source
+            if token.type == "link_open":
+                self.labels.append(stop)
+            elif token.type == "link_close":
+                label = self.slice(self.labels.pop(), start)
+                if source in ("]", "][]"):  # the text names the link's target, too: name it apart
+                    written = f"][{label}]"
+            link = name == "link"
+            self.builder.add_tag(name, [written], close=side == "close", once=link, hollow=link)
+            self.builder.source[-1] = source

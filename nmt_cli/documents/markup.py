@@ -1,0 +1,199 @@
+"""HTML: a text cut into tags and text with their places, and those grouped into segments.
+
+Libraries that parse HTML write it anew: they change quotes, entities, the case of names, and broken markup. So this
+file cuts the text by the tokenizer's rules of the HTML standard (section 13.2.5) and builds no tree. Whatever is not
+text comes out as it went in, and means to a browser what it meant before.
+"""
+
+import bisect
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.segment import Builder, Parts, Segment
+
+_VALUE = r"\"[^\"]*+\"|'[^']*+'|[^\s\"'>][^\s>]*+"
+_ATTRIBUTE = rf"[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:{_VALUE}|(?=>))|(?!\s*=))"
+_TOKEN = re.compile(
+    rf"""<!--(?:-?>|.*?(?:--!?>|\Z))                                      # a comment
+    |<[!?][^>]*(?:>|\Z)|</(?:>|(?![a-zA-Z])[^>]+(?:>|\Z))                 # a declaration, or a broken comment
+    |<(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?:[\s/]++|{_ATTRIBUTE})*+>  # a tag
+    |(?P<open></?[a-zA-Z].*)                                             # the text ends in a tag""",
+    re.DOTALL | re.VERBOSE,
+)
+_ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[&<>\"']")
+_NAMED = re.compile(rf"[\s/]*+(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
+RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
+COPIED = {"code", "kbd", "samp", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
+_NAMES = """
+area base br col embed hr img input link meta param source track wbr
+"""
+VOID = set(_NAMES.split())
+# What the standard does not lay out within lines, and what stands for itself: these end a segment.
+_NAMES = """
+address article aside blockquote body br button caption center col colgroup datalist dd details dialog dir div dl dt
+fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
+listing main menu meta nav noembed noframes noscript ol optgroup option p plaintext pre search section select slot
+source style summary table tbody td template tfoot th thead title tr track ul video audio xmp
+"""
+BLOCKS = set(_NAMES.split())
+TRANSLATED = {"alt", "title", "placeholder", "aria-label"}
+_ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+class Spelling:
+    """How the characters of a segment are written: as the source wrote each there first, else the shortest safe way."""
+
+    def __init__(self, quote: str = "") -> None:
+        """`quote` is what ends the text."""
+        self._seen = {quote: html.escape(quote)} if quote else {}
+
+    def read(self, source: str) -> str:
+        for match in _ENTITY.finditer(source):
+            text = html.unescape(match[0])
+            if len(text) == 1 and match[0] != "<":
+                self._seen.setdefault(text, match[0])
+        return html.unescape(source)
+
+    def write(self, text: str) -> str:
+        written = "".join(self._seen.get(each) or _ESCAPED.get(each, each) for each in text)
+        return written if html.unescape(written) == text else html.escape(text)
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str  # "text", "start", "end", "raw", "unclosed" or "other"
+    source: str
+    name: str = ""  # of a tag
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    place = 0
+    while match := _TOKEN.search(text, place):
+        if match.start() > place:
+            yield _Token("text", text[place : match.start()])
+        place, name = match.end(), (match["name"] or "").lower()
+        kind = "unclosed" if match["open"] or not match[0].endswith(">") else "other"
+        if name:
+            kind = "end" if match["end"] else "start"
+        yield _Token(kind, match[0], name)
+        if kind == "start" and name in RAW:
+            end = None if name == "plaintext" else re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(text, place)
+            stop = end.start() if end else len(text)
+            if stop > place:
+                yield _Token("text" if name == "title" else "raw", text[place:stop])
+            place = stop
+    if place < len(text):
+        yield _Token("text", text[place:])
+
+
+def parse(text: str, protection: Protection | None = None) -> Parts:
+    """Return a document, or a part of one, as text to copy and segments."""
+    tokens = list(_tokens(text))
+    ends = _copied(tokens)
+    parts, place = Parts(), 0
+    spelling, builder = _begin(protection)
+    while place < len(tokens):
+        token, stop = tokens[place], ends.get(place, place + 1)
+        # What the text ends in before it is closed has to stay there, as it would swallow what follows.
+        block = token.name in BLOCKS or token.kind == "unclosed"
+        if block:
+            parts += builder.build()
+            spelling, builder = _begin(protection)
+        copied = "".join(each.source for each in tokens[place:stop]) if place in ends else ""
+        if block and copied:
+            parts.append(copied)
+        elif copied:
+            builder.add_point([copied])
+        elif block:
+            parts += _tag(token, protection)
+        elif token.kind == "text":
+            builder.add_source(token.source, spelling.read)
+        else:
+            _add_tag(builder, token, protection)
+        place = stop
+    return parts + builder.build()
+
+
+def _begin(protection: Protection | None) -> tuple[Spelling, Builder]:
+    spelling = Spelling()
+    return spelling, Builder(spelling.write, protection)
+
+
+def add_tags(builder: Builder, source: str, protection: Protection | None) -> None:
+    """Add tags to a segment, and comments; text between them is not read."""
+    for token in _tokens(source):
+        _add_tag(builder, token, protection)
+
+
+def name_of(source: str) -> str:
+    """Return the name of a tag that opens; else nothing."""
+    token = next(_tokens(source))
+    return token.name if token.kind == "start" else ""
+
+
+def _add_tag(builder: Builder, token: _Token, protection: Protection | None) -> None:
+    if token.kind == "end" or (token.kind == "start" and token.name not in VOID):
+        once = any(match["name"].lower() == "id" for match in _attributes(token))
+        builder.add_tag(token.name, _tag(token, protection), close=token.kind == "end", once=once)
+    else:
+        joins = token.kind == "other" or token.name == "wbr"
+        builder.add_point(_tag(token, protection), joins=joins)
+
+
+def _copied(tokens: list[_Token]) -> dict[int, int]:
+    """Return where what is copied whole begins, and where the rest begins after each."""
+    ends, open_tags, begins = dict[int, int](), dict[str, list[int]](), list[int]()
+    for place, token in enumerate(tokens):
+        if token.kind == "start" and token.name not in VOID:
+            open_tags.setdefault(token.name, []).append(place)
+        elif token.kind == "end" and open_tags.get(token.name):
+            ends[open_tags[token.name].pop()] = place + 1
+        if token.kind == "raw" or (token.kind == "start" and (token.name in COPIED or _has_translate_no(token))):
+            begins.append(place)
+    blocks = [place for place, token in enumerate(tokens) if token.name in BLOCKS]
+    copied = dict[int, int]()
+    for place in begins:
+        token = tokens[place]
+        if token.kind == "raw" or token.name in VOID:
+            copied[place] = place + 1
+        elif place in ends:
+            copied[place] = ends[place]
+        elif token.name not in COPIED:  # its end is left out, as that of a paragraph may be
+            after = bisect.bisect(blocks, place)
+            copied[place] = blocks[after] if after < len(blocks) else len(tokens)
+    return copied
+
+
+def _has_translate_no(token: _Token) -> bool:
+    if "translate" not in token.source.lower():
+        return False
+    values = {match["name"].lower(): match["value"] for match in _attributes(token)}
+    return (values.get("translate") or "").strip("\"'").lower() == "no"
+
+
+def _attributes(token: _Token) -> Iterator[re.Match[str]]:
+    return _NAMED.finditer(token.source, 1 + len(token.name), len(token.source) - 1)
+
+
+def _tag(token: _Token, protection: Protection | None) -> Parts:
+    """Return a token as it stands, but for attributes that are text."""
+    if token.kind != "start":
+        return [token.source]
+    parts, end = Parts(), 0
+    for match in _attributes(token):
+        if match["name"].lower() not in TRANSLATED or not match["value"]:
+            continue
+        (start, stop), quote = match.span("value"), match["value"][0]
+        source = match["value"][1:-1] if quote in "\"'" else match["value"]
+        quote = quote if quote in "\"'" else '"'
+        spelling = Spelling(quote)
+        builder = Builder(spelling.write, protection)
+        builder.add_source(source, spelling.read)
+        inner = builder.build()
+        if any(isinstance(part, Segment) for part in inner):
+            parts += [token.source[end:start] + quote, *inner, quote]
+            end = stop
+    return [*parts, token.source[end:]]

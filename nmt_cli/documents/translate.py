@@ -1,0 +1,123 @@
+"""The translate command for text that has more than plain lines: marked-up lines, and whole files."""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from nmt_cli.console import Progress, counted, say
+from nmt_cli.corpus.readers import check_plain
+from nmt_cli.documents import markdown, markup
+from nmt_cli.documents.alignment import translate_aligned
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.placement import place
+from nmt_cli.documents.po import Catalogue
+from nmt_cli.documents.segment import Builder, Parts, Segment, render, segments_of
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.translation.translate import Run, TranslateOptions, read_lines, write_line
+from nmt_cli.translation.translator import NOT_YET, Translator
+
+READ_BYTES = 1 << 20
+
+
+def runner(kind: str, tags: str | None, protect: bool | None, plain: Sequence[str]) -> Run:
+    """Return what translates a file of this kind, or lines of text, with `tags` or without.
+
+    `plain` are the options in use that go with plain lines only.
+    """
+    wrong = [f"--{name.replace('_', '-')}" for name in plain]
+    if kind == "jsonl":
+        wrong.append("--format jsonl")
+    if wrong:
+        raise UsageError(f"{wrong[0]} is for plain lines: leave it out, or the markup and --protect")
+    if kind == "text":
+        return partial(translate_lines, html=bool(tags), protection=Protection() if protect else None)
+    if tags:
+        raise UsageError("--markup is for lines, --format html for a whole file. Leave one of them out")
+    protection = None if protect is False else Protection(strict=kind == "po")
+    return partial(translate_file, kind=kind, protection=protection)
+
+
+def translate_file(
+    translator: Translator,
+    options: TranslateOptions,
+    source: int,
+    target: int,
+    progress: Progress,
+    *,
+    kind: str,
+    protection: Protection | None,
+) -> None:
+    """Translate a whole file, which is written when all of it is translated."""
+    data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
+    check_plain(data, "the input")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"the input is not UTF-8, at byte {error.start:,}. Convert it, as with iconv") from None
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    text = text.removeprefix(mark)
+    catalogue = Catalogue(text, protection) if kind == "po" else None
+    if catalogue:
+        parts = catalogue.parts
+    else:
+        parts = markup.parse(text, protection) if kind == "html" else markdown.parse(text, protection)
+    segments = segments_of(parts)
+    progress.total, progress.unit = len(segments), "segments"
+    try:
+        results = translate_aligned(translator, (segment.text for segment in segments), **options.search)
+        for segment, aligned in zip(segments, results, strict=True):
+            segment.result = place(segment, aligned)
+            progress.advance()
+    except BaseException:
+        progress.done = 0  # nothing is written yet
+        raise
+    written = memoryview((mark + (catalogue.written() if catalogue else render(parts))).encode())
+    while written:
+        written = written[os.write(target, written) :]
+    say(counted(len(segments), "segment"))
+
+
+def translate_lines(
+    translator: Translator,
+    options: TranslateOptions,
+    source: int,
+    target: int,
+    progress: Progress,
+    *,
+    html: bool,
+    protection: Protection | None,
+) -> None:
+    """Translate lines, each with its own markup; one line out for every line in."""
+    lines = read_lines(source, translator.counts, strict=options.strict, wait=lambda: translator.idle)
+    waiting = deque[tuple[Parts, list[Segment]]]()  # lines, each with its segments that are not translated yet
+
+    def texts() -> Iterator[Any]:
+        for line in lines:
+            if line is NOT_YET:
+                yield line
+                continue
+            parts = _parse_line(line, html, protection)
+            segments = segments_of(parts)
+            waiting.append((parts, segments))
+            # A line without text has a blank translation, so that it comes in its turn.
+            yield from [segment.text for segment in segments] or [""]
+
+    for aligned in translate_aligned(translator, texts(), **options.search):
+        parts, segments = waiting[0]
+        if segments:
+            segment = segments.pop(0)
+            segment.result = place(segment, aligned)
+        if not segments:
+            write_line(target, render(parts))
+            waiting.popleft()
+            progress.advance()
+
+
+def _parse_line(line: str, html: bool, protection: Protection | None) -> Parts:
+    if html:
+        return markup.parse(line, protection)
+    builder = Builder(protection=protection)
+    builder.add_source(line)
+    return builder.build()

@@ -1,0 +1,219 @@
+"""Whole files of HTML, Markdown and gettext, marked-up lines, and the alignment of a real model."""
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polib
+import pytest
+from markdown_it import MarkdownIt
+from test_documents import backwards, same, silent, translated
+from tiny_model import content, make_model, memory_file
+
+from nmt_cli import Translator, documents
+from nmt_cli.console import Progress
+from nmt_cli.documents import markdown
+from nmt_cli.documents import translate as module
+from nmt_cli.documents.alignment import translate_aligned
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.documents.po import Catalogue
+from nmt_cli.errors import DataError, UsageError
+from nmt_cli.translation.translate import TranslateOptions
+
+ROOT = Path(__file__).parents[1]
+MARKDOWN = """---
+title: Not text
+---
+# A *small* dog
+
+> [!NOTE]
+> Be ***very*** careful  \r
+> with `code` and\\
+> \\_lines\\_ &amp; 2 * 3
+
+- one [link](u "t") and [ref] and [ref][]
+  two ![an *old* image](x.png) <http://x.y> <kbd>Ctrl</kbd>
+- [ ] a task<br>here, see [^1]
+
+| a | b \\| c |
+|---|--------|
+| **z** | `x|y` |
+
+<p align="center">Some <b>text</b></p>
+
+    code here
+
+```sh
+echo "not text"
+```
+Setext ~~old~~
+===
+
+[ref]: http://x
+"""
+
+
+def shape(text: str) -> Counter[str]:
+    """Return what a Markdown text holds besides its words, without the line breaks in paragraphs."""
+    found = Counter[str]()
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
+        found[f"{token.type} {token.tag} {token.content * (token.type in ('fence', 'code_block'))}"] += 1
+        for child in token.children or []:
+            own = f"{child.type} {child.attrs.get('href', child.attrs.get('src', ''))}"
+            if child.type not in ("text", "softbreak"):
+                found[own + child.content * (child.type in ("code_inline", "html_inline"))] += 1
+    return found
+
+
+@pytest.mark.parametrize("text", [MARKDOWN, (ROOT / "README.md").read_text(), (ROOT / "CHANGELOG.md").read_text()])
+def test_markdown_keeps_its_code_links_and_tables(text: str) -> None:
+    """With a model that repeats the source only line breaks in paragraphs change, with one that turns sentences around
+    the structure stays, with one that says nothing every byte."""
+    assert translated(markdown.parse(text, Protection()), silent) == text
+    repeated = translated(markdown.parse(text, Protection()), same)
+    named = text.replace("[ref] and [ref][]", "[ref][ref] and [ref][ref]")
+    assert re.sub(r"[\s>]+", " ", repeated) == re.sub(r"[\s>]+", " ", named)
+    assert shape(repeated) == shape(text)
+    turned = shape(translated(markdown.parse(text, Protection()), backwards))
+    assert not shape(text) - turned
+    assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}  # of words that came apart
+
+
+def test_markdown_is_not_made_by_what_a_model_says() -> None:
+    """Characters with a meaning are escaped, also at the beginning of a block."""
+    for said in ("*a* _b_ `c` [d](e) <f> g|h", "# a", "- a", "1. a", "> a", "+ a", "---", "==="):
+        out = translated(markdown.parse("The dog\n\n- sees"), lambda _, said=said: Aligned(said, []))
+        assert shape(out) == shape("The dog\n\n- sees"), out
+
+
+# ---- gettext
+
+PO = r"""# A translator
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;\n"
+
+#. A note
+#: a.py:1
+#, python-format
+msgctxt "menu"
+msgid "Delete %(n)s files (now)?\n"
+"  <b>Sure</b>?\n"
+msgstr ""
+
+#, fuzzy
+msgid "old"
+msgstr "alt"
+
+msgid "done"
+msgstr "fertig"
+
+#, python-format
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "eine Datei"
+msgstr[1] ""
+msgstr[2] ""
+
+#~ msgid "gone"
+#~ msgstr ""
+"""
+
+
+def test_messages_without_a_translation_get_one_that_is_fuzzy() -> None:
+    catalogue = Catalogue(PO, Protection(strict=True))
+    translated(catalogue.parts, backwards)
+    before, after = polib.pofile(PO), polib.pofile(catalogue.written())
+    for name in ("msgctxt", "msgid", "msgid_plural", "comment", "occurrences", "obsolete"):
+        assert [getattr(entry, name) for entry in after] == [getattr(entry, name) for entry in before]
+    assert [entry.fuzzy for entry in after] == [True, True, False, True, False]
+    first, old, done, files, gone = after
+    assert first.flags == ["python-format", "fuzzy"]
+    assert first.msgstr == "(now)? %(n)s files Delete\n  <b>Sure</b>?\n"
+    assert (old.msgstr, done.msgstr, gone.msgstr) == ("old", "fertig", "")
+    assert files.msgstr_plural == {0: "%d file", 1: "%d files", 2: "%d files"}
+    assert after.metadata == before.metadata
+    again = Catalogue(PO.replace("#, fuzzy\n", "").replace('""\n\n#, f', '"x"\n\n#, f'), None)
+    assert len(again.parts) < len(catalogue.parts)
+
+
+def test_a_catalogue_that_is_complete_comes_out_byte_for_byte() -> None:
+    text = 'msgid   "a"\nmsgstr "b"\n\n\n#~ msgid "c"\n#~ msgstr ""\n'
+    assert Catalogue(text, None).written() == text
+    with pytest.raises(DataError, match="no message catalogue"):
+        Catalogue("<html>", None)
+
+
+# ---- the command
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Translator(make_model(tmp_path_factory.mktemp("tiny")), precision="fp32", workers=1) as one:
+        yield one
+
+
+def run(translator: Translator, data: bytes, kind: str, tags: str | None = None, protect: bool | None = None) -> bytes:
+    source, target = memory_file(data), memory_file()
+    with Progress("translating", None, "lines") as progress:
+        module.runner(kind, tags, protect, [])(translator, TranslateOptions(), source, target, progress)
+    os.close(source)
+    return content(target)
+
+
+def test_a_models_alignment_is_of_words_of_the_text(translator: Translator) -> None:
+    """Also of text that the model sees in another spelling, or cut in two."""
+    texts = ["der Hund", "die  Katze \u00a0 ist e\u0301in", "das Haus . " * 30, "", "\u2581 rot 日本"]
+    results = list(translate_aligned(translator, texts))
+    assert [aligned.text for aligned in results] == [each.text for each in translator.translate(texts)]
+    for text, aligned in zip(texts, results, strict=True):
+        ends = [end for end, _ in aligned.links]
+        assert ends == sorted(ends)
+        assert all(end <= len(aligned.text) and text[origin].strip() for end, origin in aligned.links)
+        assert not text or ends[-1] == len(aligned.text)
+
+
+def test_lines_with_markup_come_out_as_many_and_in_order(translator: Translator) -> None:
+    lines = ["<b>der</b> Hund", "", "<br>", "5 <img>", "die <i>Katze</i><br>ist rot", "\ufffd", "<p>"]
+    out = run(translator, "\n".join(lines).encode(), "text", "html").decode().split("\n")
+    assert out.pop() == ""
+    assert len(out) == len(lines)
+    assert out[1:4] == lines[1:4]
+    assert [re.findall("<[a-z]+>", line)[:1] for line in out] == [re.findall("<[a-z]+>", line)[:1] for line in lines]
+    assert run(translator, b"der %s Hund\n%d\n", "text", protect=True).decode().count("%") == 2
+
+
+def test_a_file_is_translated_as_a_whole(translator: Translator) -> None:
+    page = "\ufeff<p translate=no>der Hund</p>\r\n<p>die <b>Katze</b>\n"
+    out = run(translator, page.encode(), "html").decode()
+    assert out.startswith("\ufeff<p translate=no>der Hund</p>\r\n<p>")
+    assert out.endswith("\n")
+    assert run(translator, b"# der Hund\n\n    code\n", "md").decode().endswith("\n\n    code\n")
+    assert b"#, fuzzy" in run(translator, PO.encode(), "po")
+    for data in (b"\xff", "<p>x".encode("utf-16")):
+        with pytest.raises(DataError):
+            run(translator, data, "html")
+
+
+def test_the_suffix_says_what_a_file_is() -> None:
+    """Unless the format is named; plain lines need nothing of the formats."""
+
+    def kind(
+        file: str | None = None, *, form: str | None = None, tags: Any = None, protect: Any = None, plain: Any = ()
+    ) -> Any:
+        run = documents.choose(form, file and Path(file), tags, protect, plain)
+        return run and (run.keywords.get("kind", "lines"), run.keywords["protection"] is not None)
+
+    assert kind("a.txt") is kind("a.html", form="text") is kind(form="jsonl") is kind(plain=["prefix"]) is None
+    assert kind("a.HTML") == kind(form="html") == ("html", True)
+    assert kind("a.md", protect=False) == ("md", False)
+    assert kind("a.pot") == ("po", True)
+    assert kind("a.html", tags="html") == ("lines", False)
+    assert kind(protect=True) == ("lines", True)
+    for wrong in ({"plain": ["n_best"]}, {"form": "jsonl"}, {"form": "po"}, {"plain": ["alignments", "prefix"]}):
+        with pytest.raises(UsageError):
+            kind(tags="html", **wrong)

@@ -1,0 +1,323 @@
+"""Marked-up text and placeholders: what goes to the model, and where marks stand on what comes back."""
+
+import random
+import re
+from collections import Counter
+
+import html5lib
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.documents import markup
+from nmt_cli.documents.placeholders import PLACEHOLDER, Protection
+from nmt_cli.documents.placement import Aligned, place
+from nmt_cli.documents.segment import Builder, Parts, render, segments_of
+
+PIECES = [
+    *(
+        "<b>",
+        "</b>",
+        "<i>",
+        "</i>",
+        '<a href="x?a=1&amp;b=2">',
+        "</a>",
+        "<u><em>",
+        "</u>",
+        "</em>",
+        "</code>",
+        "<code>",
+    ),
+    *(
+        "<p>",
+        "</p>",
+        "<div class=x>",
+        "</div>",
+        "<br>",
+        "<br/>",
+        "<h1>",
+        "</h1>",
+        "<table><tr><td>",
+        "</td></tr></table>",
+    ),
+    *(
+        "<ul><li>",
+        "</ul>",
+        '<p translate="no">',
+        "<select><option>one<option>two</select>",
+        "<pre> a\n b</pre>",
+        "</span>",
+    ),
+    *(
+        '<img src=x alt="A dog">',
+        "<span title='The cat'>",
+        '<input placeholder="Your name">',
+        '<x id="3"></x>',
+        "<b",
+        "</",
+    ),
+    *("<!-- note -->", "<!-->", "<![CDATA[x]]>", "<?php x ?>", "</ b>", "</>", "<a title=it's>", '<a ="x>', "<", '"'),
+    *(
+        "&amp;",
+        "&eacute;",
+        "&nbsp;",
+        "&lt;b&gt;",
+        "AT&T",
+        "a < b",
+        "&copy",
+        "un<i>believ</i>able",
+        "<code>x <b>y</b></code>",
+    ),
+    *(
+        '<script>if (a<b) "x"</script>',
+        "<style>p{}</style>",
+        "<textarea>hi</textarea>",
+        "<title>T &amp; t</title>",
+        "<b ",
+    ),
+    "<svg><title>s</title></svg>",
+]
+WORDS = [
+    "The",
+    "dog",
+    "sees",
+    "a",
+    "cat",
+    ",",
+    ".",
+    "5",
+    "Haus",
+    "über",
+    "naïve",
+    "日本",
+    "é",
+    "I'm",
+    "it.",
+]  # é in two
+TEXT_ATTRIBUTE = re.compile(r"(?:title|alt|placeholder)\s*=\s*(?:'[^']*'|\"[^\"]*\"|[^\s>]*)")
+
+
+def document(seed: int) -> str:
+    """Return nested, broken, entity-laden HTML."""
+    draw = random.Random(seed)
+    pieces = [draw.choice(PIECES if draw.random() < 0.5 else WORDS) for _ in range(draw.randint(1, 40))]
+    return "".join(draw.choice([" ", "", "\n", " "]) + piece for piece in pieces)
+
+
+def same(text: str) -> Aligned:
+    """A model that says the source again."""
+    return Aligned(text, [(end, end - 1) for end in (match.end() for match in re.finditer(r"\s*\S", text))])
+
+
+def backwards(text: str) -> Aligned:
+    """A model that says the source's words in the opposite order."""
+    words = [(match.start(), match[0]) for match in re.finditer(r"\S+", text)][::-1]
+    links, end = list[tuple[int, int]](), -1
+    for start, word in words:
+        end += len(word) + 1
+        links.append((end, start))
+    return Aligned(" ".join(word for _, word in words), links)
+
+
+def silent(_text: str) -> Aligned:
+    return Aligned("", [])
+
+
+def words_of(text: str, pairs: dict[str, str]) -> Aligned:
+    """A model that says `pairs`: each word of the translation with the source's word that it comes from."""
+    links, end = list[tuple[int, int]](), -1
+    for target, source in pairs.items():
+        end += len(target) + 1
+        links.append((end, text.index(source)))
+    return Aligned(" ".join(pairs), links)
+
+
+def translated(parts: Parts, model=same) -> str:
+    for segment in segments_of(parts):
+        segment.result = place(segment, model(segment.text))
+    return render(parts)
+
+
+def line(text: str, protection: Protection) -> Parts:
+    builder = Builder(protection=protection)
+    builder.add_source(text)
+    return builder.build()
+
+
+def tags(text: str) -> Counter[str]:
+    return Counter(TEXT_ATTRIBUTE.sub("", match[0]) for match in markup._TOKEN.finditer(text))
+
+
+def content(text: str) -> str:
+    """Return what a browser shows of a page, without its comments."""
+    root = html5lib.parse(text, treebuilder="etree", namespaceHTMLElements=False)
+
+    def walk(element):
+        if isinstance(element.tag, str):
+            yield element.text or ""
+            for child in element:
+                yield from walk(child)
+        yield element.tail or ""
+
+    return normalise("".join(walk(root)))
+
+
+# ---- HTML
+
+
+@pytest.mark.parametrize("first", range(0, 2000, 250))
+def test_nothing_is_lost_in_2000_broken_documents(first: int) -> None:
+    """A model that repeats its input gives the text that a browser shows, and every tag once or, with its partner,
+    several times; one that turns the sentences around gives the same tags and as many letters; one that says nothing
+    gives the document."""
+    for seed in range(first, first + 250):
+        text = document(seed)
+        out = translated(markup.parse(text))
+        assert content(out) == content(text), text
+        assert tags(out) == tags(text), text
+        turned = translated(markup.parse(text), backwards)
+        extra = tags(turned) - tags(text)
+        assert not tags(text) - tags(turned), text
+        assert not {
+            tag for tag in extra if "</" not in tag and not tag.startswith(("<b", "<i", "<a", "<u", "<e", "<s"))
+        }
+        letters = [Counter(re.sub(r"\s", "", content(each))) for each in (text, turned)]
+        assert letters[0] == letters[1], text
+        left = translated(markup.parse(text), silent).replace('"', "")  # which an attribute's text may get
+        assert left == text.replace('"', ""), text
+
+
+@given(
+    st.lists(st.sampled_from([p for p in PIECES if not re.search("[a-zA-Z]", re.sub("<[^>]*>", "", p))]), max_size=20)
+)
+@settings(max_examples=200, deadline=None)
+def test_a_document_without_text_comes_out_byte_for_byte(pieces: list[str]) -> None:
+    text = " \n".join(piece for piece in pieces if not TEXT_ATTRIBUTE.search(piece) and not piece.startswith("&"))
+    assert translated(markup.parse(text), backwards) == text
+
+
+@given(st.text(alphabet="ab <>/&;\"'=!-?x\n", max_size=60))
+@settings(max_examples=500, deadline=None)
+def test_any_characters_are_read_without_loss(text: str) -> None:
+    assert render(markup.parse(text)) == text
+    assert content(translated(markup.parse(text))) == content(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("<p>A dog.</p><p>A <b>cat</b>.", ["A dog.", "A cat."]),
+        ("one<br>two<li>three", ["one", "two", "three"]),
+        ("un<b>believ</b>able so<wbr>me<!-- x -->thing", ["unbelievable something"]),
+        ("a<img alt='A dog'>cat", ["A dog", "a cat"]),
+        ("Press <kbd>Ctrl</kbd> or <code>a <b>b</b></code> now", ["Press or now"]),
+        ("<pre>x y</pre><script>var a</script><style>b</style><textarea>c</textarea>", []),
+        ("<div translate='no'>x <b>y</b></div>z<p translate=no>a<p>b", ["z", "b"]),
+        (
+            "<title>A &amp; B</title><a title=x placeholder='y z' href=q aria-label=\"w\">v</a>",
+            ["A & B", "x", "y z", "w", "v"],
+        ),
+        ("5 &gt; 3 <hr> &nbsp; <b></b>", []),
+    ],
+)
+def test_what_the_model_is_shown(text: str, segments: list[str]) -> None:
+    assert [segment.text for segment in segments_of(markup.parse(text))] == segments
+
+
+TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "today", "angerufen": "called"}
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs", "expected"),
+    [
+        # Elements follow their words, nest, and are repeated where these stand apart.
+        ("The <b>tired <i>dog</i></b> is called today", TIRED, "Der <b>müde <i>Hund</i></b> wird heute angerufen"),
+        ("Today is <i>called</i> <b>dog</b>", {"Hund": "dog", "gerufen": "called"}, "<b>Hund</b> <i>gerufen</i>"),
+        (
+            "<b>I call</b> him",
+            {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"},
+            "<b>Ich rufe</b> ihn <b>an</b>",
+        ),
+        (
+            "<b id=1>I call</b> him",
+            {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"},
+            "<b id=1>Ich rufe ihn an</b>",
+        ),
+        # Punctuation is its own twin's, and does not part words.
+        (
+            "<b>dogs</b>, <i>cats</i>!",
+            {"Katzen": "cats", ",": "dogs", "Hunde": "dogs", "!": "dogs"},
+            "<i>Katzen</i> , <b>Hunde</b> !",
+        ),
+        # What no word comes from takes the nearest; what has no text goes where its neighbours go.
+        ("a <b>very</b> old dog", {"ein": "a", "Hund": "dog"}, "<b>ein</b> Hund"),
+        ("see <img src=x> dog", {"Hund": "dog", "sehen": "see"}, "<img src=x> Hund sehen"),
+        ("see <a href=x><img src=x></a> dog", {"Hund": "dog", "sehen": "see"}, "<a href=x><img src=x></a> Hund sehen"),
+        # Tags that do not belong together keep their order.
+        ("a</i> dog <b>is", {"ist": "is", "Hund": "dog", "ein": "a"}, "ist Hund ein</i> <b>"),
+        ("<b>a <i>dog</b> is</i>", {"ein": "a", "Hund": "dog", "ist": "is"}, "<b>ein <i>Hund</b> ist</i>"),
+        # As the source spells it.
+        (
+            "dog&#39;s &amp; <b>caf&eacute;</b>",
+            {"Hund's": "dog", "&": "&", "Café": "caf"},
+            "Hund&#39;s &amp; <b>Caf&eacute;</b>",
+        ),
+        ("dog", {"<b>": "dog", "&amp;": "dog"}, "&lt;b&gt; &amp;amp;"),
+        ('<img alt="a dog">', {'"Hund"': "dog"}, '<img alt="&quot;Hund&quot;">'),
+    ],
+)
+def test_marks_stand_where_their_words_went(text: str, pairs: dict[str, str], expected: str) -> None:
+    def model(source: str) -> Aligned:
+        return words_of(source, pairs)
+
+    assert translated(markup.parse(text), model) == expected
+
+
+# ---- placeholders
+
+STRINGS = [
+    "Deleted %s files by %(user)s.", '"%s" not found (see %s)', "%d%% of %1$s", "{} and {0:>5} and {name!r}", "%%",
+    "{count, plural, one {# file} other {# files}} here", "{{ user.name }} and {% if x %}y{% endif %}",
+    "${HOME} or %{x}",
+    "go to https://x.org/a?b=c. Now", "mail a.b@c.de, please", "the [X12X] of [X13X]", 'a <x id="3"></x> b <x id="4"/>',
+    "Step %-5.2lf of %*d and %@", "name%(plural)s", "see [^1]",
+]  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from([*STRINGS, "The dog", "(or a cat)", "50 % off"]), min_size=1, max_size=4), st.booleans()
+)
+@settings(max_examples=200, deadline=None)
+def test_placeholders_come_once_each_and_are_not_shown(texts: list[str], strict: bool) -> None:
+    """Whatever the model says, also other placeholders; those that stand for the next argument keep their order."""
+    text, protection = " ".join(texts), Protection(strict=strict)
+    expected = [match[0] for match in PLACEHOLDER.finditer(text)]
+    assert not any(PLACEHOLDER.search(segment.text) for segment in segments_of(line(text, protection)))
+    noise = "Der %s Hund {x} (http://a.b) ["
+    for model in (same, backwards, lambda source: words_of(source, dict.fromkeys(noise.split(), source[0]))):
+        out = translated(line(text, protection), model)
+        assert sorted(match[0] for match in PLACEHOLDER.finditer(out)) == sorted(expected)
+        plain = [each for each in expected if each in ("%s", "{}", "{% if x %}", "{% endif %}")]
+        assert [each for each in (m[0] for m in PLACEHOLDER.finditer(out)) if each in plain] == plain
+        if strict:
+            assert all(out.count(bracket) == text.count(bracket) for bracket in "()[]{}<>")
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs", "expected"),
+    [
+        ("Deleted %d files.", {"Dateien": "files", "gelöscht": "Deleted", ".": "."}, "%d Dateien gelöscht ."),
+        ("Deleted %(n)d files (now)", {"Jetzt": "now", "weg": "files"}, "(Jetzt) %(n)d weg"),
+        ("file%(s)s gone", {"weg": "gone", "Datei": "file"}, "weg Datei%(s)s"),
+        ("%s has %s dogs", {"Hunde": "dogs", "hat": "has"}, "Hunde %s hat %s"),
+        ('"%s" (by %s) left', {"Fort": "left", "von": "by"}, 'Fort "%s" (von %s)'),
+    ],
+)
+def test_placeholders_stand_beside_their_neighbours(text: str, pairs: dict[str, str], expected: str) -> None:
+    assert translated(line(text, Protection(strict=True)), lambda source: words_of(source, pairs)) == expected
+
+
+def test_numbers_and_words_are_no_placeholders() -> None:
+    text = "In 1984, 50 % of 3.5 dogs and 12% cats were {not here} at 5:30; a@b, 100%."
+    assert not PLACEHOLDER.search(text)
