@@ -19,6 +19,6 @@ os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")  # wrong gradien
 def __getattr__(name: str) -> object:
     if name not in ("Sampling", "Translator"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nmt_cli.translation import translator  # and torch with it
+    from nmt_cli.translation import translator
 
     return getattr(translator, name)

@@ -162,7 +162,7 @@ def translate(
     models: Models = None,
     precision: Annotated[Precision, option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
     workers: Annotated[
-        int | None, number_option("Processes", default="one per core up to 16, or per GPU", min=1)
+        int | None, number_option("Threads; on GPUs processes", default="one per core, or GPU", min=1)
     ] = None,
     strict: Annotated[bool, option("Refuse input that is not UTF-8", "--strict")] = False,
     quiet: Quiet = False,
