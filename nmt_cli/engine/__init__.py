@@ -4,12 +4,12 @@ Why not torch: a step of beam search is some 220 of its calls. Alone, a line of 
 arithmetic of them takes a millisecond, the calls forty. So a step has to be one call, and then importing torch, most of
 the time to a first translation, is not needed either.
 
-Why C, compiled at the install: `ziglang` is a C compiler that pip brings for the time of a build, so users need none and
-nothing new at run time (`build.py`). The same source is compiled for several instruction sets; `dispatch.c` says which
-this CPU can run, `library.py` opens one of them. ctypes releases the GIL: threads share a model's weights, and each has
-a search of its own.
+Why C, compiled at the install: `ziglang` is a C compiler that pip brings for the time of a build, so users need none
+and nothing new at run time (`build.py`). The same source is compiled for several instruction sets; `dispatch.c` says
+which of them this CPU can run, `library.py` opens one. ctypes releases the GIL: threads share a model's weights, and
+each has a search of its own.
 
-What it computes is what `transformer/model.py` computes, and what it searches is what `translation/search.py` describes:
-tests compare the two on every shape of a model and every option. `model.py` packs weights, `search.py` is one thread's
-search, `engine.c` the rest, in this order: vectors, products, attention, encoder and decoder, search, models.
+It computes what `transformer/model.py` computes, and searches as `translation/search.py` describes: tests compare the
+two on every shape of a model and every option. `model.py` packs weights, `search.py` is one thread's search, `engine.c`
+the rest, in this order: vectors, products, attention, encoder and decoder, search, models.
 """
