@@ -158,7 +158,10 @@ def read_lines(
             yield NOT_YET
             continue
         block = os.read(descriptor, READ_BYTES)
-        *ends, rest = (block or b"\n" * bool(line)).split(b"\n")  # the last line may have no line feed
+        if not block and line:
+            *ends, rest = b"", b""  # the end of a last line that has no line feed
+        else:
+            *ends, rest = block.split(b"\n")
         for end in ends:
             number, whole, line = number + 1, line + end, b""
             counts["huge"] += len(whole) > MAX_LINE_BYTES

@@ -154,7 +154,9 @@ class Workers:
             if not busy:
                 yield []
                 continue
-            seconds = 0.0 if any(shares) else POLL_SECONDS if more else None
+            seconds = POLL_SECONDS if more else None
+            if any(shares):
+                seconds = 0.0
             ready = wait([worker.connection for worker in busy], seconds)
             for worker in busy:
                 if worker.connection in ready:
