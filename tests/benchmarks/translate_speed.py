@@ -8,7 +8,9 @@ Every system is a process of its own that loads, warms up, and then translates a
 in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
 Prints medians with their range, tokens by the model's own tokenizer, and how many lines are those of the first system;
 in the end how many of Marian's first are ours once our positions have its wavelengths, which are not the paper's.
-With `--device cuda` the peers use the GPU, as ours does wherever there is one.
+With `--device cuda` the peers use the GPU, as ours does wherever there is one. `--source-tokens N` takes the lines of N
+tokens only: a model that never ends a translation, as one with random weights, is then stopped by all systems after as
+many tokens.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 BEAM = 4
+EXTRA_LENGTH = 50  # tokens that a translation may have more than its source, EOS counted, with --source-tokens
 CPU = "nmt fp32", "nmt int8", "ctranslate2 int8", "ctranslate2 float32"
 SYSTEMS = {"cpu": (*CPU, "pymarian intgemm8", "pymarian float32"), "cuda": ("nmt bf16", "ctranslate2 float16")}
 Run = Callable[[list[str]], list[str]]
@@ -34,7 +37,8 @@ def ours(arguments: argparse.Namespace, precision: str) -> Run:
     from nmt_cli import Translator
 
     translator = Translator(arguments.model, precision=precision, workers=arguments.cores)
-    return lambda lines: [t.text for t in translator.translate(lines, beam=BEAM, alpha=0.0, split=False)]
+    search: Any = {"beam": BEAM, "alpha": 0.0, "split": False, "extra_length": EXTRA_LENGTH}
+    return lambda lines: [t.text for t in translator.translate(lines, **search)]
 
 
 def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
@@ -47,11 +51,17 @@ def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
     export = arguments.exports / (kind if (arguments.exports / kind).exists() else "float32")
     threads = {"inter_threads": workers, "intra_threads": 1}
     translator = ctranslate2.Translator(str(export), device=arguments.device, compute_type=kind, **threads)
+    longest = arguments.source_tokens + EXTRA_LENGTH if arguments.source_tokens else 200
 
     def run(lines: list[str]) -> list[str]:
         tokens = [[*line, "</s>"] for line in tokenizer.encode(lines, out_type=str)]
         results = translator.translate_batch(
-            tokens, beam_size=BEAM, length_penalty=0, max_batch_size=size, batch_type="tokens", max_decoding_length=200
+            tokens,
+            beam_size=BEAM,
+            length_penalty=0,
+            max_batch_size=size,
+            batch_type="tokens",
+            max_decoding_length=longest,
         )
         return tokenizer.decode([result.hypotheses[0] for result in results])
 
@@ -70,11 +80,24 @@ def pymarian(arguments: argparse.Namespace, kind: str) -> Run:
     return translator.translate  # type: ignore[no-any-return]
 
 
+def read_pairs(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Return the lines that are translated, and their references."""
+    import sentencepiece
+
+    sides = [file.read_text().split("\n") for file in (arguments.source, arguments.reference)]
+    pairs = list(zip(*sides, strict=True))
+    if arguments.source_tokens:
+        tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
+        pairs = [pair for pair in pairs if len(tokenizer.encode(pair[0])) + 1 == arguments.source_tokens]
+    sources, references = zip(*pairs[: arguments.lines], strict=True)
+    return list(sources), list(references)
+
+
 def child(arguments: argparse.Namespace) -> None:
     """Serve one system: translate once for every line on stdin, and answer with the seconds it took."""
     name, kind = arguments.child.split()
     run = {"nmt": ours, "ctranslate2": ctranslate2, "pymarian": pymarian}[name](arguments, kind)
-    lines = arguments.source.read_text().split("\n")[: arguments.lines]
+    lines, _ = read_pairs(arguments)
     run(lines[:64])
 
     def timed(lines: list[str]) -> tuple[float, list[str]]:
@@ -84,7 +107,7 @@ def child(arguments: argparse.Namespace) -> None:
 
     for _ in sys.stdin:
         seconds, output = timed(lines)
-        latency = statistics.median(timed([line])[0] for line in lines[:20])
+        latency = statistics.median(timed([line])[0] for line in lines[: arguments.alone])
         peak = (
             Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
         )  # ru_maxrss is the parent's at least
@@ -96,8 +119,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name in ("model", "exports", "source", "reference"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    for name, number in (("rounds", 5), ("lines", 1000), ("cores", len(os.sched_getaffinity(0)))):
+    for name, number in (("rounds", 5), ("lines", 1000), ("alone", 20), ("cores", len(os.sched_getaffinity(0)))):
         parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--source-tokens", type=int, help="translate the lines of so many tokens only, EOS counted")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the peers")
     parser.add_argument("--systems", nargs="+", help="default: all of the device that are installed")
     parser.add_argument("--child")
@@ -125,7 +149,7 @@ def main() -> None:
     for process in children.values():
         process.communicate()
     tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(arguments.model / "tokenizer.model"))
-    reference = arguments.reference.read_text().split("\n")[: arguments.lines]
+    source, reference = read_pairs(arguments)
     peer = next((system for system in answers if not system.startswith("nmt")), systems[0])
     base = statistics.median(a["seconds"] for a in answers[peer])
     print(f"| system | lines/s (range) | tokens/s | x {peer} | ms for one line | peak MB | BLEU | same lines |")
@@ -141,8 +165,8 @@ def main() -> None:
         print(f"| {system} | {span} | {tokens / middle:,.0f} | {base / middle:.2f} | {latency:.1f} "
               f"| {turns[-1]['megabytes']:.0f} | {bleu:.2f} | {same} |")  # fmt: skip
     if output := answers.get("pymarian float32", [{"output": []}])[0]["output"][:200]:
-        lines = arguments.source.read_text().split("\n")[: len(output)]
-        same = sum(map(str.__eq__, output, marian_toolkit.translate_with_its_positions(loaded, lines, BEAM)))
+        lines = marian_toolkit.translate_with_its_positions(loaded, source[: len(output)], BEAM)
+        same = sum(map(str.__eq__, output, lines))
         print(f"{same} of {len(output)} lines of pymarian float32 are those of nmt fp32 with Marian's positions")
 
 
