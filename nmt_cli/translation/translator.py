@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nmt_cli import recipe
     from nmt_cli.transformer.model import Transformer
 
-CHUNK_CHARACTERS = 1 << 18  # read and sorted at once
+CHUNK_CHARACTERS = 1 << 16  # read and sorted at once
 READ_AHEAD = 512  # segments that wait for each thread before more lines are read
 SCORE_LINES = 1024  # pairs scored at once
 POLL_SECONDS = 0.002, 0.01  # between two looks for new lines; the second while others are searched
