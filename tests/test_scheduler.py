@@ -17,7 +17,7 @@ class Work:
 
     def __init__(self, threads: int = 1, room: int = 1, done: Callable[[Segment], None] | None = None) -> None:
         self.gate, self.taken, self.done = threading.Event(), list[Segment](), list[Segment]()
-        self.error: Exception | None = None  # raised by a search instead
+        self.wrong: Callable[[Segment], bool] = lambda _: False  # a search with one of these raises an error
         self.held = [0] * threads  # by each thread
         searches = [self.search(number, room) for number in range(threads)]
         self.scheduler = Scheduler(searches, done or self.done.append)
@@ -27,15 +27,18 @@ class Work:
             held: list[Segment] = []
             for segment in feed:
                 if segment is not None:
-                    if self.error:
-                        raise self.error
                     self.taken.append(segment)
                     held.append(segment)
                     self.held[number] = len(held)
-                if segment is None or len(held) == room:
+                if held and (segment is None or len(held) == room):
                     self.gate.wait(60)
+                    if any(map(self.wrong, held)):
+                        raise ZeroDivisionError
                     yield held
                     held = []
+            if any(map(self.wrong, held)):
+                raise ZeroDivisionError
+            yield held
 
         return run
 
@@ -51,10 +54,13 @@ class Work:
                 self.scheduler.changed.wait(0.01)
                 self.scheduler.check()
 
-    def finish(self) -> None:
-        """Open the gate, wait until all is done, and close."""
+    def finish_all(self) -> None:
+        """Open the gate and wait until all is done."""
         self.gate.set()
         self.wait_for(lambda: not self.scheduler.unfinished)
+
+    def finish(self) -> None:
+        self.finish_all()
         self.scheduler.close()
 
 
@@ -135,34 +141,43 @@ def test_a_thread_of_the_search_may_close() -> None:
     assert not running() & threads
 
 
-@pytest.mark.parametrize("where", ["search", "done"])
-def test_an_error_reaches_everybody_who_waits_and_ends_all_threads(where: str) -> None:
-    before, seen = running(), list[BaseException]()
+def test_an_error_is_that_of_the_segment_which_has_it_again_alone() -> None:
+    """Of those that were searched beside it, each has its result; the thread goes on."""
+    work = Work(room=10)
+    work.wrong = lambda segment: segment.ids == [3]
+    text = work.submit(10)
+    work.finish_all()
+    errors = [type(segment.error) for segment in text]
+    assert errors == [type(None)] * 3 + [ZeroDivisionError] + [type(None)] * 6
+    assert set(work.done) == set(text)
+    assert len(work.done) == 10
+    later = work.submit(2)
+    work.finish()
+    assert [segment.error for segment in later] == [None, None]
 
-    def fail(_: Segment) -> None:
-        raise ZeroDivisionError
 
-    work = Work(threads=2, done=fail if where == "done" else None)
-    work.error = ZeroDivisionError() if where == "search" else None
-    scheduler = work.scheduler
-
-    def wait() -> None:
-        with scheduler.changed:
-            scheduler.changed.wait_for(lambda: scheduler.ended, 60)
-        try:
-            scheduler.check()
-        except ZeroDivisionError as error:
-            seen.append(error)
-
-    waiting = [threading.Thread(target=wait) for _ in range(4)]
-    for thread in waiting:
-        thread.start()
-    work.gate.set()
-    work.submit(20)
-    for thread in waiting:
-        thread.join(60)
-    assert len(seen) == 4
-    with pytest.raises(ZeroDivisionError):
-        work.submit(1)
-    scheduler.close()
+def test_a_search_that_fails_always_fails_every_segment_and_ends_no_thread() -> None:
+    before, work = running(), Work(threads=2, room=5)
+    work.wrong = lambda _: True
+    text = work.submit(20)
+    text[7].cancelled = True
+    work.finish_all()
+    assert set(work.done) == set(text)
+    assert {type(segment.error) for segment in text if segment is not text[7]} == {ZeroDivisionError}
+    assert len(running() - before) == 2
+    work.wrong = lambda _: False
+    last = work.submit(3)
+    work.finish()
+    assert all(segment in work.done and not segment.error for segment in last)
     assert running() == before
+
+
+def test_close_tells_of_everything_that_has_no_result() -> None:
+    work = Work(threads=2, room=3)
+    text = work.submit(50)
+    work.wait_for(lambda: len(work.taken) == 6)
+    work.gate.set()
+    work.scheduler.close()
+    assert set(work.done) == set(text)
+    assert len(work.done) == 50
+    assert all(isinstance(segment.error, UsageError) for segment in text if segment not in work.taken)

@@ -232,8 +232,8 @@ def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Ga
     assert all("closed" in str(error) for error in errors)
 
 
-def test_an_error_of_the_search_reaches_everybody(model: Path, gate: Gate) -> None:
-    before, seen = searching(), list[Exception]()
+def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_translated(model: Path, gate: Gate) -> None:
+    seen = list[Exception]()
     translator = Translator(model, workers=2)
 
     def translate(i: int) -> None:
@@ -251,10 +251,73 @@ def test_an_error_of_the_search_reaches_everybody(model: Path, gate: Gate) -> No
     for thread in callers:
         thread.join(60)
     assert len(seen) == 6
-    with pytest.raises(DivergedError):
-        translator.submit("rot")
-    translator.close()
-    assert searching() == before
+    gate.error = None
+    with translator:
+        assert translator.submit("rot").result().text is not None
+
+
+def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searched together: one always fails, the others have the translations that they have alone; all are told once."""
+    lines = lines_of(30, seed=3)
+    with Translator(model, precision="fp32", workers=1) as alone:
+        expected = [each.hypotheses for each in alone.translate(lines)]
+        poison = alone.tokenizer.encode(["Katze Katze Katze"])[0]
+    real = engine_search.search
+
+    def search(models: Any, feed: Feed) -> Results:
+        taken: list[Any] = []
+        for results in real(models, (taken.append(each) or each for each in feed)):
+            if any(each and each.ids[:-1] == poison for each in taken):
+                raise DivergedError("not finite")
+            yield results
+
+    monkeypatch.setattr(backends.engine_search, "search", search)
+    told = list[Pending]()
+    with Translator(model, precision="fp32", workers=2) as translator:
+        pending = [translator.submit(line, done=told.append) for line in [*lines[:9], "Katze Katze Katze", *lines[9:]]]
+        with pytest.raises(DivergedError):
+            pending.pop(9).result()
+        assert [each.result().hypotheses for each in pending] == expected
+        assert list(translator.translate(["", "rot"]))
+    assert len(told) == len(set(told)) == 31
+
+
+def test_done_is_called_once_whatever_happens(model: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """Also for texts that are given up, that `close` finds, and that have no words; one that raises stops no other."""
+    told = list[Pending]()
+
+    def tell(pending: Pending) -> None:
+        told.append(pending)
+        raise ZeroDivisionError
+
+    translator = Translator(model, workers=1)
+    given_up = translator.submit(LONG, done=tell)
+    empty = translator.submit("", done=tell)
+    first = translator.submit("rot", done=tell)
+    given_up.cancel()
+    gate.opened.set()
+    assert first.result().text is not None
+    assert empty.result().text == ""
+    gate.opened.clear()
+    late = [translator.submit(LONG, done=tell) for _ in range(3)]
+    closing = threading.Thread(target=translator.close)
+    closing.start()
+    gate.opened.set()
+    closing.join(60)
+    assert sorted(map(id, told)) == sorted(map(id, [given_up, empty, first, *late]))
+    assert len(caplog.records) == 6
+    for pending in late:
+        with pytest.raises(UsageError, match="closed"):
+            pending.result()
+
+
+def test_counts_are_right_whoever_counts(model: Path) -> None:
+    with Translator(model, workers=2) as translator, ThreadPoolExecutor(8) as pool:
+        texts = [line for i in range(8) for line in lines_of(200, seed=i)]
+        results = list(pool.map(lambda text: translator.submit(text).result(), texts))
+        assert translator.counts["lines"] == 1600
+        tokens = sum(len(each.ids) for result in results for part in result.segments for each in part.hypotheses)
+        assert translator.counts["tokens"] >= tokens
 
 
 def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

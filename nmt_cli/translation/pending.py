@@ -1,6 +1,7 @@
 """Texts that are being translated, the options they came with, and how the results of their segments are joined."""
 
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,17 +59,29 @@ class Pending:
     settings: SearchSettings
     split: bool
     drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
-    done: Callable[["Pending"], None]  # called, in a thread of the search, when the last segment has its result
-    open: int = 0  # segments without a result
+    done: Callable[["Pending"], None]  # called once, in a thread of the search, when no segment is open any more
+    open: int = 0  # segments that wait or are searched
     cancelled: bool = False
+    error: BaseException | None = None  # what went wrong instead
     hypotheses: list[Hypothesis] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
         return not self.open
 
+    @property
+    def wanted(self) -> bool:
+        return not (self.cancelled or self.error)
+
     def cancel(self) -> None:
         self.cancelled = True
+        self._cancel_segments()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self._cancel_segments()
+
+    def _cancel_segments(self) -> None:
         for segment in itertools.chain.from_iterable(self.drafts):
             segment.cancelled = True
 
@@ -82,6 +95,8 @@ class Pending:
         return self.translation()
 
     def translation(self) -> Translation:
+        if self.error:
+            raise self.error
         return Translation(self.hypotheses, self.drafts)
 
 
@@ -94,8 +109,8 @@ def join(tokenizer: Tokenizer, pending: Pending) -> None:
 
 
 class Joiner:
-    """Takes the results of segments, which are halved and searched again where they failed, and joins those of texts
-    that have them all."""
+    """Takes the results of segments, which are halved and searched again where they failed, and finishes the texts that
+    have them all. An error ends the text that it belongs to, and no other."""
 
     scheduler: Scheduler
 
@@ -108,16 +123,35 @@ class Joiner:
         if pending is None:
             return
         pending.open -= 1
-        if pending.cancelled:
-            return
+        if segment.error:
+            pending.fail(segment.error)
+        elif pending.wanted:
+            try:
+                self._look_at(segment, pending)
+            except Exception as error:
+                pending.fail(error)
+        if not pending.open:
+            self.finish(pending)
+
+    def finish(self, pending: Pending) -> None:
+        """Join a text's segments, none of which is open, and tell whoever submitted it."""
+        try:
+            if pending.wanted:
+                join(self.tokenizer, pending)
+        except Exception as error:
+            pending.fail(error)
+        try:
+            pending.done(pending)
+        except Exception:  # the caller's own, which must not end what others wait for
+            logging.getLogger(__name__).exception("the function that was to be told of a translation failed")
+
+    def _look_at(self, segment: Segment, pending: Pending) -> None:
+        """Count what was found; halve the segment if that is empty or a loop."""
         self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
         best = segment.hypotheses[0].ids
         failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
         if failed and pending.split and segment.depth < MAX_RETRIES:
             self._halve(segment, pending)
-        if not pending.open:
-            join(self.tokenizer, pending)
-            pending.done(pending)
 
     def _halve(self, segment: Segment, pending: Pending) -> None:
         halves = zip(segments.halves(self.tokenizer, segment.ids), (segment.prefix, []), strict=False)
@@ -126,8 +160,8 @@ class Joiner:
             Segment(ids, segment.settings, prefix, segment.key, segment.depth + 1, owner=pending)
             for ids, prefix in halves
         ]:
+            self.scheduler.submit((place, part) for part in parts)
             index = draft.index(segment)
             draft[index : index + 1] = parts
             pending.open += len(parts)
             self.counts["retried"] += 1
-            self.scheduler.submit((place, part) for part in parts)

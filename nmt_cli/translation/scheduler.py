@@ -3,32 +3,38 @@
 import heapq
 import itertools
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nmt_cli.errors import UsageError
 from nmt_cli.translation.segments import Feed, Results, Segment
 
 Search = Callable[[Feed], Results]
+CLOSED = "this Translator is closed. Make another"
 PATIENCE = 64  # segments that are taken before the next one of a long text is due
 
 
 class Scheduler:
-    """One thread for each of `searches`; `done` is called in them with each segment that has its result, one at a time.
+    """One thread for each of `searches`; `done`, which must not raise, is called in them with each segment that has its
+    result or an error, one at a time.
 
     Of those that wait, the segments that come first in their texts are searched first, in the order in which they were
     submitted. One that comes second is due after PATIENCE others, one that comes third after twice as many, and so on,
     or as soon as no other waits. So a short text does not wait for the rest of a long one, nor a long one for the end
     of many short ones.
+
+    Where a search raises an error, each segment that it holds is searched again, alone, and has the error if it comes
+    again. Those that `close` finds have a UsageError.
     """
 
     def __init__(self, searches: Sequence[Search], done: Callable[[Segment], None]) -> None:
         self.changed = threading.Condition()  # held while `done` runs; told when segments are done
-        self.error: BaseException | None = None  # what ended the threads
         self._searches, self._done = searches, done
         self._numbers = itertools.count()
         self._waiting: list[tuple[int, int, Segment]] = []  # with the count of taken ones at which each is due
         self._taken = 0
-        self._open = [0] * len(searches)  # segments that each thread has
+        self._held: list[dict[Segment, None]] = [{} for _ in searches]  # what each thread searches
         self._closed = False
         self._threads: list[threading.Thread] = []
 
@@ -37,8 +43,12 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def searching(self) -> int:
+        return sum(map(len, self._held))
+
+    @property
     def unfinished(self) -> int:
-        return len(self._waiting) + sum(self._open)
+        return self.waiting + self.searching
 
     @property
     def ended(self) -> bool:
@@ -58,52 +68,82 @@ class Scheduler:
             self.changed.notify_all()
 
     def check(self) -> None:
-        """Raise what ended the threads, or UsageError after `close`."""
-        if self.error:
-            raise self.error
+        """Raise UsageError after `close`."""
         if self._closed:
-            raise UsageError("this Translator is closed. Make another")
+            raise UsageError(CLOSED)
 
     def close(self) -> None:
-        """Forget what waits and end the threads, after the steps that they are in; wait for that, unless one of them
+        """Give up what waits and end the threads, after the steps that they are in; wait for that, unless one of them
         calls this, which the others may wait for."""
         with self.changed:
             self._closed = True
-            self._waiting.clear()
+            while self._waiting:
+                self._tell(heapq.heappop(self._waiting)[-1], UsageError(CLOSED))
             self.changed.notify_all()
         if threading.current_thread() not in self._threads:
             for thread in self._threads:
                 thread.join()
 
     def _run(self, number: int) -> None:
+        held = self._held[number]
+        while not self._closed:
+            try:
+                self._search(number, self._feed(number))
+            except BaseException as error:
+                traceback.clear_frames(error.__traceback__)  # they hold the search's memory
+                for segment in list(held):
+                    self._search_alone(number, segment)
+        with self.changed:
+            for segment in list(held):
+                del held[segment]
+                self._tell(segment, UsageError(CLOSED))
+            self.changed.notify_all()
+
+    def _search_alone(self, number: int, segment: Segment) -> None:
+        error: BaseException | None = None
         try:
-            for segments in self._searches[number](self._feed(number)):
-                if segments:
-                    with self.changed:
-                        self._open[number] -= len(segments)
-                        for segment in segments:
-                            self._done(segment)
-                        self.changed.notify_all()
-                if self._closed:
-                    return
-        except BaseException as error:
+            if not (segment.cancelled or self._closed):
+                self._search(number, iter([segment]))
+        except BaseException as again:
+            traceback.clear_frames(again.__traceback__)
+            error = again
+        if (error or segment.cancelled) and segment in self._held[number]:
             with self.changed:
-                self.error = self.error or error
-                self._closed = True
-                self._waiting.clear()
+                del self._held[number][segment]
+                self._tell(segment, error)
                 self.changed.notify_all()
+
+    def _search(self, number: int, feed: Feed) -> None:
+        first = next(filter(None, feed), None)  # so that an error is always that of a segment
+        if first is None:
+            return
+        for segments in self._searches[number](itertools.chain([first], feed)):
+            if segments:
+                with self.changed:
+                    for segment in segments:
+                        del self._held[number][segment]
+                        self._tell(segment)
+                    self.changed.notify_all()
+            if self._closed:
+                return
+
+    def _tell(self, segment: Segment, error: BaseException | None = None) -> None:
+        segment.error = error
+        self._done(segment)
 
     def _feed(self, number: int) -> Iterator[Segment | None]:
         """Yield segments to a thread; None where it shall go on with those that it has. No thread takes more than its
         share while others could search the rest."""
+        held = self._held[number]
         while True:
             with self.changed:
-                while not (self._closed or self._open[number] or self._may_take(number)):
+                while not (self._closed or held or self._may_take(number)):
                     self.changed.wait()
                 if self._closed:
                     return
                 segment = self._take() if self._may_take(number) else None
-                self._open[number] += segment is not None
+                if segment:
+                    held[segment] = None
             yield segment
 
     def _take(self) -> Segment | None:
@@ -112,11 +152,12 @@ class Scheduler:
             _, _, segment = heapq.heappop(self._waiting)
             if not segment.cancelled:
                 self._taken += 1
+                segment.started = time.monotonic()
                 return segment
-            self._done(segment)
+            self._tell(segment)
             self.changed.notify_all()
         return None
 
     def _may_take(self, number: int) -> bool:
-        share = -(-self.unfinished // len(self._open))
-        return bool(self._waiting) and self._open[number] < share
+        share = -(-self.unfinished // len(self._held))
+        return bool(self._waiting) and len(self._held[number]) < share

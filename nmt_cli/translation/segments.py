@@ -75,7 +75,9 @@ class Segment:
     most: int | None = None  # tokens that its translation may have, EOS counted; None: as the settings say
     owner: Any = None  # of whom submits it
     cancelled: bool = False  # nobody wants the result any more
+    started: float = 0.0  # when a thread took it, by the monotonic clock
     hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
+    error: BaseException | None = None  # why there is none
 
     def limit(self, longest: int) -> int:
         """Return the most tokens that its translation may have, EOS counted, by a model that can count so far."""
@@ -123,6 +125,20 @@ def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int) -> list[l
         parts = list(itertools.chain.from_iterable(cut))
     sources = [ids[i : i + limit - 1] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
     return [[*(head if i else []), *ids, EOS] for i, ids in enumerate(sources)]
+
+
+def sentences_of(text: str) -> list[tuple[int, int]]:
+    """Return where the sentences of a text begin and end: each in one line, without the white space around it."""
+    found, begin = list[tuple[int, int]](), 0
+    ends = {match.end() for match in _SENTENCE_END.finditer(text)} | {
+        at for at, each in enumerate(text) if each == "\n"
+    }
+    for end in sorted({*ends, len(text)}):
+        part = text[begin:end]
+        if part.strip():
+            found.append((begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())))
+        begin = end
+    return found
 
 
 def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> list[str]:

@@ -15,7 +15,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.processors import usable_cores
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends, segments
-from nmt_cli.translation.pending import Joiner, Options, Pending, Translation, join
+from nmt_cli.translation.pending import Joiner, Options, Pending, Translation
 from nmt_cli.translation.scheduler import Scheduler
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
@@ -57,7 +57,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     `lines` may wait for the next one.
 
     TypeError for what is not text, UsageError for wrong options and after `close`, DataError and MissingError for
-    models that are damaged or not there, DivergedError where scores are not finite, StorageError without memory.
+    models that are damaged or not there. DivergedError, where a text's scores are not finite, and StorageError, where
+    memory does not suffice for it, are of that text; others go on.
     """
 
     def __init__(
@@ -83,8 +84,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.counts: Counter[str] = Counter()
         self._calls = dict[int, deque[Pending]]()  # what each call of `translate` has read and not given back
         # Neither holds this Translator, which could not become garbage while its threads run.
-        done = Joiner(tokenizer, self.counts)
-        self._scheduler = done.scheduler = Scheduler(backend.searches, done)
+        self._joiner = Joiner(tokenizer, self.counts)
+        self._scheduler = self._joiner.scheduler = Scheduler(backend.searches, self._joiner)
         self._finalize = weakref.finalize(self, _close, self._scheduler, backend)
 
     @classmethod
@@ -109,6 +110,11 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def idle(self) -> bool:
         return not any(list(self._calls.values()))
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many segments wait, and how many are searched."""
+        return self._scheduler.waiting, self._scheduler.searching
+
     def close(self) -> None:
         self._finalize()
 
@@ -116,8 +122,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.close()
 
     def wait(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until something is true of texts that are being translated; return whether it is. Raise what ended the
-        search."""
+        """Wait until something is true of texts that are being translated; return whether it is. UsageError after
+        `close`."""
 
         def over() -> bool:
             return until() or self._scheduler.ended
@@ -135,13 +141,18 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         prefix: str = "",
         done: Callable[[Pending], None] | None = None,
+        place: int = 0,
     ) -> Pending:
-        """Begin to translate a text, and return what waits for it; `done` is called, in another thread, when it is
-        translated. Its translation begins with `prefix`."""
+        """Begin to translate a text, and return what waits for it. Its translation begins with `prefix`.
+
+        `done` is called once, whatever happens, in another thread or in this one: then its result is there, or what
+        went wrong. `place` says how many other parts of a larger text come before this one: those of others do not
+        wait for all of them.
+        """
         pending, waiting = self._pending(1, text, self._options(options), prefix, done)
-        self._scheduler.submit(waiting)
+        self._scheduler.submit((place + offset, segment) for offset, segment in waiting)
         if not waiting:
-            pending.done(pending)
+            self._joiner.finish(pending)
         return pending
 
     def translate(
@@ -224,6 +235,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             if prefix is NOT_YET:
                 raise DataError(f"there are fewer prefixes than lines: none for line {number:,}")
             one, segments_ = self._pending(number, text, how, prefix)
+            if not segments_:
+                self._joiner.finish(one)
             pending.append(one)
             waiting += segments_
             size += len(text) + 1
@@ -249,15 +262,15 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
         settings, split, samples = how
         text = normalise(text)
-        self.counts["lines"] += 1
         forced = self.tokenizer.target.encode([normalise(prefix)])[0] if prefix else []
-        self.counts["cut"] += len(forced) >= self.max_length
         ids = self.tokenizer.encode([text])[0]
         sources = [[*ids[: self.max_length - 1], EOS]] if ids else []
         if split and len(ids) >= self.seen_tokens:
             sources = segments.split_line(self.tokenizer, text, self.seen_tokens, self.filter_tokens)
+        with self._scheduler.changed:  # which other threads hold when they count
+            self.counts["lines"] += 1
             self.counts["split"] += len(sources) > 1
-        self.counts["cut"] += not split and len(ids) >= self.max_length
+            self.counts["cut"] += (len(forced) >= self.max_length) + (not split and len(ids) >= self.max_length)
         pending = Pending(self, settings, split and not samples, [[] for _ in range(max(1, samples))], done or _nothing)
         waiting = []
         for place, source in enumerate(sources):
@@ -267,8 +280,6 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 draft.append(segment)
                 waiting.append((place, segment))
         pending.open = len(waiting)
-        if not waiting:
-            join(self.tokenizer, pending)
         return pending, waiting
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
@@ -295,7 +306,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         settings = SearchSettings(beam=1)
         forced = [Segment(src, settings, tgt[:-1], most=len(tgt)) for src, tgt in pairs]
         self._scheduler.submit((0, segment) for segment in forced)
-        self.wait(lambda: all(segment.hypotheses for segment in forced))
+        self.wait(lambda: all(segment.hypotheses or segment.error for segment in forced))
+        if error := next((segment.error for segment in forced if segment.error), None):
+            raise error
         return [segment.hypotheses[0].token_log_probabilities for segment in forced]
 
 

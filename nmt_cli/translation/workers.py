@@ -131,7 +131,15 @@ class Workers:
             worker.send(settings)
 
     def search(self, segments: Feed, settings: SearchSettings) -> Results:
-        """Do what `search` does. After one that is not taken to its end there can be no other."""
+        """Do what `search` does. One that is not taken to its end ends the workers, which still have its segments."""
+        try:
+            yield from self._search(segments, settings)
+        except BaseException:
+            _close(self._workers, os.getpid())
+            self._workers.clear()
+            raise
+
+    def _search(self, segments: Feed, settings: SearchSettings) -> Results:
         full = rows_at_once(self._devices[0]) // settings.beam * 2 * len(self._devices)
         more, numbers, entered = True, itertools.count(), dict[int, Segment]()
         self._start(settings)
