@@ -1,7 +1,6 @@
 """The command line: parse, call one function, return its exit code. Nothing heavy is imported before it is needed."""
 
 import os
-import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 import nmt_cli
-from nmt_cli import artefact, console, documents, recipe_commands
+from nmt_cli import artefact, console, documents, recipe_commands, serve_command
 from nmt_cli.errors import MissingError, UsageError
 from nmt_cli.options import (
     CORPORA,
@@ -52,6 +51,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(recipe_commands.app, name="recipes", invoke_without_command=True)
+app.command()(serve_command.serve)
 
 
 def run() -> int:
@@ -198,6 +198,7 @@ def translate(
         raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
     if sample and beam is not None:
         raise UsageError("--sample draws and does not search: leave out --beam")
+    from nmt_cli.interop.hub import local
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.segments import Sampling
 
@@ -212,7 +213,7 @@ def translate(
     options = command.TranslateOptions(
         input or file,
         output,
-        tuple(_local(model) for model in models or ()),
+        tuple(local(model) for model in models or ()),
         search,
         precision,
         format or "text",
@@ -373,19 +374,6 @@ def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> Non
     from nmt_cli.reporting.env import env as go
 
     typer.echo(go(as_json))
-
-
-def _local(model: Path) -> Path:
-    """Return a model's directory: OWNER/NAME of the hub is imported, unless OWNER is a directory here."""
-    if model.exists() or model.parent.is_dir():
-        return model
-    from nmt_cli.interop.hub import NAME
-
-    if not re.fullmatch(NAME, str(model)):
-        return model
-    from nmt_cli.interop.import_ import cached
-
-    return cached(str(model))
 
 
 def _translated(model: Path, lines: list[str]) -> list[str]:

@@ -23,14 +23,20 @@ def translate_aligned(translator: Translator, texts: Iterable[Any], **options: A
             yield text
 
     for translation in translator.translate(lines(), alignments=True, **options):
-        yield Aligned(translation.text, _links(translator, translation, sent.popleft()))
+        yield aligned(translator, translation, sent.popleft())
 
 
-def _links(translator: Translator, translation: Translation, text: str) -> list[tuple[int, int]]:
+def aligned(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
+    """Return the translation of this rank, or the last, with links to the text."""
+    rank = min(rank, len(translation.hypotheses) - 1)
+    return Aligned(translation.hypotheses[rank].text, _links(translator, translation, text, rank))
+
+
+def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:
     """Return for each target token where it ends in the translation, and where in `text` the source token begins that
     it looks at."""
     source, target, pairs = "", "", list[tuple[int, int]]()
-    for ids, hypothesis in translation.parts(0):
+    for ids, hypothesis in translation.parts(rank):
         src_texts = _prefixes(translator.tokenizer, ids[:-1])
         tgt_texts = _prefixes(translator.tokenizer.target, hypothesis.ids)
         ends = [len(target) + len(each) for each in tgt_texts[1:]]
@@ -38,7 +44,7 @@ def _links(translator: Translator, translation: Translation, text: str) -> list[
         pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.looked, strict=False)]
         source += f"{src_texts[-1]} "
         target += f"{tgt_texts[-1]} "
-    places = _places(source, text), _places(target, translation.text)
+    places = _places(source, text), _places(target, translation.hypotheses[rank].text)
     return [(places[1][end], _word_start(text, places[0][start])) for end, start in pairs]
 
 

@@ -1,6 +1,7 @@
 """Models of the Hugging Face hub: what of a repository is downloaded, and its licence."""
 
 import errno
+import re
 from pathlib import Path
 
 from nmt_cli.console import say
@@ -11,6 +12,15 @@ CONFIG = "config.json"
 TEXT = "*.json", "*.spm", "README.md"
 # Weights, the best form first: a repository often has several. The last is Marian's own, which has no config.json.
 WEIGHTS = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
+
+
+def local(model: Path) -> Path:
+    """Return a model's directory: OWNER/NAME of the hub is imported, unless OWNER is a directory here."""
+    if model.exists() or model.parent.is_dir() or not re.fullmatch(NAME, str(model)):
+        return model
+    from nmt_cli.interop.import_ import cached
+
+    return cached(str(model))
 
 
 def download(asked: str) -> Path:

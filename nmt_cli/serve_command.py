@@ -1,0 +1,59 @@
+"""The command `nmt serve`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt_cli.errors import UsageError
+from nmt_cli.options import Precision, Protect, Quiet, file_option, number_option, option
+
+
+def serve(
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Models, one for each pair of languages; or OWNER/NAME of the hub",
+            show_default="$NMT_MODEL, else the newest",
+        ),
+    ] = None,
+    host: Annotated[str, option("Address; one that others reach needs --api-key-file", kind="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, number_option("TCP port", min=0, max=65535)] = 5000,
+    api_key_file: Annotated[Path | None, file_option("Answer only to these keys, one a line")] = None,
+    workers: Annotated[int | None, number_option("Threads of each model", default="one per core", min=1)] = None,
+    precision: Annotated[Precision, option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
+    char_limit: Annotated[int, number_option("Characters of a request", min=1)] = 100_000,
+    batch_limit: Annotated[int, number_option("Texts of a request", min=1)] = 1000,
+    queue: Annotated[int, number_option("Texts in hand; beyond: 429", min=1)] = 5000,
+    timeout: Annotated[float, number_option("Seconds for a request", min=0.1)] = 60,
+    cors: Annotated[str, option("Pages that browsers may ask from; * for all, '' for none", kind="ORIGIN")] = "*",
+    protect: Protect = None,
+    quiet: Quiet = False,
+) -> int:
+    """Answer translation requests over HTTP, as LibreTranslate and DeepL do.
+
+    SIGTERM: what has been asked is answered, nothing new is taken.
+    """
+    try:
+        from nmt_cli.serving import server
+    except ModuleNotFoundError as error:
+        raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
+    from nmt_cli.interop.hub import local
+    from nmt_cli.translation.translate import choose_models
+
+    return server.serve(
+        server.ServeOptions(
+            choose_models([local(model) for model in models or ()]),
+            host,
+            port,
+            api_key_file,
+            workers,
+            precision,
+            char_limit,
+            batch_limit,
+            queue,
+            timeout,
+            cors,
+            protect,
+        )
+    )

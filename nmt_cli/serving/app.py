@@ -1,0 +1,115 @@
+"""The application: its routes, what every answer has, and the words of errors."""
+
+import time
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nmt_cli.console import say
+from nmt_cli.errors import printable
+from nmt_cli.serving import deepl, libretranslate, sentences
+from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.service import Service
+
+PAGE = Path(__file__).parent / "page"
+CLIENT_GONE = 499  # as nginx counts those
+SAFE = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class PageFiles(StaticFiles):
+    """The files of the page, as they lie in `page/`; none may load anything from elsewhere, nor hold scripts inline."""
+
+    def file_response(self, *arguments: object, **options: object) -> Response:
+        response = super().file_response(*arguments, **options)  # type: ignore[arg-type]
+        response.headers.update(SAFE)
+        return response
+
+
+async def metrics(request: Request) -> Response:
+    service: Service = request.app.state.service
+    service.check_key(request, Fields({}))
+    return Response(service.metrics.page(), media_type=service.metrics.content_type)
+
+
+ROUTES: list[BaseRoute] = [
+    *libretranslate.ROUTES,
+    *deepl.ROUTES,
+    *sentences.ROUTES,
+    Route("/metrics", metrics),
+    # `GET /` and what it needs: page/index.html is answered at /page/, page/app.js at /page/app.js.
+    Mount("/page", PageFiles(directory=PAGE, html=True, check_dir=False), name="page"),
+]
+
+
+def create_app(service: Service, cors: str | None = "*") -> Starlette:
+    """Return the application; browsers may ask it from pages of the origin `cors`, or of any by "*"."""
+    middleware = [Middleware(Watch, service=service)]
+    if cors:
+        middleware.append(Middleware(CORSMiddleware, allow_origins=[cors], allow_methods=["*"], allow_headers=["*"]))
+    handlers = {HTTPException: _http_error, Refusal: _refusal, ClientDisconnect: _gone, Exception: _failure}
+    app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
+    app.state.service = service
+    return app
+
+
+def _error(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    name = "message" if request.url.path.startswith(deepl.PREFIX) else "error"
+    return JSONResponse({name: text}, status, headers)
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return _error(request, error.status_code, error.detail, dict(error.headers or {}))
+
+
+async def _refusal(request: Request, error: Refusal) -> Response:
+    return _error(request, error.status, error.text, error.headers)
+
+
+async def _gone(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=CLIENT_GONE)  # nobody hears it
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    return _error(request, 500, "The server failed: this is a bug of nmt serve")
+
+
+class Watch:
+    """Counts every request and says one line of it, without any of its text."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+        self.paths = {route.path for route in ROUTES if isinstance(route, Route)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun, status = time.monotonic(), CLIENT_GONE
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        finally:
+            path = scope["path"] if scope["path"] in self.paths else "(other)"
+            self.service.metrics.requests.labels(path, status).inc()
+            state = scope.get("state", {})
+            texts = f" {state['texts']:,} texts {state['characters']:,} characters" if "texts" in state else ""
+            milliseconds = 1000 * (time.monotonic() - begun)
+            say(f"{printable(scope['method'], 20)} {path} {status}{texts} {milliseconds:.1f} ms")

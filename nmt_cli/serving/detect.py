@@ -1,0 +1,40 @@
+"""Which language a text is in, among those that the models have. Uses py3langid where it is installed."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nmt_cli.serving.languages import base_of
+
+MOST_CHARACTERS = 2000  # of a text that are looked at
+
+
+class Detector:
+    def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
+        """`sources` are the languages that some model translates from, `languages` all there are."""
+        self._only = sources[0]
+        self._codes = {base_of(code): code for code in reversed(languages)}
+        self._lock = threading.Lock()
+        self._identifier: Any = None
+        self._tried = False
+
+    def detect(self, text: str) -> list[tuple[str, int]]:
+        """Return languages, each with its probability in percent, the likeliest first; 0 where nothing is known."""
+        with self._lock:
+            if not self._tried:
+                self._tried, self._identifier = True, _identifier(self._codes)
+        if not self._identifier or not any(map(str.isalpha, text)):
+            return [(self._only, 0)]
+        ranked = self._identifier.rank(text[:MOST_CHARACTERS])
+        return [(self._codes[code], round(100 * probability)) for code, probability in ranked]
+
+
+def _identifier(codes: Iterable[str]) -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ModuleNotFoundError:
+        return None
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    known = [code for code in codes if code in identifier.labels]
+    identifier.set_languages(known or None)
+    return identifier if known else None

@@ -1,0 +1,152 @@
+"""What a request says, whether as JSON, form or query string: fields, checked as they are read."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+class Refusal(Exception):
+    """An answer of 4xx or 5xx, with one sentence; each dialect has its own words around it."""
+
+    def __init__(self, status: int, text: str, *, retry_after: int | None = None) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+        self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+
+
+class Fields:
+    """The fields of a request; one that a form repeats is a list."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def given(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def text(self, *names: str, default: str | None = None) -> str:
+        """Return the text of the first of these fields that is there; 400 where there is none, nor a default."""
+        for name in names:
+            if self.given(name):
+                return _checked(name, self._values[name])
+        if default is None:
+            raise Refusal(400, f"Invalid request: missing {names[0]} parameter")
+        return default
+
+    def texts(self, name: str, most: int) -> tuple[list[str], bool]:
+        """Return one text or several, and whether they came as a list; 400 for more than `most`."""
+        if not self.given(name):
+            raise Refusal(400, f"Invalid request: missing {name} parameter")
+        value = self._values[name]
+        several = value if isinstance(value, list) else [value]
+        if len(several) > most:
+            raise Refusal(400, f"Invalid request: {len(several):,} texts exceed the limit of {most:,}")
+        return [_checked(name, each) for each in several], isinstance(value, list)
+
+    def whole(self, name: str, low: int, high: int) -> int:
+        """Return a whole number, `low` where it is not given."""
+        value = self._values.get(name)
+        if value is None or value == "":
+            return low
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise Refusal(400, f"Invalid request: {name} must be a whole number from {low} to {high}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._values.get(name)
+        word = str(value).lower() if isinstance(value, str | bool | int) else "?"
+        if value is None or word in NO:
+            return False
+        if word not in YES:
+            raise Refusal(400, f"Invalid request: {name} must be true or false")
+        return True
+
+    def word(self, name: str, words: tuple[str, ...]) -> str:
+        """Return one of some words, the first where it is not given."""
+        value = self.text(name, default="") or words[0]
+        if value not in words:
+            raise Refusal(400, f"Invalid request: {name} must be {' or '.join(filter(None, words))}")
+        return value
+
+    def file(self, name: str) -> UploadFile:
+        value = self._values.get(name)
+        if not isinstance(value, UploadFile):
+            raise Refusal(400, f"Invalid request: missing {name} parameter")
+        return value
+
+
+def _checked(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Refusal(400, f"Invalid request: {name} must be text")
+    if "\0" in value:
+        raise Refusal(400, f"Invalid request: {name} holds a NUL character, which is not text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Refusal(400, f"Invalid request: {name} holds half of a surrogate pair, which is not text") from None
+    return value
+
+
+async def read(request: Request, most_bytes: int, most_fields: int) -> Fields:
+    """Read a request's body and query string; 400 where it is not what it says that it is, 413 where it is too large.
+
+    What is too large is read and dropped: a client that still sends would not hear the answer.
+    """
+    kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
+    chunks, size = list[bytes](), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        chunks.append(chunk)
+        if size > most_bytes:
+            chunks.clear()
+    if size > most_bytes:
+        raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most_bytes:,}")
+    body = b"".join(chunks)
+    if kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{"):
+        return Fields(_object(body))
+    values = _merged(list(request.query_params.multi_items()))
+    if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
+        values |= _merged(await _form(request, body, most_bytes, most_fields))
+    return Fields(values)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refusal(400, "Invalid request: the body is not JSON in UTF-8") from None
+    if not isinstance(value, dict):
+        raise Refusal(400, "Invalid request: the body must be a JSON object")
+    return value
+
+
+async def _form(request: Request, body: bytes, most_bytes: int, most_fields: int) -> list[tuple[str, Any]]:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    again = Request(request.scope, receive)
+    try:
+        form = await again.form(max_files=1, max_fields=most_fields, max_part_size=most_bytes)
+    except HTTPException as error:
+        raise Refusal(400, f"Invalid request: {error.detail}") from None
+    return list(form.multi_items())
+
+
+def _merged(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in items:
+        if name not in values:
+            values[name] = value
+        elif isinstance(values[name], list):
+            values[name].append(value)
+        else:
+            values[name] = [values[name], value]
+    return values

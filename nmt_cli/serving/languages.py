@@ -1,0 +1,40 @@
+"""Names of languages, and codes that mean the same one."""
+
+_TABLE = """
+af afr Afrikaans;am amh Amharic;ar ara Arabic;az aze Azerbaijani;be bel Belarusian;bg bul Bulgarian;bn ben Bengali
+bs bos Bosnian;ca cat Catalan;cs ces Czech;cy cym Welsh;da dan Danish;de deu German;el ell Greek;en eng English
+eo epo Esperanto;es spa Spanish;et est Estonian;eu eus Basque;fa fas Persian;fi fin Finnish;fr fra French;ga gle Irish
+gl glg Galician;gu guj Gujarati;ha hau Hausa;he heb Hebrew;hi hin Hindi;hr hrv Croatian;hu hun Hungarian;hy hye Armenian
+id ind Indonesian;is isl Icelandic;it ita Italian;ja jpn Japanese;ka kat Georgian;kk kaz Kazakh;km khm Khmer
+kn kan Kannada;ko kor Korean;ky kir Kyrgyz;la lat Latin;lb ltz Luxembourgish;lt lit Lithuanian;lv lav Latvian
+mk mkd Macedonian;ml mal Malayalam;mn mon Mongolian;mr mar Marathi;ms msa Malay;mt mlt Maltese;my mya Burmese
+nb nob Norwegian Bokmål;ne nep Nepali;nl nld Dutch;nn nno Norwegian Nynorsk;no nor Norwegian
+pa pan Punjabi;pl pol Polish
+ps pus Pashto;pt por Portuguese;ro ron Romanian;ru rus Russian;si sin Sinhala;sk slk Slovak;sl slv Slovenian
+sq sqi Albanian;sr srp Serbian;sv swe Swedish;sw swa Swahili;ta tam Tamil;te tel Telugu;th tha Thai;tl tgl Tagalog
+tr tur Turkish;uk ukr Ukrainian;ur urd Urdu;uz uzb Uzbek;vi vie Vietnamese;yi yid Yiddish;yo yor Yoruba;zh zho Chinese
+zu zul Zulu
+"""
+_ROWS = [row.split(" ", 2) for line in _TABLE.strip().split("\n") for row in line.split(";")]
+NAMES = {code: name for code, _, name in _ROWS}
+_SHORT = {three: two for two, three, _ in _ROWS}
+
+
+def name_of(code: str) -> str:
+    """Return a language's name in English; the code itself where it is not known."""
+    return NAMES.get(base_of(code), code)
+
+
+def base_of(code: str) -> str:
+    """Return the language of a code, without script and country: pt for pt-BR, de for deu_Latn and DE."""
+    first = code.replace("_", "-").split("-")[0].lower()
+    return _SHORT.get(first, first)
+
+
+def match(code: str, known: list[str]) -> str | None:
+    """Return which of the known codes is meant: the same, else the first of the same language."""
+    folded = code.replace("_", "-").lower()
+    for each in known:
+        if each.replace("_", "-").lower() == folded:
+            return each
+    return next((each for each in known if base_of(each) == base_of(code)), None)

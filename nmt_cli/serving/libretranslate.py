@@ -1,0 +1,82 @@
+"""LibreTranslate's routes. Errors are {"error": text}."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from nmt_cli.serving.fields import Fields
+from nmt_cli.serving.languages import name_of
+from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
+
+FORMATS = "text", "html"
+
+
+async def _open(request: Request) -> tuple[Service, Fields]:
+    service: Service = request.app.state.service
+    fields = await service.read(request)
+    service.check_key(request, fields, "api_key", "apiKey")
+    return service, fields
+
+
+async def translate(request: Request) -> JSONResponse:
+    service, fields = await _open(request)
+    texts, several = service.texts_of(request, fields, "q")
+    source, target = fields.text("source"), fields.text("target")
+    alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
+    html = fields.word("format", FORMATS) == "html"
+    answer = await service.translate(request, texts, source, target, html=html, alternatives=alternatives)
+    content: dict[str, object] = {"translatedText": [each[0] for each in answer.texts]}
+    if answer.confidence is not None:
+        found = {"confidence": answer.confidence, "language": answer.source}
+        content["detectedLanguage"] = [found] * len(texts) if several else found
+    if alternatives:
+        content["alternatives"] = [each[1 : alternatives + 1] for each in answer.texts]
+    if not several:
+        for name in {"translatedText", "alternatives"} & content.keys():
+            [content[name]] = content[name]  # type: ignore[misc]
+    return JSONResponse(content)
+
+
+async def languages(request: Request) -> JSONResponse:
+    pool = request.app.state.service.pool
+    return JSONResponse(
+        [{"code": code, "name": name_of(code), "targets": pool.targets(code)} for code in pool.languages]
+    )
+
+
+async def detect(request: Request) -> JSONResponse:
+    service, fields = await _open(request)
+    texts, _ = service.texts_of(request, fields, "q")
+    found = service.detector.detect("\n".join(texts))
+    return JSONResponse([{"confidence": sure, "language": code} for code, sure in found])
+
+
+async def health(request: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+async def settings(request: Request) -> JSONResponse:
+    service: Service = request.app.state.service
+    first = service.pool.models[0]
+    sides = {"source": first.source, "target": first.target}
+    return JSONResponse(
+        {
+            "apiKeys": bool(service.keys),
+            "charLimit": service.limits.characters,
+            "filesTranslation": False,
+            "frontendTimeout": 500,
+            "keyRequired": bool(service.keys),
+            "language": {side: {"code": code, "name": name_of(code)} for side, code in sides.items()},
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+    )
+
+
+ROUTES = [
+    Route("/translate", translate, methods=["POST"]),
+    Route("/detect", detect, methods=["POST"]),
+    Route("/languages", languages),
+    Route("/health", health),
+    Route("/frontend/settings", settings),
+]

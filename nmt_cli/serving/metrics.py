@@ -1,0 +1,42 @@
+"""What Prometheus may ask for: requests, texts, seconds, slots and memory."""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from nmt_cli.translation.pending import Pending
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = own = CollectorRegistry()
+        self.requests = Counter("nmt_requests", "Requests", ["route", "code"], registry=own)
+        self.texts = Counter("nmt_texts", "Texts that requests brought", registry=own)
+        self.characters = Counter("nmt_characters", "Characters of these", registry=own)
+        self._queued = Histogram("nmt_queue_seconds", "Wait for a slot, per line", buckets=SECONDS, registry=own)
+        self._searched = Histogram("nmt_search_seconds", "Search, per request", buckets=SECONDS, registry=own)
+        self._waiting = Gauge("nmt_segments_waiting", "Segments that wait for a slot", registry=own)
+        self._slots = Gauge("nmt_slots_in_use", "Segments that are being searched", registry=own)
+        ProcessCollector(registry=own)  # memory, processor time, open files
+
+    def watch(self, load: Callable[[], tuple[int, int]]) -> None:
+        """Ask `load` for the segments that wait and those that are searched."""
+        self._waiting.set_function(lambda: load()[0])
+        self._slots.set_function(lambda: load()[1])
+
+    def observe(self, texts: Sequence[Pending], begun: float) -> None:
+        """Count the seconds of a request's texts, which are translated now and were submitted at `begun`."""
+        starts = [segments[0].started for text in texts for segments in text.drafts if segments]
+        for start in starts:
+            self._queued.observe(max(start - begun, 0))
+        if starts:
+            self._searched.observe(monotonic() - min(starts))
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)

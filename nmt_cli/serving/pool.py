@@ -1,0 +1,150 @@
+"""The models by language pair, and the texts of all requests that they translate."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+
+from nmt_cli.corpus.tokenizer import LANGUAGE
+from nmt_cli.errors import NmtError, UsageError, from_os_error
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.languages import match
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.translation.pending import Options, Pending, Translation
+from nmt_cli.translation.translator import Translator
+
+RETRY_SECONDS = 1
+WARM_UP = "Hello."
+
+
+@dataclass(frozen=True)
+class Model:
+    translator: Translator
+    source: str  # language codes
+    target: str
+    begin: str = ""  # what a source begins with, if the model has several target languages
+
+    def submit(self, units: Sequence[str], options: Options, done: "_Countdown") -> list[Pending]:
+        """Begin to translate parts of a text; those of others do not wait for all of them."""
+        return [
+            self.translator.submit(self.begin + unit, options, done=done.tell, place=place)
+            for place, unit in enumerate(units)
+        ]
+
+
+class Pool(contextlib.AbstractContextManager["Pool"]):
+    """Translates for all requests. At most `queue` texts are in hand, unless one request alone has more; each request
+    is answered within `timeout` seconds or not at all."""
+
+    def __init__(self, models: Sequence[Model], metrics: Metrics, *, queue: int, timeout: float) -> None:
+        self.models, self.metrics = models, metrics
+        self.queue, self.timeout, self.texts = queue, timeout, 0
+        pairs = [(model.source, model.target) for model in models]
+        if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
+            raise UsageError(f"two models translate {twice[0]} to {twice[1]}. Leave one of them out")
+        self.sources = list(dict.fromkeys(model.source for model in models))
+        self.languages = list(dict.fromkeys([*self.sources, *(model.target for model in models)]))
+        self.translators = list({id(model.translator): model.translator for model in models}.values())
+        metrics.watch(self._load)
+
+    def _load(self) -> tuple[int, int]:
+        loads = [translator.load for translator in self.translators]
+        return sum(waiting for waiting, _ in loads), sum(searched for _, searched in loads)
+
+    def __exit__(self, *_: object) -> None:
+        for translator in self.translators:
+            translator.close()
+
+    def targets(self, source: str) -> list[str]:
+        return [model.target for model in self.models if model.source == source]
+
+    def find(self, source: str, target: str) -> Model:
+        """Return the model of two language codes; 400 where there is none."""
+        from_code, to_code = match(source, self.sources), match(target, self.languages)
+        for asked, code in ((source, match(source, self.languages)), (target, to_code)):
+            if code is None:
+                raise Refusal(400, f"{asked[:40]} is not supported")
+        for model in self.models:
+            if (model.source, model.target) == (from_code, to_code):
+                return model
+        raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
+
+    async def translate(
+        self, request: Request, model: Model, texts: Sequence[Sequence[str]], options: Options
+    ) -> list[list[Translation]]:
+        """Translate texts, each given by what of it is translated by itself.
+
+        429 where too many others are in hand, 504 after the time limit. A client that goes away takes its texts along.
+        """
+        if self.texts and self.texts + len(texts) > self.queue:
+            raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
+        self.texts += len(texts)
+        units = [unit for text in texts for unit in text]
+        countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
+        try:
+            pending = await run_in_threadpool(model.submit, units, options, countdown)
+            await self._finish(request, countdown)
+            self.metrics.observe(pending, begun)
+            results = iter([one.translation() for one in pending])
+        except NmtError as error:
+            raise Refusal(500, str(error)) from error
+        except OSError as error:
+            raise Refusal(500, str(from_os_error(error))) from error
+        finally:
+            self.texts -= len(texts)
+            if countdown.left:
+                for one in pending:
+                    one.cancel()
+        return [[next(results) for _ in text] for text in texts]
+
+    async def _finish(self, request: Request, countdown: "_Countdown") -> None:
+        finished, gone = asyncio.ensure_future(countdown.over.wait()), asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait({finished, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            finished.cancel()
+            gone.cancel()
+        if countdown.left and gone.done():
+            raise ClientDisconnect
+        if countdown.left:
+            raise Refusal(504, f"The translation took longer than {self.timeout:g} seconds")
+
+
+class _Countdown:
+    """Counts the texts of a request that are not translated yet, in the thread of the server."""
+
+    def __init__(self, left: int) -> None:
+        self.left, self.over, self._loop = left, asyncio.Event(), asyncio.get_running_loop()
+        if not left:
+            self.over.set()
+
+    def tell(self, _: Pending) -> None:
+        self._loop.call_soon_threadsafe(self._one_less)
+
+    def _one_less(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.over.set()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def load(directory: Path, precision: str, workers: int | None) -> list[Model]:
+    """Load a model, and translate with it once; return it for each of its target languages."""
+    translator = Translator(directory, precision=precision, workers=workers)
+    source, target = translator.recipe.corpus.src, translator.recipe.corpus.tgt
+    pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))
+    tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]
+    models = [Model(translator, source, token[2:-2], f"{token} ") for token in tokens]
+    models = models or [Model(translator, source, target)]
+    for one in [translator.submit(models[0].begin + WARM_UP) for _ in translator.backend.searches]:
+        one.result()
+    return models

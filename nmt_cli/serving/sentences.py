@@ -1,0 +1,73 @@
+"""Our own route, for the page: a text sentence by sentence, with other translations and aligned words."""
+
+import re
+from itertools import repeat
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from nmt_cli.serving.pool import Model
+from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
+from nmt_cli.serving.texts import align
+from nmt_cli.translation.pending import Options, Translation
+from nmt_cli.translation.segments import sentences_of
+
+
+async def sentences(request: Request) -> JSONResponse:
+    """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment": [[source word, target word],
+    ...]}, ...]}, ...], "after"}.
+
+    Words are what white space parts, counted from 0. "before" is the text between a sentence and the one before it,
+    "after" what follows the last one: all of these and the sources, in order, are the text that was sent.
+    """
+    service: Service = request.app.state.service
+    fields = await service.read(request)
+    service.check_key(request, fields, "api_key")
+    text = fields.text("q")
+    service.count(request, [text])
+    alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
+    source, confidence = await service.language([text], fields.text("source"), fields.text("target"))
+    model = service.pool.find(source, fields.text("target"))
+    cut = sentences_of(text)
+    units = [text[start:stop] for start, stop in cut]
+    [results] = await service.pool.translate(request, model, [units], Options(n_best=alternatives + 1, alignments=True))
+    hypotheses = await run_in_threadpool(lambda: list(map(_hypotheses, repeat(model), units, results)))
+    ends = [0, *(stop for _, stop in cut)]
+    listed = [
+        {"before": text[end:start], "source": text[start:stop], "hypotheses": found}
+        for end, (start, stop), found in zip(ends, cut, hypotheses, strict=False)
+    ]
+    content: dict[str, object] = {"sentences": listed, "after": text[ends[-1] :]}
+    if confidence is not None:
+        content["detectedLanguage"] = {"confidence": confidence, "language": source}
+    return JSONResponse(content)
+
+
+def _hypotheses(model: Model, source: str, translation: Translation) -> list[dict[str, object]]:
+    found = list[dict[str, object]]()
+    for rank in range(len(translation.hypotheses)):
+        shown = align(model, source, translation, rank)
+        words, pairs = (_words(source), _words(shown.text)), set[tuple[int, int]]()
+        begin = 0
+        for end, origin in shown.links:
+            token = shown.text[begin:end]
+            if token.strip():
+                first = begin + len(token) - len(token.lstrip())
+                pairs.add((words[0][origin], words[1][first]))
+            begin = end
+        found.append({"text": shown.text, "alignment": sorted(pairs)})
+    return found
+
+
+def _words(text: str) -> list[int]:
+    """Return for each character the number of its word."""
+    numbers, last = list[int](), 0
+    for number, match in enumerate(re.finditer(r"\S+", text)):
+        numbers += [last] * (match.start() - len(numbers)) + [number] * len(match[0])
+        last = number
+    return numbers + [last] * (len(text) + 1 - len(numbers))
+
+
+ROUTES = [Route("/sentences", sentences, methods=["POST"])]

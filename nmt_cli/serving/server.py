@@ -1,0 +1,126 @@
+"""`nmt serve`: open the port, load the models, answer until a signal comes."""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from nmt_cli import signals
+from nmt_cli.console import say
+from nmt_cli.errors import BusyError, DataError, UsageError
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import Pool, load
+from nmt_cli.serving.service import Limits, Service
+
+KEEP_ALIVE_SECONDS = 30
+BACKLOG = 2048
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    models: tuple[Path, ...]
+    host: str = "127.0.0.1"
+    port: int = 5000
+    api_key_file: Path | None = None
+    workers: int | None = None
+    precision: str = "auto"
+    char_limit: int = 100_000
+    batch_limit: int = 1000
+    queue: int = 5000
+    timeout: float = 60
+    cors: str = "*"
+    protect: bool | None = None
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve until SIGTERM or SIGINT; then answer what has been asked, and return 0. A second signal ends at once."""
+    keys = _keys(options)
+    with contextlib.closing(_bound(options.host, options.port)) as port:
+        metrics = Metrics()
+        models = [
+            model for directory in options.models for model in load(directory, options.precision, options.workers)
+        ]
+        with Pool(models, metrics, queue=options.queue, timeout=options.timeout) as pool:
+            limits = Limits(options.char_limit, options.batch_limit)
+            app = create_app(Service(pool, metrics, limits, keys, options.protect), options.cors)
+            config = uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            )
+            pairs = ", ".join(f"{model.source}-{model.target}" for model in models)
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            say(f"serving {pairs} at http://{host}:{port.getsockname()[1]}")
+            asyncio.run(_Server(config).serve(sockets=[port]))
+    return 0
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at the first signal, when what runs is answered; at the second at once."""
+
+        def stop(number: int, _: FrameType | None) -> None:
+            if self.should_exit:
+                signals.leave(signals.CODES[number])
+            self.should_exit = True
+
+        before = {number: signal.signal(number, stop) for number in signals.CODES}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _keys(options: ServeOptions) -> list[bytes]:
+    """Return the API keys; UsageError where others could reach the server without one."""
+    if not options.api_key_file:
+        if not _is_loopback(options.host):
+            raise UsageError(f"others can reach {options.host}: --host needs --api-key-file FILE, with one key a line")
+        return []
+    keys = [line.strip() for line in options.api_key_file.read_bytes().split(b"\n")]
+    if not any(keys):
+        raise DataError(f"{options.api_key_file} has no key. Write one a line")
+    return list(filter(None, keys))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket that has the port and does not listen yet."""
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise UsageError(f"--host {host} is no address here: {error.strerror}") from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise BusyError(f"port {port} of {host} is in use. Stop what uses it, or choose another --port") from None
+        raise UsageError(
+            f"cannot serve at port {port} of {host}: {error.strerror}. Choose another --port or --host"
+        ) from None
+    return bound

@@ -1,0 +1,126 @@
+"""What all routes share: the models, the limits, and how a request becomes translations."""
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.serving import fields as reader
+from nmt_cli.serving.detect import Detector
+from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.languages import base_of, match
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.texts import Text, of_html, of_plain
+from nmt_cli.translation.pending import Options, Translation
+
+BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
+BYTES_PER_TEXT = 64  # around it
+OTHER_FIELDS = 50
+MOST_ALTERNATIVES = 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    characters: int = 100_000  # of all texts of a request
+    texts: int = 1000  # of a request
+
+    @property
+    def bytes(self) -> int:
+        return BYTES_PER_CHARACTER * self.characters + BYTES_PER_TEXT * self.texts + (1 << 16)
+
+
+@dataclass(frozen=True)
+class Answer:
+    texts: list[list[str]]  # of each text the translations, best first, no two the same
+    source: str  # the language code
+    confidence: int | None = None  # in percent, where the language was not named
+
+
+@dataclass
+class Service:
+    pool: Pool
+    metrics: Metrics
+    limits: Limits = field(default_factory=Limits)
+    keys: Sequence[bytes] = ()  # one of which each request must bring, if there are any
+    protect: bool | None = None  # keep placeholders from the model; None: in marked-up text only
+
+    def __post_init__(self) -> None:
+        self.detector = Detector(self.pool.sources, self.pool.languages)
+
+    async def read(self, request: Request) -> Fields:
+        return await reader.read(request, self.limits.bytes, self.limits.texts + OTHER_FIELDS)
+
+    def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
+        """403 where the key is not one of ours, `missing` where there is none; it comes as a field or in a header."""
+        if not self.keys:
+            return
+        header = request.headers.get("Authorization", "").split(" ")[-1]
+        given = (header or fields.text(*names, default="") if names else header).encode()
+        if not given:
+            raise Refusal(missing, "An API key is needed: name it as api_key")
+        equal = [hmac.compare_digest(given, key) for key in self.keys]  # each is compared, whichever is equal
+        if not any(equal):
+            raise Refusal(403, "Invalid API key")
+
+    def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
+        """Return the texts of a request, and whether they came as a list; count them."""
+        texts, several = fields.texts(name, self.limits.texts)
+        self.count(request, texts)
+        return texts, several
+
+    def count(self, request: Request, texts: Sequence[str]) -> None:
+        """Count the texts of a request; 400 where they have too many characters."""
+        characters = sum(map(len, texts))
+        request.state.texts, request.state.characters = len(texts), characters
+        self.metrics.texts.inc(len(texts))
+        self.metrics.characters.inc(characters)
+        if characters > (most := self.limits.characters):
+            raise Refusal(400, f"Invalid request: request ({characters:,}) exceeds text limit ({most:,})")
+
+    async def translate(
+        self,
+        request: Request,
+        texts: Sequence[str],
+        source: str,
+        target: str,
+        *,
+        html: bool = False,
+        alternatives: int = 0,
+    ) -> Answer:
+        """Translate the texts of a request; 400 for languages that no model has."""
+        source, confidence = await self.language(texts, source, target)
+        to_code = match(target, self.pool.languages)
+        if confidence is not None and to_code and base_of(to_code) == base_of(source):
+            return Answer([[text] for text in texts], source, confidence)  # there is nothing to translate
+        model = self.pool.find(source, target)
+        protection = Protection() if self.protect or (html and self.protect is None) else None
+        cut = await run_in_threadpool(lambda: [(of_html if html else of_plain)(text, protection) for text in texts])
+        options = Options(n_best=alternatives + 1, alignments=cut[0].aligned if cut else False)
+        results = await self.pool.translate(request, model, [text.units for text in cut], options)
+        written = await run_in_threadpool(_written, model, cut, results, alternatives + 1)
+        return Answer(written, model.source, confidence)
+
+    async def language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
+        """Return the source language, and how sure that is in percent where it is "auto"."""
+        if source != "auto":
+            return source, None
+        if len(self.pool.languages) == 1:
+            return self.pool.languages[0], 0
+        found = await run_in_threadpool(self.detector.detect, "\n".join(texts))
+        able = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
+        able |= {code for code in self.pool.languages if base_of(code) == base_of(target)}
+        return next(((code, sure) for code, sure in found if code in able), found[0])
+
+
+def _written(
+    model: Model, texts: Sequence[Text], results: Sequence[Sequence[Translation]], ranks: int
+) -> list[list[str]]:
+    """Return the translations of each text, best first, each once."""
+    return [
+        list(dict.fromkeys(text.written(model, result, rank) for rank in range(ranks)))
+        for text, result in zip(texts, results, strict=True)
+    ]
