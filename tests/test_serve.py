@@ -1,22 +1,25 @@
-"""nmt serve as its clients see it: LibreTranslate's contract, our own routes, limits and bad input."""
+"""nmt serve as clients of LibreTranslate see it, and our own routes: every answer is what `nmt translate` says."""
 
+import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_model import make_model
+from tiny_model import WORDS, make_model
 
 pytest.importorskip("starlette")
+from serving import PAIR, TEXTS, client_of, said
 from starlette.testclient import TestClient
+from texts import ROOT
 
-from nmt_cli import Translator
-from nmt_cli.serving.app import create_app
-from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Pool, load
-from nmt_cli.serving.service import Limits, Service
+from nmt_cli import Translator, serving
+from nmt_cli.serving import detect
 
-TEXTS = ["der Hund geht.", "rot und", "die Katze ist nicht rot, das Haus"]
+HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot und</code>\n'
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +28,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool(model: Path) -> Iterator[Pool]:
-    with Pool(load(model, "fp32", 2), Metrics(), queue=100, timeout=60) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def client(pool: Pool) -> Iterator[TestClient]:
-    service = Service(pool, pool.metrics, Limits(5000, 50))
-    with TestClient(create_app(service)) as client:
+def client(model: Path) -> Iterator[TestClient]:
+    with client_of(model) as client:
         yield client
 
 
@@ -43,25 +39,65 @@ def alone(model: Path) -> Iterator[Translator]:
         yield translator
 
 
-def said(translator: Translator, *lines: str, **options: Any) -> list[list[str]]:
-    return [[each.text for each in line.hypotheses] for line in translator.translate(lines, **options)]
+def ask(client: TestClient, **fields: Any) -> Any:
+    answer = client.post("/translate", json={**PAIR, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def test_a_text_is_translated_as_the_command_does_it_line_by_line(client: TestClient, alone: Translator) -> None:
     [[hund], [rot]] = said(alone, *TEXTS[:2])
-    answer = client.post("/translate", json={"q": f"{TEXTS[0]}\n\r\n{TEXTS[1]}\n", "source": "en", "target": "de"})
-    assert (answer.status_code, answer.json()) == (200, {"translatedText": f"{hund}\n\r\n{rot}\n"})
+    assert ask(client, q=f"{TEXTS[0]}\n\r\n  {TEXTS[1]} \n") == {"translatedText": f"{hund}\n\r\n{rot}\n"}
+    assert ask(client, q="") == {"translatedText": ""}
+    assert ask(client, q=[]) == {"translatedText": []}
+    assert ask(client, q=" \n ") == {"translatedText": "\n"}
 
 
 def test_json_forms_and_query_strings_say_the_same(client: TestClient, alone: Translator) -> None:
     expected = [best for [best] in said(alone, *TEXTS)]
-    fields: dict[str, Any] = {"q": TEXTS, "source": "en", "target": "de"}
-    multipart = [("q", (None, text)) for text in TEXTS] + [("source", (None, "en")), ("target", (None, "de"))]
-    asked = [{"json": fields}, {"data": fields}, {"params": fields}, {"files": multipart}]
+    fields: dict[str, Any] = {"q": TEXTS, **PAIR}
+    multipart = [("q", (None, text)) for text in TEXTS] + [(name, (None, code)) for name, code in PAIR.items()]
+    asked: list[dict[str, Any]] = [{"json": fields}, {"data": fields}, {"params": fields}, {"files": multipart}]
     assert [client.post("/translate", **ask).json() for ask in asked] == [{"translatedText": expected}] * 4
-    asked[:3] = [{kind: {**fields, "q": TEXTS[0]}} for kind in ("json", "data", "params")]
-    for ask in asked[:3]:
-        assert client.post("/translate", **ask).json() == {"translatedText": expected[0]}
+    for kind in ("json", "data", "params"):
+        answer = client.post("/translate", **{kind: {**fields, "q": TEXTS[0]}})
+        assert answer.json() == {"translatedText": expected[0]}
+    assert client.post("/translate", content='{"q": "rot", "source": "en", "target": "de"}').status_code == 200
+
+
+def test_alternatives_are_the_rest_of_the_n_best_list_each_once(client: TestClient, alone: Translator) -> None:
+    lists = said(alone, *TEXTS, n_best=4)
+    expected = [list(dict.fromkeys(each)) for each in lists]
+    answer = ask(client, q=TEXTS, alternatives=3)
+    assert answer["translatedText"] == [best for best, *_ in expected]
+    assert answer["alternatives"] == [others for _, *others in expected]
+    assert ask(client, q=TEXTS[0], alternatives="3")["alternatives"] == expected[0][1:]
+    whole = ask(client, q="\n".join(TEXTS[:2]), alternatives=3)
+    assert whole["alternatives"] == [f"{one}\n{two}" for one, two in zip(lists[0][1:], lists[1][1:], strict=True)]
+
+
+def command(model: Path, text: str, *options: str) -> str:
+    words = [sys.executable, "-m", "nmt_cli", "translate", "--model", str(model), "--precision", "fp32", "-q", *options]
+    done = subprocess.run(words, input=text, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
+    return done.stdout
+
+
+def test_html_is_translated_as_the_command_does_it(client: TestClient, model: Path) -> None:
+    expected = command(model, HTML, "--format", "html")
+    assert expected != HTML
+    assert ask(client, q=[HTML, HTML], format="html") == {"translatedText": [expected] * 2}
+    [[other]] = ask(client, q=[HTML], format="html", alternatives=1)["alternatives"]
+    assert "<b>" in other
+    assert other != expected
+
+
+def test_with_protect_placeholders_come_back_unchanged(model: Path) -> None:
+    text = "der Hund [X12X] geht nicht mit %s\n"
+    with client_of(model, protect=True) as client:
+        answer = ask(client, q=text)["translatedText"]
+    assert answer == command(model, text, "--protect")
+    assert "[X12X]" in answer
+    assert "%s" in answer
 
 
 def test_languages_health_and_settings(client: TestClient) -> None:
@@ -70,12 +106,55 @@ def test_languages_health_and_settings(client: TestClient) -> None:
         {"code": "de", "name": "German", "targets": []},
     ]
     assert client.get("/health").json() == {"status": "ok"}
-    assert client.get("/frontend/settings").json()["charLimit"] == 5000
+    settings = client.get("/frontend/settings").json()
+    assert (settings["charLimit"], settings["keyRequired"]) == (5000, False)
+    assert settings["language"]["target"] == {"code": "de", "name": "German"}
+
+
+@pytest.mark.parametrize("code", ["en", "EN", "en-US", "en_GB", "eng", "eng_Latn"])
+def test_codes_of_other_tools_are_known(client: TestClient, code: str) -> None:
+    assert ask(client, q="rot", source=code, target="de-AT") == ask(client, q="rot")
+
+
+def test_auto_finds_the_language_among_those_that_there_are(client: TestClient, alone: Translator) -> None:
+    pytest.importorskip("py3langid")
+    english = "The dog walks across the street and looks at the house."
+    answer = ask(client, q=[english, "The cat"], source="auto")
+    assert answer["translatedText"] == [best for [best] in said(alone, english, "The cat")]
+    [found, _] = answer["detectedLanguage"]
+    assert found["language"] == "en"
+    assert type(found["confidence"]) is int
+    assert 50 < found["confidence"] <= 100
+    german = "Der Hund läuft über die Straße und sieht das Haus an."
+    answer = ask(client, q=german, source="auto")
+    assert (answer["translatedText"], answer["detectedLanguage"]["language"]) == (german, "de")
+    [first, second] = client.post("/detect", data={"q": german}).json()
+    assert (first["language"], second["language"]) == ("de", "en")
+    assert first["confidence"] > second["confidence"]
+
+
+def test_without_the_detector_auto_is_the_only_language(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, model: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    assert detect.Detector(["en"], ["en", "de"]).detect("Der Hund geht.") == [("en", 0)]
+    with client_of(model) as without:
+        answer = ask(without, q="Der Hund", source="auto")
+        assert answer == {**ask(client, q="Der Hund"), "detectedLanguage": {"confidence": 0, "language": "en"}}
+
+
+def test_models_of_several_pairs_answer_each_its_own(model: Path, tmp_path: Path, client: TestClient) -> None:
+    back = make_model(tmp_path, "corpus.src=de", "corpus.tgt=en", seed=2)
+    with Translator(back, precision="fp32") as translator, client_of(model, back) as both:
+        assert both.get("/languages").json()[1] == {"code": "de", "name": "German", "targets": ["en"]}
+        assert ask(both, q=TEXTS[0]) == ask(client, q=TEXTS[0])
+        [[expected]] = said(translator, TEXTS[0])
+        assert ask(both, q=TEXTS[0], source="de", target="en") == {"translatedText": expected}
 
 
 def test_sentences_come_with_alternatives_and_aligned_words(client: TestClient, alone: Translator) -> None:
     text = "  der Hund geht. rot und\n\ndas Haus! "
-    answer = client.post("/sentences", json={"q": text, "source": "en", "target": "de", "alternatives": 2}).json()
+    answer = client.post("/sentences", json={"q": text, **PAIR, "alternatives": 2}).json()
     found = answer["sentences"]
     assert "".join(each["before"] + each["source"] for each in found) + answer["after"] == text
     assert [each["source"] for each in found] == ["der Hund geht.", "rot und", "das Haus!"]
@@ -84,4 +163,85 @@ def test_sentences_come_with_alternatives_and_aligned_words(client: TestClient, 
     for sentence in found:
         for hypothesis in sentence["hypotheses"]:
             words = len(sentence["source"].split()), len(hypothesis["text"].split())
-            assert all(0 <= src < words[0] and 0 <= tgt < words[1] for src, tgt in hypothesis["alignment"])
+            assert {tgt for _, tgt in hypothesis["alignment"]} == set(range(words[1]))
+            assert all(0 <= src < words[0] for src, _ in hypothesis["alignment"])
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.html", "a.MD", "a.po"])
+def test_files_are_translated_as_the_command_does_it(
+    client: TestClient, model: Path, tmp_path: Path, name: str
+) -> None:
+    po = (
+        '\ufeffmsgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "der Hund (rot)"\nmsgstr ""\n'
+    )
+    text = {"a.txt": "der Hund\n\nrot und\n", "a.html": HTML, "a.MD": "# der Hund\n\n*rot* und\n", "a.po": po}[name]
+    (tmp_path / name).write_text(text)
+    expected = command(model, "", str(tmp_path / name))
+    answer = client.post("/translate_file", data=PAIR, files={"file": (name, text.encode())})
+    assert answer.status_code == 200, answer.text
+    fetched = client.get(answer.json()["translatedFileUrl"])
+    assert fetched.content.decode() == expected
+    assert fetched.headers["Content-Disposition"].startswith("attachment")
+    assert expected != text
+
+
+def test_metrics_count_what_was_asked(model: Path) -> None:
+    with client_of(model) as client:
+        ask(client, q=TEXTS)
+        client.post("/translate", json={})
+        client.get("/nowhere/at/all")
+        page = client.get("/metrics").text
+    for line in (
+        'nmt_requests_total{code="200",route="/translate"} 1.0',
+        'nmt_requests_total{code="400",route="/translate"} 1.0',
+        'nmt_requests_total{code="404",route="(other)"} 1.0',
+        "nmt_texts_total 3.0",
+        f"nmt_characters_total {float(sum(map(len, TEXTS)))}",
+        "nmt_queue_seconds_count 3.0",
+        "nmt_search_seconds_count 1.0",
+        "nmt_slots_in_use 0.0",
+    ):
+        assert line in page.split("\n")
+    assert "process_resident_memory_bytes" in page
+
+
+def test_the_log_has_no_text_of_users(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
+    client.post("/translate", params={"q": "Geheimnis", **PAIR})
+    client.get("/Geheimnis")
+    client.post("/translate", json={"q": "Geheimnis", "source": "Geheimnis", "target": "de"})
+    lines = capsys.readouterr().err.strip().split("\n")
+    assert len(lines) == 3
+    assert lines[0].startswith("POST /translate 200 1 texts 9 characters ")
+    assert not any("Geheimnis" in line for line in lines)
+
+
+def test_thirty_two_clients_have_the_answers_that_they_would_have_alone(client: TestClient, alone: Translator) -> None:
+    """600 texts of all lengths in random order and with mixed options, byte for byte."""
+    draw = random.Random(5)
+    tasks = list[dict[str, Any]]()
+    for number in range(600):
+        words = draw.choices(WORDS, k=draw.choice([1, 3, 8, 20, 60]))
+        kinds: list[dict[str, Any]] = [{}, {"alternatives": 2}, {"alternatives": 7}, {"format": "html"}]
+        tasks.append({"q": f"{' '.join(words)} {number}.", **draw.choice(kinds)})
+    expected = []
+    for task in tasks:
+        if "format" in task:
+            expected.append([ask(client, **task)["translatedText"]])
+        else:
+            [best] = said(alone, task["q"], n_best=1 + task.get("alternatives", 0))
+            expected.append(list(dict.fromkeys(best)))
+    order = draw.sample(range(len(tasks)), len(tasks))
+    with ThreadPoolExecutor(32) as threads:
+        answers = dict(zip(order, threads.map(lambda i: ask(client, **tasks[i]), order), strict=True))
+    for number, best in enumerate(expected):
+        assert answers[number]["translatedText"] == best[0]
+        assert answers[number].get("alternatives", []) == best[1:]
+
+
+def test_the_page_may_load_nothing_from_elsewhere(client: TestClient, tmp_path: Path) -> None:
+    file = Path(serving.__file__).parent / "page" / "index.html"
+    if not file.exists():
+        pytest.skip("there is no page")
+    policy = client.get("/").headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self'")
+    assert "unsafe" not in policy

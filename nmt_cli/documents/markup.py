@@ -8,7 +8,7 @@ text comes out as it went in, and means to a browser what it meant before.
 import bisect
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from nmt_cli.documents.placeholders import Protection
@@ -89,10 +89,10 @@ def _tokens(text: str) -> Iterator[_Token]:
         yield _Token("text", text[place:])
 
 
-def parse(text: str, protection: Protection | None = None) -> Parts:
-    """Return a document, or a part of one, as text to copy and segments."""
+def parse(text: str, protection: Protection | None = None, ignored: Collection[str] = ()) -> Parts:
+    """Return a document, or a part of one, as text to copy and segments; what the `ignored` elements hold is copied."""
     tokens = list(_tokens(text))
-    ends = _copied(tokens)
+    ends = _copied(tokens, COPIED | {name.lower() for name in ignored})
     parts, place = Parts(), 0
     spelling, builder = _begin(protection)
     while place < len(tokens):
@@ -143,7 +143,7 @@ def _add_tag(builder: Builder, token: _Token, protection: Protection | None) -> 
         builder.add_point(_tag(token, protection), joins=joins)
 
 
-def _copied(tokens: list[_Token]) -> dict[int, int]:
+def _copied(tokens: list[_Token], names: set[str]) -> dict[int, int]:
     """Return where what is copied whole begins, and where the rest begins after each."""
     ends, open_tags, begins = dict[int, int](), dict[str, list[int]](), list[int]()
     for place, token in enumerate(tokens):
@@ -151,7 +151,7 @@ def _copied(tokens: list[_Token]) -> dict[int, int]:
             open_tags.setdefault(token.name, []).append(place)
         elif token.kind == "end" and open_tags.get(token.name):
             ends[open_tags[token.name].pop()] = place + 1
-        if token.kind == "raw" or (token.kind == "start" and (token.name in COPIED or _has_translate_no(token))):
+        if token.kind == "raw" or (token.kind == "start" and (token.name in names or _has_translate_no(token))):
             begins.append(place)
     blocks = [place for place, token in enumerate(tokens) if token.name in BLOCKS]
     copied = dict[int, int]()
@@ -161,7 +161,7 @@ def _copied(tokens: list[_Token]) -> dict[int, int]:
             copied[place] = place + 1
         elif place in ends:
             copied[place] = ends[place]
-        elif token.name not in COPIED:  # its end is left out, as that of a paragraph may be
+        elif token.name not in names:  # its end is left out, as that of a paragraph may be
             after = bisect.bisect(blocks, place)
             copied[place] = blocks[after] if after < len(blocks) else len(tokens)
     return copied

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,12 +57,7 @@ def translate_file(
     except UnicodeDecodeError as error:
         raise DataError(f"the input is not UTF-8, at byte {error.start:,}. Convert it, as with iconv") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    text = text.removeprefix(mark)
-    catalogue = Catalogue(text, protection) if kind == "po" else None
-    if catalogue:
-        parts = catalogue.parts
-    else:
-        parts = markup.parse(text, protection) if kind == "html" else markdown.parse(text, protection)
+    parts, writer = read_document(text.removeprefix(mark), kind, protection)
     segments = segments_of(parts)
     progress.total, progress.unit = len(segments), "segments"
     try:
@@ -73,10 +68,19 @@ def translate_file(
     except BaseException:
         progress.done = 0  # nothing is written yet
         raise
-    written = memoryview((mark + (catalogue.written() if catalogue else render(parts))).encode())
+    written = memoryview((mark + writer()).encode())
     while written:
         written = written[os.write(target, written) :]
     say(counted(len(segments), "segment"))
+
+
+def read_document(text: str, kind: str, protection: Protection | None) -> tuple[Parts, Callable[[], str]]:
+    """Return the parts of a document, and what writes it when they are translated."""
+    if kind == "po":
+        catalogue = Catalogue(text, protection)
+        return catalogue.parts, catalogue.written
+    parts = markup.parse(text, protection) if kind == "html" else markdown.parse(text, protection)
+    return parts, partial(render, parts)
 
 
 def translate_lines(

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt_cli.console import say
 from nmt_cli.errors import printable
-from nmt_cli.serving import deepl, libretranslate, sentences
+from nmt_cli.serving import deepl, files, libretranslate, sentences
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.service import Service
 
@@ -45,6 +45,7 @@ async def metrics(request: Request) -> Response:
 
 ROUTES: list[BaseRoute] = [
     *libretranslate.ROUTES,
+    *files.ROUTES,
     *deepl.ROUTES,
     *sentences.ROUTES,
     Route("/metrics", metrics),
@@ -60,7 +61,7 @@ def create_app(service: Service, cors: str | None = "*") -> Starlette:
         middleware.append(Middleware(CORSMiddleware, allow_origins=[cors], allow_methods=["*"], allow_headers=["*"]))
     handlers = {HTTPException: _http_error, Refusal: _refusal, ClientDisconnect: _gone, Exception: _failure}
     app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
-    app.state.service = service
+    app.state.service, app.state.shelf = service, files.Shelf()
     return app
 
 

@@ -1,6 +1,87 @@
-"""DeepL's dialect. Errors are {"message": text}."""
+"""DeepL's dialect. Errors are {"message": text}.
 
-from starlette.routing import BaseRoute
+What has no meaning here is taken and does nothing: formality, context, model_type, outline_detection, and which tags
+split sentences. Glossaries are refused.
+"""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.languages import base_of, name_of
+from nmt_cli.serving.service import Service
+from nmt_cli.serving.texts import Form
 
 PREFIX = "/v2/"
-ROUTES: list[BaseRoute] = []
+SPLIT = "1", "0", "nonewlines"
+# Of these languages DeepL's clients want a country as target.
+COUNTRIES = {
+    "EN": {"EN-GB": "English (British)", "EN-US": "English (American)"},
+    "PT": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
+}
+UNLIMITED = 1_000_000_000_000  # characters, as DeepL says it
+
+
+async def _open(request: Request) -> tuple[Service, Fields]:
+    service: Service = request.app.state.service
+    fields = await service.read(request)
+    service.check_key(request, fields, "auth_key", missing=403)
+    return service, fields
+
+
+async def translate(request: Request) -> JSONResponse:
+    service, fields = await _open(request)
+    if fields.given("glossary_id") or fields.given("glossary_ids"):
+        raise Refusal(400, "Glossaries are not supported")
+    texts, _ = service.texts_of(request, fields, "text")
+    target, source = fields.text("target_lang"), fields.text("source_lang", default="") or "auto"
+    tags = fields.word("tag_handling", ("", "html", "xml"))
+    form = Form(
+        kind="html" if tags else "text",
+        protect=service.protect,
+        ignored=_names(fields, "ignore_tags", service.limits.texts),
+        joined=fields.word("split_sentences", SPLIT) != "1",
+        spaced=fields.flag("preserve_formatting"),
+    )
+    billed = fields.flag("show_billed_characters")
+    answer = await service.translate(request, texts, (source, target), form)
+    translations = list[dict[str, object]]()
+    for text, [translation, *_] in zip(texts, answer.texts, strict=True):
+        one: dict[str, object] = {"detected_source_language": base_of(answer.source).upper(), "text": translation}
+        if billed:
+            one["billed_characters"] = len(text)
+        translations.append(one)
+    return JSONResponse({"translations": translations})
+
+
+def _names(fields: Fields, name: str, most: int) -> tuple[str, ...]:
+    """Return the names in a field: a list, or one text with commas."""
+    if not fields.given(name):
+        return ()
+    texts, _ = fields.texts(name, most)
+    return tuple(each.strip() for text in texts for each in text.split(",") if each.strip())
+
+
+async def languages(request: Request) -> JSONResponse:
+    service, fields = await _open(request)
+    target = fields.word("type", ("source", "target")) == "target"
+    codes = [model.target for model in service.pool.models] if target else service.pool.sources
+    listed = dict[str, str]()
+    for code in codes:
+        base = base_of(code).upper()
+        listed |= COUNTRIES[base] if target and base in COUNTRIES else {base: name_of(code)}
+    more = {"supports_formality": False} if target else {}
+    return JSONResponse([{"language": code, "name": name, **more} for code, name in listed.items()])
+
+
+async def usage(request: Request) -> JSONResponse:
+    service, _ = await _open(request)
+    return JSONResponse({"character_count": service.characters, "character_limit": UNLIMITED})
+
+
+ROUTES = [
+    Route("/v2/translate", translate, methods=["POST"]),
+    Route("/v2/languages", languages, methods=["GET", "POST"]),
+    Route("/v2/usage", usage, methods=["GET", "POST"]),
+]

@@ -1,7 +1,8 @@
 """Which language a text is in, among those that the models have. Uses py3langid where it is installed."""
 
+import functools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nmt_cli.serving.languages import base_of
@@ -15,26 +16,28 @@ class Detector:
         self._only = sources[0]
         self._codes = {base_of(code): code for code in reversed(languages)}
         self._lock = threading.Lock()
-        self._identifier: Any = None
-        self._tried = False
+
+    @functools.cached_property
+    def _identifier(self) -> Any:
+        """py3langid, limited to our languages; None where it is not installed or does not know them all."""
+        try:
+            from py3langid.langid import MODEL_FILE, LanguageIdentifier
+        except ModuleNotFoundError:
+            return None
+        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        if not self._codes.keys() <= {*identifier.labels}:
+            return None
+        identifier.set_languages(self._codes.keys())
+        return identifier
+
+    def load(self) -> None:
+        with self._lock:
+            _ = self._identifier
 
     def detect(self, text: str) -> list[tuple[str, int]]:
         """Return languages, each with its probability in percent, the likeliest first; 0 where nothing is known."""
-        with self._lock:
-            if not self._tried:
-                self._tried, self._identifier = True, _identifier(self._codes)
+        self.load()
         if not self._identifier or not any(map(str.isalpha, text)):
             return [(self._only, 0)]
         ranked = self._identifier.rank(text[:MOST_CHARACTERS])
         return [(self._codes[code], round(100 * probability)) for code, probability in ranked]
-
-
-def _identifier(codes: Iterable[str]) -> Any:
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ModuleNotFoundError:
-        return None
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    known = [code for code in codes if code in identifier.labels]
-    identifier.set_languages(known or None)
-    return identifier if known else None

@@ -33,7 +33,7 @@ class Fields:
         """Return the text of the first of these fields that is there; 400 where there is none, nor a default."""
         for name in names:
             if self.given(name):
-                return _checked(name, self._values[name])
+                return checked(name, self._values[name])
         if default is None:
             raise Refusal(400, f"Invalid request: missing {names[0]} parameter")
         return default
@@ -46,7 +46,7 @@ class Fields:
         several = value if isinstance(value, list) else [value]
         if len(several) > most:
             raise Refusal(400, f"Invalid request: {len(several):,} texts exceed the limit of {most:,}")
-        return [_checked(name, each) for each in several], isinstance(value, list)
+        return [checked(name, each) for each in several], isinstance(value, list)
 
     def whole(self, name: str, low: int, high: int) -> int:
         """Return a whole number, `low` where it is not given."""
@@ -82,7 +82,7 @@ class Fields:
         return value
 
 
-def _checked(name: str, value: Any) -> str:
+def checked(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise Refusal(400, f"Invalid request: {name} must be text")
     if "\0" in value:

@@ -5,8 +5,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from nmt_cli.serving.fields import Fields
+from nmt_cli.serving.files import KINDS
 from nmt_cli.serving.languages import name_of
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
+from nmt_cli.serving.texts import Form
 
 FORMATS = "text", "html"
 
@@ -23,8 +25,8 @@ async def translate(request: Request) -> JSONResponse:
     texts, several = service.texts_of(request, fields, "q")
     source, target = fields.text("source"), fields.text("target")
     alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
-    html = fields.word("format", FORMATS) == "html"
-    answer = await service.translate(request, texts, source, target, html=html, alternatives=alternatives)
+    form = Form(fields.word("format", FORMATS), service.protect)
+    answer = await service.translate(request, texts, (source, target), form, alternatives)
     content: dict[str, object] = {"translatedText": [each[0] for each in answer.texts]}
     if answer.confidence is not None:
         found = {"confidence": answer.confidence, "language": answer.source}
@@ -63,12 +65,12 @@ async def settings(request: Request) -> JSONResponse:
         {
             "apiKeys": bool(service.keys),
             "charLimit": service.limits.characters,
-            "filesTranslation": False,
+            "filesTranslation": True,
             "frontendTimeout": 500,
             "keyRequired": bool(service.keys),
             "language": {side: {"code": code, "name": name_of(code)} for side, code in sides.items()},
             "suggestions": False,
-            "supportedFilesFormat": [],
+            "supportedFilesFormat": sorted(KINDS),
         }
     )
 

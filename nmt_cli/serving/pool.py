@@ -93,8 +93,9 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             results = iter([one.translation() for one in pending])
         except NmtError as error:
             raise Refusal(500, str(error)) from error
-        except OSError as error:
-            raise Refusal(500, str(from_os_error(error))) from error
+        except (OSError, MemoryError) as error:
+            told = from_os_error(error) if isinstance(error, OSError) else "there is too little memory"
+            raise Refusal(500, str(told)) from error
         finally:
             self.texts -= len(texts)
             if countdown.left:

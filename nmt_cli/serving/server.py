@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,8 @@ def serve(options: ServeOptions) -> int:
         ]
         with Pool(models, metrics, queue=options.queue, timeout=options.timeout) as pool:
             limits = Limits(options.char_limit, options.batch_limit)
-            app = create_app(Service(pool, metrics, limits, keys, options.protect), options.cors)
+            service = Service(pool, metrics, limits, keys, options.protect)
+            app = create_app(service, options.cors)
             config = uvicorn.Config(
                 app,
                 log_config=None,
@@ -65,6 +67,7 @@ def serve(options: ServeOptions) -> int:
             pairs = ", ".join(f"{model.source}-{model.target}" for model in models)
             host = f"[{options.host}]" if ":" in options.host else options.host
             say(f"serving {pairs} at http://{host}:{port.getsockname()[1]}")
+            threading.Thread(target=service.detector.load, daemon=True).start()  # it takes longer than all the rest
             asyncio.run(_Server(config).serve(sockets=[port]))
     return 0
 

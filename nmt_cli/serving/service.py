@@ -7,20 +7,22 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from nmt_cli.documents.placeholders import Protection
+from nmt_cli.errors import DataError
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import Detector
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.languages import base_of, match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
-from nmt_cli.serving.texts import Text, of_html, of_plain
+from nmt_cli.serving.texts import Form, Text
 from nmt_cli.translation.pending import Options, Translation
 
 BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
 BYTES_PER_TEXT = 64  # around it
 OTHER_FIELDS = 50
 MOST_ALTERNATIVES = 10
+SURE = 90  # percent: then a text is taken to be in the target language already
+KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Service:
     metrics: Metrics
     limits: Limits = field(default_factory=Limits)
     keys: Sequence[bytes] = ()  # one of which each request must bring, if there are any
-    protect: bool | None = None  # keep placeholders from the model; None: in marked-up text only
+    protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
+    characters: int = 0  # of all requests so far
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
@@ -58,11 +61,12 @@ class Service:
         """403 where the key is not one of ours, `missing` where there is none; it comes as a field or in a header."""
         if not self.keys:
             return
-        header = request.headers.get("Authorization", "").split(" ")[-1]
-        given = (header or fields.text(*names, default="") if names else header).encode()
-        if not given:
-            raise Refusal(missing, "An API key is needed: name it as api_key")
-        equal = [hmac.compare_digest(given, key) for key in self.keys]  # each is compared, whichever is equal
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() not in KEY_SCHEMES:
+            key = fields.text(*names, default="") if names else ""
+        if not key:
+            raise Refusal(missing, "An API key is needed, as api_key or in the header Authorization")
+        equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]  # all of them, whichever it is
         if not any(equal):
             raise Refusal(403, "Invalid API key")
 
@@ -76,30 +80,32 @@ class Service:
         """Count the texts of a request; 400 where they have too many characters."""
         characters = sum(map(len, texts))
         request.state.texts, request.state.characters = len(texts), characters
-        self.metrics.texts.inc(len(texts))
-        self.metrics.characters.inc(characters)
         if characters > (most := self.limits.characters):
             raise Refusal(400, f"Invalid request: request ({characters:,}) exceeds text limit ({most:,})")
+        self.metrics.texts.inc(len(texts))
+        self.metrics.characters.inc(characters)
+        self.characters += characters
 
     async def translate(
         self,
         request: Request,
         texts: Sequence[str],
-        source: str,
-        target: str,
-        *,
-        html: bool = False,
+        pair: tuple[str, str],
+        form: Form,
         alternatives: int = 0,
     ) -> Answer:
-        """Translate the texts of a request; 400 for languages that no model has."""
-        source, confidence = await self.language(texts, source, target)
-        to_code = match(target, self.pool.languages)
+        """Translate the texts of a request between two languages, the first of which may be "auto"; 400 for languages
+        that no model has."""
+        source, confidence = await self.language(texts, *pair)
+        to_code = match(pair[1], self.pool.languages)
         if confidence is not None and to_code and base_of(to_code) == base_of(source):
             return Answer([[text] for text in texts], source, confidence)  # there is nothing to translate
-        model = self.pool.find(source, target)
-        protection = Protection() if self.protect or (html and self.protect is None) else None
-        cut = await run_in_threadpool(lambda: [(of_html if html else of_plain)(text, protection) for text in texts])
-        options = Options(n_best=alternatives + 1, alignments=cut[0].aligned if cut else False)
+        model = self.pool.find(source, pair[1])
+        try:
+            cut = await run_in_threadpool(lambda: [form.read(text) for text in texts])
+        except DataError as error:
+            raise Refusal(400, f"Invalid request: {error}") from None
+        options = Options(n_best=alternatives + 1, alignments=any(text.aligned for text in cut))
         results = await self.pool.translate(request, model, [text.units for text in cut], options)
         written = await run_in_threadpool(_written, model, cut, results, alternatives + 1)
         return Answer(written, model.source, confidence)
@@ -108,12 +114,12 @@ class Service:
         """Return the source language, and how sure that is in percent where it is "auto"."""
         if source != "auto":
             return source, None
-        if len(self.pool.languages) == 1:
-            return self.pool.languages[0], 0
         found = await run_in_threadpool(self.detector.detect, "\n".join(texts))
         able = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
-        able |= {code for code in self.pool.languages if base_of(code) == base_of(target)}
-        return next(((code, sure) for code, sure in found if code in able), found[0])
+        for code, sure in found:
+            if code in able or (base_of(code) == base_of(target) and sure >= SURE):
+                return code, sure
+        return found[0]
 
 
 def _written(

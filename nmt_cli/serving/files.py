@@ -1,0 +1,78 @@
+"""LibreTranslate's routes for files: one is sent, and its translation fetched for half an hour."""
+
+import secrets
+import time
+from collections import OrderedDict
+from pathlib import PurePath
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from nmt_cli.documents import SUFFIXES
+from nmt_cli.serving.fields import Refusal, checked
+from nmt_cli.serving.service import Service
+from nmt_cli.serving.texts import Form
+
+KINDS = SUFFIXES | {".txt": "text"}
+MOST_FILES, SECONDS = 100, 1800
+
+
+class Shelf:
+    """Files that wait to be fetched, in memory: the newest, for a while."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+
+    def put(self, name: str, data: bytes) -> str:
+        """Keep a file, and return the name by which alone it can be found."""
+        key = f"{secrets.token_urlsafe(16)}.{name}"
+        self._files[key] = time.monotonic(), data
+        self._clear()
+        return key
+
+    def get(self, key: str) -> bytes:
+        self._clear()
+        if key not in self._files:
+            raise Refusal(404, "There is no such file, or not any more")
+        return self._files[key][1]
+
+    def _clear(self) -> None:
+        while self._files:
+            put, _ = next(iter(self._files.values()))
+            if len(self._files) <= MOST_FILES and time.monotonic() - put < SECONDS:
+                return
+            self._files.popitem(last=False)
+
+
+async def translate_file(request: Request) -> JSONResponse:
+    service: Service = request.app.state.service
+    fields = await service.read(request)
+    service.check_key(request, fields, "api_key", "apiKey")
+    sent, source, target = fields.file("file"), fields.text("source"), fields.text("target")
+    name = PurePath(sent.filename or "")
+    if name.suffix.lower() not in KINDS:
+        raise Refusal(400, f"Invalid request: file format not supported. Send one of {', '.join(sorted(KINDS))}")
+    try:
+        text = (await sent.read()).decode()
+    except UnicodeDecodeError:
+        raise Refusal(400, "Invalid request: file is not text in UTF-8") from None
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    text = checked("file", text.removeprefix(mark))
+    service.count(request, [text])
+    form = Form(KINDS[name.suffix.lower()], service.protect)
+    answer = await service.translate(request, [text], (source, target), form)
+    key = request.app.state.shelf.put(f"translated{name.suffix.lower()}", (mark + answer.texts[0][0]).encode())
+    return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
+
+
+async def download(request: Request) -> Response:
+    key = request.path_params["key"]
+    headers = {"Content-Disposition": f'attachment; filename="translated{PurePath(key).suffix}"'}
+    return Response(request.app.state.shelf.get(key), media_type="application/octet-stream", headers=headers)
+
+
+ROUTES = [
+    Route("/translate_file", translate_file, methods=["POST"]),
+    Route("/download_file/{key}", download, name="download"),
+]

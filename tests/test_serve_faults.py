@@ -1,0 +1,383 @@
+"""nmt serve and what goes wrong: bad input, too much of it, clients that go away, models that fail."""
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+from serving import PAIR, TEXTS, client_of, service_of
+from starlette.testclient import TestClient
+from test_threads import Gate
+
+from nmt_cli.errors import DivergedError, UsageError
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.service import Limits
+
+JSON = {"Content-Type": "application/json"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+LONG = "der Hund geht. " * 200
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("serve"))
+
+
+@pytest.fixture(scope="module")
+def client(model: Path) -> Iterator[TestClient]:
+    with client_of(model) as client:
+        yield client
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+def refused(answer: Any, status: int, words: str, name: str = "error") -> None:
+    assert (answer.status_code, list(answer.json())) == (status, [name]), answer.text
+    assert words in answer.json()[name]
+    assert "\n" not in answer.json()[name]
+
+
+BAD: list[tuple[Any, str]] = [
+    ({}, "missing q parameter"),
+    ({"q": None, **PAIR}, "missing q parameter"),
+    ({"q": "rot", "target": "de"}, "missing source parameter"),
+    ({"q": "rot", "source": "en"}, "missing target parameter"),
+    ({"q": 5, **PAIR}, "q must be text"),
+    ({"q": {"a": 1}, **PAIR}, "q must be text"),
+    ({"q": ["rot", None], **PAIR}, "q must be text"),
+    ({"q": [["rot"]], **PAIR}, "q must be text"),
+    ({"q": "rot", "source": "zz", "target": "de"}, "zz is not supported"),
+    ({"q": "rot", "source": "en", "target": "xx"}, "xx is not supported"),
+    ({"q": "rot", "source": "de", "target": "en"}, "en is not available as a target language from de"),
+    ({"q": "rot", "source": "en", "target": "en"}, "en is not available as a target language from en"),
+    ({"q": "rot", "source": ["en"], "target": "de"}, "source must be text"),
+    ({"q": "rot", "source": "", "target": "de"}, " is not supported"),
+    ({"q": "rot", **PAIR, "format": "pdf"}, "format must be text or html"),
+    ({"q": "rot", **PAIR, "format": 3}, "format must be text"),
+    *[
+        ({"q": "rot", **PAIR, "alternatives": wrong}, "alternatives must be a whole number from 0 to 10")
+        for wrong in (10_000, "x", -1, 1.5, True, [1], "1e3", "٣", 10**30, float("inf"))
+    ],
+    ({"q": "rot\0und", **PAIR}, "NUL"),
+    ({"q": "x" * 5001, **PAIR}, "request (5,001) exceeds text limit (5,000)"),
+    ({"q": ["x" * 200] * 26, **PAIR}, "request (5,200) exceeds text limit (5,000)"),
+    ({"q": ["rot"] * 51, **PAIR}, "51 texts exceed the limit of 50"),
+    ([], "must be a JSON object"),
+    ("rot", "must be a JSON object"),
+    (None, "must be a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), BAD, ids=[words[:30] for _, words in BAD])
+def test_a_bad_request_is_told_what_is_wrong(client: TestClient, body: Any, words: str) -> None:
+    refused(client.post("/translate", content=json.dumps(body), headers=JSON), 400, words)
+
+
+RAW: list[tuple[bytes, dict[str, str], str]] = [
+    (b"{", JSON, "not JSON"),
+    (b"", JSON, "not JSON"),
+    (b"\xff\xfe", JSON, "not JSON"),
+    (b'{"q": "\xff"}', JSON, "not JSON"),
+    (b"[" * 100_000, JSON, "not JSON"),
+    (b'{"q": ' + b"9" * 10_000 + b"}", JSON, "not JSON"),
+    (b'{"q": "\\ud83d", "source": "en", "target": "de"}', JSON, "half of a surrogate pair"),
+    (b'{"q": "rot", "source": "\\udc00", "target": "de"}', JSON, "half of a surrogate pair"),
+    (b"source=en&target=de&q=%00", FORM, "NUL"),
+    (b"q", FORM, "missing source"),
+    (b"&".join([b"q=a"] * 200), FORM, "Too many fields"),
+    (b"x", {"Content-Type": "multipart/form-data"}, "Missing boundary"),
+    (b"--a\r\nnonsense", {"Content-Type": "multipart/form-data; boundary=a"}, "Invalid request"),
+    (b"q=rot", {"Content-Type": "text/plain"}, "missing q"),
+]
+
+
+@pytest.mark.parametrize(("body", "headers", "words"), RAW, ids=[words for *_, words in RAW])
+def test_a_body_that_is_not_what_it_says_is_refused(
+    client: TestClient, body: bytes, headers: dict[str, str], words: str
+) -> None:
+    refused(client.post("/translate", content=body, headers=headers), 400, words)
+
+
+def test_ten_megabytes_and_a_hundred_thousand_texts_are_refused(client: TestClient) -> None:
+    refused(client.post("/translate", json={"q": "x" * 10_000_000, **PAIR}), 413, "exceed the limit")
+    refused(client.post("/translate", json={"q": ["a"] * 100_000, **PAIR}), 413, "exceed the limit")
+    refused(client.post("/translate", json={"q": ["a"] * 5000, **PAIR}), 400, "5,000 texts exceed")
+    refused(client.post("/translate", data={"q": ["a"] * 100_000, **PAIR}), 413, "exceed the limit")
+    assert client.get("/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/translate", 405),
+        ("PUT", "/translate", 405),
+        ("POST", "/languages", 405),
+        ("GET", "/suggest", 404),
+        ("POST", "/Translate", 404),
+        ("GET", "/page/../app.py", 404),
+        ("GET", "/page/%2e%2e/app.py", 404),
+        ("GET", "/download_file/x", 404),
+        ("DELETE", "/", 405),
+    ],
+)
+def test_wrong_methods_and_paths_are_refused(client: TestClient, method: str, path: str, status: int) -> None:
+    if (method, path) == ("DELETE", "/") and client.get("/").status_code == 404:
+        status = 404
+    answer = client.request(method, path)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.pdf", b"%PDF", "file format not supported. Send one of .htm, .html, .markdown, .md, .po, .pot, .txt"),
+        ("a", b"der Hund", "file format not supported"),
+        ("a.txt", b"\xff\xfe\x00", "not text in UTF-8"),
+        ("a.txt", b"\x00", "NUL"),
+        ("a.po", b"nonsense", "no message catalogue"),
+        ("a.txt", b"x" * 5001, "exceeds text limit"),
+    ],
+)
+def test_files_that_cannot_be_translated_are_refused(client: TestClient, name: str, data: bytes, words: str) -> None:
+    refused(client.post("/translate_file", data=PAIR, files={"file": (name, data)}), 400, words)
+    refused(client.post("/translate_file", data={**PAIR, "file": "rot"}), 400, "missing file")
+
+
+def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
+    with client_of(model, keys=[b"one", "zw\u00f6lf".encode()]) as client:
+        body: dict[str, Any] = {"q": "rot", **PAIR}
+        for path in ("/translate", "/detect", "/sentences"):
+            refused(client.post(path, json=body), 400, "API key is needed")
+            refused(client.post(path, json={**body, "api_key": "two"}), 403, "Invalid API key")
+            assert client.post(path, json={**body, "api_key": "zw\u00f6lf"}).status_code == 200
+        assert client.post("/translate", json={**body, "apiKey": "one"}).status_code == 200
+        assert client.post("/translate", data={**body, "api_key": "one"}).status_code == 200
+        assert client.post("/translate", params={**body, "api_key": "one"}).status_code == 200
+        assert client.post("/translate", json=body, headers={"Authorization": "Bearer one"}).status_code == 200
+        assert client.post("/translate", json={**body, "api_key": ["one"]}).status_code == 400
+        refused(client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE"}), 403, "needed", "message")
+        refused(client.get("/metrics"), 400, "needed")
+        assert client.get("/metrics", headers={"Authorization": "Bearer one"}).status_code == 200
+        assert client.get("/languages").status_code == client.get("/health").status_code == 200
+        assert client.get("/frontend/settings").json()["keyRequired"] is True
+
+
+def test_pages_of_other_origins_may_ask_as_cors_says(model: Path, client: TestClient) -> None:
+    asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    assert client.options("/translate", headers=asked).headers["Access-Control-Allow-Origin"] == "*"
+    with client_of(model, cors="https://example.com") as own:
+        assert "Access-Control-Allow-Origin" not in own.options("/translate", headers=asked).headers
+    with client_of(model, cors="") as none:
+        assert "Access-Control-Allow-Origin" not in none.get("/languages", headers=asked).headers
+
+
+class Caller(threading.Thread):
+    """Asks for a translation, and keeps the answer."""
+
+    def __init__(self, client: TestClient, **body: Any) -> None:
+        super().__init__()
+        self.client, self.body, self.answer = client, {**PAIR, **body}, None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self.client.post("/translate", json=self.body)
+
+
+def wait_for(true: Any) -> None:
+    for _ in range(6000):
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise TimeoutError
+
+
+def test_beyond_the_queue_clients_are_told_to_come_back(model: Path, gate: Gate) -> None:
+    gate.opened.set()
+    with service_of(model, queue=3) as service, TestClient(create_app(service)) as client:
+        gate.opened.clear()
+        first = Caller(client, q=["rot"] * 5)  # alone it may be more than the queue
+        wait_for(lambda: service.pool.texts == 5)
+        answer = client.post("/translate", json={"q": "und", **PAIR})
+        refused(answer, 429, "try again later")
+        assert int(answer.headers["Retry-After"]) >= 1
+        gate.opened.set()
+        first.join(60)
+        assert first.answer.status_code == 200
+        gate.opened.clear()
+        some = [Caller(client, q=text) for text in TEXTS]
+        wait_for(lambda: service.pool.texts == 3)
+        refused(client.post("/translate", json={"q": "und", **PAIR}), 429, "try again later")
+        gate.opened.set()
+        for each in some:
+            each.join(60)
+            assert each.answer.status_code == 200
+        assert service.pool.texts == 0
+
+
+def test_a_translation_that_takes_too_long_is_given_up(model: Path, gate: Gate) -> None:
+    gate.opened.set()
+    with service_of(model, timeout=0.2, limits=Limits()) as service, TestClient(create_app(service)) as client:
+        gate.opened.clear()
+        refused(client.post("/translate", json={"q": LONG * 5, **PAIR}), 504, "longer than 0.2 seconds")
+        assert service.pool.texts == 0
+        gate.opened.set()
+        translator = service.pool.translators[0]
+        wait_for(lambda: translator.load == (0, 0))
+        assert len(gate.entered) < 500, "of 1,000 sentences: what was given up is not searched"
+
+
+def test_a_client_that_goes_away_frees_its_slots(model: Path, gate: Gate) -> None:
+    gate.opened.set()
+    with service_of(model, limits=Limits()) as service:
+        translator, app = service.pool.translators[0], create_app(service)
+        gate.opened.clear()
+        body, sent = json.dumps({"q": LONG * 5, **PAIR}).encode(), list[Any]()
+
+        async def ask() -> None:
+            messages = asyncio.Queue[dict[str, Any]]()
+            await messages.put({"type": "http.request", "body": body, "more_body": False})
+            scope = {
+                "type": "http",
+                "method": "POST",
+                "path": "/translate",
+                "headers": [(b"content-type", b"application/json")],
+                "query_string": b"",
+            }
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            asked = asyncio.ensure_future(app(scope, messages.get, send))
+            while not gate.entered or not service.pool.texts:
+                await asyncio.sleep(0.01)
+            await messages.put({"type": "http.disconnect"})
+            await asyncio.wait_for(asked, 30)
+
+        before = len(gate.entered)
+        asyncio.run(ask())
+        assert [each.get("status") for each in sent[:1]] == [499]
+        assert service.pool.texts == 0
+        gate.opened.set()
+        wait_for(lambda: translator.load == (0, 0))
+        assert len(gate.entered) - before < 500, "of 1,000 sentences"
+
+
+def test_an_error_of_the_model_is_told_and_the_server_goes_on(model: Path, gate: Gate) -> None:
+    gate.opened.set()
+    with service_of(model) as service:
+        with TestClient(create_app(service)) as client:
+            gate.error = DivergedError("the model's scores are not finite")
+            answer = client.post("/translate", json={"q": TEXTS, **PAIR})
+            refused(answer, 500, "scores are not finite")
+            gate.error = MemoryError()
+            refused(client.post("/translate", json={"q": TEXTS, **PAIR}), 500, "memory")
+            gate.error = None
+            assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 200
+
+
+def test_a_bug_is_one_sentence_of_json(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service_of(model) as service:
+        monkeypatch.setattr(service.pool, "find", None)
+        with TestClient(create_app(service), raise_server_exceptions=False) as client:
+            refused(client.post("/translate", json={"q": "rot", **PAIR}), 500, "a bug of nmt serve")
+
+
+def test_two_models_of_one_pair_are_refused(model: Path) -> None:
+    with pytest.raises(UsageError, match="two models translate en to de"):
+        with service_of(model, model):
+            pass
+
+
+def random_request(draw: random.Random) -> dict[str, Any]:
+    """A request with some sense in it, or none."""
+    texts = [
+        "rot",
+        "",
+        "der Hund geht.",
+        "<b>rot</b> &amp; <",
+        "\ud83d",
+        "\0",
+        "\r\n\n",
+        "x" * 6000,
+        "\u200b\ufeff",
+        "🙂",
+    ]
+    values: list[Any] = [*texts, None, 0, -1, 3, 1e308, True, [], {}, [[]], ["rot", 5], texts[:3], "en", "de", "auto"]
+    names = [
+        "q",
+        "source",
+        "target",
+        "format",
+        "alternatives",
+        "api_key",
+        "text",
+        "target_lang",
+        "tag_handling",
+        "type",
+    ]
+    names += ["source_lang", "split_sentences", "ignore_tags", "preserve_formatting", "show_billed_characters", "file"]
+    fields = {name: draw.choice(values) for name in draw.sample(names, draw.randrange(6))}
+    if draw.random() < 0.6:
+        fields |= {"q": draw.choice(texts), **PAIR, "text": draw.choice(texts), "target_lang": "DE"}
+    body = json.dumps(fields).encode()
+    kind = draw.choice(["json", "json", "form", "multipart", "raw"])
+    if kind == "form":
+        body = b"&".join(f"{name}={value}".encode(errors="replace") for name, value in fields.items())
+    if kind == "multipart":
+        parts = [f'--a\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
+        body = "".join([*parts, "--a--\r\n"]).encode(errors="replace")
+    if draw.random() < 0.15:
+        body = bytes(draw.choice([each, draw.randrange(256)]) for each in body)
+    headers = {"json": JSON, "form": FORM, "multipart": {"Content-Type": "multipart/form-data; boundary=a"}, "raw": {}}
+    paths = ["/translate"] * 4 + ["/v2/translate"] * 3 + ["/detect", "/sentences", "/languages", "/v2/languages"]
+    paths += ["/translate_file", "/health", "/frontend/settings", "/metrics", "/v2/usage", "/page/x", "/%00", "/"]
+    method = draw.choice(["POST"] * 8 + ["GET", "PUT", "OPTIONS", "HEAD", "PATCH"])
+    return {"method": method, "url": draw.choice(paths), "content": body, "headers": headers[kind]}
+
+
+def fuzz(client: TestClient, count: int) -> None:
+    draw = random.Random(11)
+    statuses = set[int]()
+    for _ in range(count):
+        request = random_request(draw)
+        answer = client.request(**request)
+        statuses.add(answer.status_code)
+        assert answer.status_code < 500, request
+        if answer.status_code >= 400 and request["method"] != "HEAD" and answer.content != b"Disallowed CORS":
+            [(name, text)] = answer.json().items()
+            assert name == ("message" if request["url"].startswith("/v2/") else "error")
+            assert "Traceback" not in text
+    assert {200, 400} <= statuses
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
+
+
+def test_whatever_is_sent_the_answer_is_no_500(model: Path) -> None:
+    with service_of(model, limits=Limits(5000, 50)) as service, TestClient(create_app(service)) as client:
+        fuzz(client, 500)
+        assert (service.pool.texts, service.pool.translators[0].load) == (0, (0, 0))
+
+
+@pytest.mark.slow
+def test_five_thousand_requests_leave_nothing_behind(model: Path) -> None:
+    with service_of(model, limits=Limits(5000, 50)) as service, TestClient(create_app(service)) as client:
+        fuzz(client, 500)
+        before = resident()
+        fuzz(client, 5000)
+        assert resident() < 1.05 * before
+        assert (service.pool.texts, service.pool.translators[0].load) == (0, (0, 0))
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
