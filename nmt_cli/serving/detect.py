@@ -19,7 +19,10 @@ class Detector:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """py3langid, limited to our languages; None where it is not installed or does not know them all."""
+        """py3langid, limited to our languages; None where it is not installed or does not know them all.
+
+        It is loaded when it is first asked for: that takes a second and 70 MB.
+        """
         try:
             from py3langid.langid import MODEL_FILE, LanguageIdentifier
         except ModuleNotFoundError:
@@ -30,14 +33,11 @@ class Detector:
         identifier.set_languages(self._codes.keys())
         return identifier
 
-    def load(self) -> None:
-        with self._lock:
-            _ = self._identifier
-
     def detect(self, text: str) -> list[tuple[str, int]]:
         """Return languages, each with its probability in percent, the likeliest first; 0 where nothing is known."""
-        self.load()
-        if not self._identifier or not any(map(str.isalpha, text)):
+        with self._lock:
+            identifier = self._identifier
+        if not identifier or not any(map(str.isalpha, text)):
             return [(self._only, 0)]
-        ranked = self._identifier.rank(text[:MOST_CHARACTERS])
+        ranked = identifier.rank(text[:MOST_CHARACTERS])
         return [(self._codes[code], round(100 * probability)) for code, probability in ranked]

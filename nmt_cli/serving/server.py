@@ -6,7 +6,6 @@ import errno
 import ipaddress
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +65,20 @@ def serve(options: ServeOptions) -> int:
             )
             pairs = ", ".join(f"{model.source}-{model.target}" for model in models)
             host = f"[{options.host}]" if ":" in options.host else options.host
-            say(f"serving {pairs} at http://{host}:{port.getsockname()[1]}")
-            threading.Thread(target=service.detector.load, daemon=True).start()  # it takes longer than all the rest
-            asyncio.run(_Server(config).serve(sockets=[port]))
+            ready = f"serving {pairs} at http://{host}:{port.getsockname()[1]}"
+            asyncio.run(_Server(config, ready).serve(sockets=[port]))
     return 0
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: str) -> None:
+        super().__init__(config)
+        self._ready = ready  # said when it listens
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        say(self._ready)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop at the first signal, when what runs is answered; at the second at once."""

@@ -1,0 +1,154 @@
+"""nmt serve as DeepL's clients see it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+from serving import TEXTS, client_of, said
+from starlette.testclient import TestClient
+
+from nmt_cli import Translator
+
+MARKED = 'der <b>Hund</b> <x id="3"></x> geht'
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("deepl"))
+
+
+@pytest.fixture(scope="module")
+def client(model: Path) -> Iterator[TestClient]:
+    with client_of(model) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def best(model: Path) -> dict[str, str]:
+    with Translator(model, precision="fp32", workers=1) as translator:
+        texts = [*TEXTS, f"{TEXTS[0]} {TEXTS[1]}"]
+        return dict(zip(texts, (one for [one] in said(translator, *texts)), strict=True))
+
+
+def ask(client: TestClient, *texts: str, **fields: Any) -> list[dict[str, Any]]:
+    body = {"text": list(texts), "source_lang": "EN", "target_lang": "DE", **fields}
+    answer = client.post("/v2/translate", json=body)
+    assert answer.status_code == 200, answer.text
+    assert list(answer.json()) == ["translations"]
+    return list(answer.json()["translations"])
+
+
+def test_json_and_forms_say_the_same(client: TestClient, best: dict[str, str]) -> None:
+    expected = [{"detected_source_language": "EN", "text": best[text]} for text in TEXTS]
+    assert ask(client, *TEXTS) == expected
+    form = {"text": TEXTS, "source_lang": "en", "target_lang": "DE", "formality": "prefer_more", "context": "x"}
+    assert client.post("/v2/translate", data=form).json() == {"translations": expected}
+    assert client.post("/v2/translate", json={**form, "text": TEXTS[0]}).json() == {"translations": expected[:1]}
+
+
+def test_billed_characters_where_the_client_wants_them(client: TestClient) -> None:
+    assert [one["billed_characters"] for one in ask(client, *TEXTS, show_billed_characters=True)] == [*map(len, TEXTS)]
+
+
+def test_the_source_language_is_found_where_it_is_not_named(client: TestClient) -> None:
+    pytest.importorskip("py3langid")
+    text = "The dog walks across the street and looks at the house."
+    [found] = ask(client, text, source_lang=None)
+    assert found == ask(client, text)[0]
+    assert ask(client, "Das ist schon auf Deutsch gesagt worden.", source_lang=None) == [
+        {"detected_source_language": "DE", "text": "Das ist schon auf Deutsch gesagt worden."}
+    ]
+
+
+def test_lines_are_sentences_unless_they_are_not_to_be_split(client: TestClient, best: dict[str, str]) -> None:
+    text = f"{TEXTS[0]}\n{TEXTS[1]}"
+    assert ask(client, text)[0]["text"] == f"{best[TEXTS[0]]}\n{best[TEXTS[1]]}"
+    for way in ("0", "nonewlines"):
+        assert ask(client, text, split_sentences=way)[0]["text"] == best[f"{TEXTS[0]} {TEXTS[1]}"]
+
+
+def test_formatting_that_is_to_be_preserved_is_the_white_space(client: TestClient, best: dict[str, str]) -> None:
+    text = f"  {TEXTS[0]}\t\n \n{TEXTS[1]} "
+    kept = f"  {best[TEXTS[0]]}\t\n \n{best[TEXTS[1]]} "
+    assert ask(client, text, preserve_formatting=True)[0]["text"] == kept
+    assert ask(client, text, preserve_formatting="0")[0]["text"] == f"{best[TEXTS[0]]}\n\n{best[TEXTS[1]]}"
+
+
+@pytest.mark.parametrize("kind", ["html", "xml"])
+def test_tags_stand_in_the_translation(client: TestClient, kind: str) -> None:
+    [found] = ask(client, MARKED, tag_handling=kind)
+    assert found["text"].count("<b>") == found["text"].count("</b>") >= 1
+    assert found["text"].count('<x id="3"></x>') == 1
+
+
+def test_what_ignored_tags_hold_is_kept(client: TestClient) -> None:
+    text = "der Hund <keep>rot und</keep> geht <Other>das Haus</Other>"
+    for names in (["keep", "other"], "keep,other"):
+        [found] = ask(client, text, tag_handling="xml", ignore_tags=names)
+        assert "<keep>rot und</keep>" in found["text"]
+        assert "<Other>das Haus</Other>" in found["text"]
+    [found] = ask(client, text, tag_handling="xml")
+    assert "<keep>rot und</keep>" not in found["text"]
+
+
+def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp_path: Path) -> None:
+    assert client.get("/v2/languages").json() == [{"language": "EN", "name": "English"}]
+    german = {"language": "DE", "name": "German", "supports_formality": False}
+    assert client.get("/v2/languages", params={"type": "target"}).json() == [german]
+    back = make_model(tmp_path, "corpus.src=de", "corpus.tgt=en")
+    with client_of(model, back) as both:
+        listed = both.get("/v2/languages", params={"type": "target"}).json()
+        assert [each["language"] for each in listed] == ["DE", "EN-GB", "EN-US"]
+        answer = both.post("/v2/translate", json={"text": ["rot"], "source_lang": "DE", "target_lang": "EN-US"})
+        assert answer.status_code == 200
+
+
+def test_usage_counts_characters(model: Path) -> None:
+    with client_of(model) as client:
+        ask(client, *TEXTS)
+        usage = client.get("/v2/usage").json()
+        assert usage["character_count"] == sum(map(len, TEXTS))
+        assert usage["character_limit"] > 10**9
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"text": None}, 400, "missing text parameter"),
+        ({"text": ["rot", 5]}, 400, "text must be text"),
+        ({"target_lang": None}, 400, "missing target_lang"),
+        ({"target_lang": "XX"}, 400, "XX is not supported"),
+        ({"source_lang": "DE"}, 400, "not available as a target language from DE"),
+        ({"tag_handling": "sgml"}, 400, "tag_handling must be html or xml"),
+        ({"split_sentences": "2"}, 400, "split_sentences must be 1 or 0 or nonewlines"),
+        ({"preserve_formatting": "maybe"}, 400, "preserve_formatting must be true or false"),
+        ({"glossary_id": "x"}, 400, "Glossaries are not supported"),
+        ({"text": ["x" * 6000]}, 400, "exceeds text limit"),
+        ({"text": ["x"] * 100_000}, 413, "exceed the limit"),
+    ],
+)
+def test_errors_are_messages(client: TestClient, change: dict[str, Any], status: int, words: str) -> None:
+    answer = client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE", "source_lang": "EN", **change})
+    assert (answer.status_code, list(answer.json())) == (status, ["message"])
+    assert words in answer.json()["message"]
+    assert list(client.get("/v2/glossaries").json()) == ["message"]
+    assert client.get("/v2/translate").status_code == 405
+    refused = client.get("/v2/languages", params={"type": "x"})
+    assert (refused.status_code, list(refused.json())) == (400, ["message"])
+
+
+def test_the_key_comes_in_the_header(model: Path) -> None:
+    with client_of(model, keys=[b"secret"]) as client:
+        body = {"text": ["rot"], "target_lang": "DE", "source_lang": "EN"}
+        answers = [
+            client.post("/v2/translate", json=body, headers={"Authorization": f"DeepL-Auth-Key {key}"})
+            for key in ("secret", "wrong")
+        ]
+        assert [answer.status_code for answer in answers] == [200, 403]
+        assert client.post("/v2/translate", json=body).status_code == 403
+        assert client.post("/v2/translate", data={**body, "auth_key": "secret"}).status_code == 200
+        assert client.get("/v2/usage").status_code == 403
