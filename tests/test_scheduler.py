@@ -1,5 +1,6 @@
 """The scheduler: what is searched when, how threads share it, and what ends them. Searches are made up."""
 
+import math
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -15,12 +16,19 @@ class Work:
     """A scheduler of made-up searches, each of which takes `room` segments at once, when the gate is open, in which
     order they were taken and which are done."""
 
-    def __init__(self, threads: int = 1, room: int = 1, done: Callable[[Segment], None] | None = None) -> None:
+    def __init__(
+        self,
+        threads: int = 1,
+        room: int = 1,
+        done: Callable[[Segment], None] | None = None,
+        later: float = math.inf,
+    ) -> None:
         self.gate, self.taken, self.done = threading.Event(), list[Segment](), list[Segment]()
         self.wrong: Callable[[Segment], bool] = lambda _: False  # a search with one of these raises an error
         self.held = [0] * threads  # by each thread
+        self.most_later = list[int]()  # how many that do not come first a thread held when it took one
         searches = [self.search(number, room) for number in range(threads)]
-        self.scheduler = Scheduler(searches, done or self.done.append)
+        self.scheduler = Scheduler(searches, done or self.done.append, later)
 
     def search(self, number: int, room: int) -> Search:
         def run(feed: Feed) -> Results:
@@ -30,6 +38,7 @@ class Work:
                     self.taken.append(segment)
                     held.append(segment)
                     self.held[number] = len(held)
+                    self.most_later.append(sum(each.ids != [0] for each in held))
                 if held and (segment is None or len(held) == room):
                     self.gate.wait(60)
                     if any(map(self.wrong, held)):
@@ -92,6 +101,22 @@ def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones() -> None:
     places = [work.taken.index(segment) for segment in long]
     assert places[0] == 0
     assert all(0 <= places[i] - i * PATIENCE < 5 for i in range(4)), places
+
+
+def test_a_long_text_leaves_room() -> None:
+    """A thread holds so many segments that do not come first and no more, and takes those that do; none is lost."""
+    work = Work(threads=2, room=100, later=3)
+    long, other = work.submit(50), work.submit(50)
+    work.wait_for(lambda: work.scheduler.searching >= 6)
+    short = [segment for _ in range(20) for segment in work.submit(1)]
+    work.gate.set()
+    work.wait_for(lambda: not work.scheduler.unfinished)
+    assert set(work.done) == {*long, *other, *short}
+    assert len(work.done) == 120
+    assert max(work.most_later) == 3
+    last = max(work.taken.index(segment) for segment in short)
+    assert last < 60, "they were next when the gate was opened"
+    work.scheduler.close()
 
 
 def test_threads_share_what_there_is() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from nmt_cli.errors import NmtError, UsageError, from_os_error
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.pending import Options, Pending, Translation
 from nmt_cli.translation.translator import Translator
 
 RETRY_SECONDS = 1
 WARM_UP = "Hello."
+# Segments of long texts that a thread of a CPU searches at once: more would be faster for these, and slow down others.
+LATER = 4
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,8 @@ async def _gone(request: Request) -> None:
 
 def load(directory: Path, precision: str, workers: int | None) -> list[Model]:
     """Load a model, and translate with it once; return it for each of its target languages."""
-    translator = Translator(directory, precision=precision, workers=workers)
+    later = math.inf if may_have_gpu() else LATER
+    translator = Translator(directory, precision=precision, workers=workers, later=later)
     source, target = translator.recipe.corpus.src, translator.recipe.corpus.tgt
     pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))
     tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 import threading
 import time
 import traceback
@@ -22,25 +23,27 @@ class Scheduler:
     Of those that wait, the segments that come first in their texts are searched first, in the order in which they were
     submitted. One that comes second is due after PATIENCE others, one that comes third after twice as many, and so on,
     or as soon as no other waits. So a short text does not wait for the rest of a long one, nor a long one for the end
-    of many short ones.
+    of many short ones. No thread searches more than `later` that do not come first at once: a step of few is short.
 
     Where a search raises an error, each segment that it holds is searched again, alone, and has the error if it comes
     again. Those that `close` finds have a UsageError.
     """
 
-    def __init__(self, searches: Sequence[Search], done: Callable[[Segment], None]) -> None:
+    def __init__(self, searches: Sequence[Search], done: Callable[[Segment], None], later: float = math.inf) -> None:
         self.changed = threading.Condition()  # held while `done` runs; told when segments are done
-        self._searches, self._done = searches, done
+        self._searches, self._done, self._most_later = searches, done, later
         self._numbers = itertools.count()
-        self._waiting: list[tuple[int, int, Segment]] = []  # with the count of taken ones at which each is due
+        # The first segments of texts, and later ones: with the count of taken ones at which each is due.
+        self._first, self._later = list[tuple[int, int, Segment]](), list[tuple[int, int, Segment]]()
         self._taken = 0
-        self._held: list[dict[Segment, None]] = [{} for _ in searches]  # what each thread searches
+        # What each thread searches; True for later segments.
+        self._held: list[dict[Segment, bool]] = [{} for _ in searches]
         self._closed = False
         self._threads: list[threading.Thread] = []
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._first) + len(self._later)
 
     @property
     def searching(self) -> int:
@@ -60,7 +63,7 @@ class Scheduler:
             self.check()
             for place, segment in segments:
                 due = self._taken + place * PATIENCE
-                heapq.heappush(self._waiting, (due, next(self._numbers), segment))
+                heapq.heappush(self._later if place else self._first, (due, next(self._numbers), segment))
             for number in range(len(self._threads), len(self._searches)):
                 thread = threading.Thread(target=self._run, args=[number], name=f"search {number}", daemon=True)
                 self._threads.append(thread)
@@ -77,8 +80,9 @@ class Scheduler:
         calls this, which the others may wait for."""
         with self.changed:
             self._closed = True
-            while self._waiting:
-                self._tell(heapq.heappop(self._waiting)[-1], UsageError(CLOSED))
+            for queue in (self._first, self._later):
+                while queue:
+                    self._tell(heapq.heappop(queue)[-1], UsageError(CLOSED))
             self.changed.notify_all()
         if threading.current_thread() not in self._threads:
             for thread in self._threads:
@@ -137,20 +141,21 @@ class Scheduler:
         held = self._held[number]
         while True:
             with self.changed:
-                while not (self._closed or held or self._may_take(number)):
+                while not (self._closed or held or self._open_to(number)):
                     self.changed.wait()
                 if self._closed:
                     return
-                segment = self._take() if self._may_take(number) else None
-                if segment:
-                    held[segment] = None
+                segment = self._take(number)
             yield segment
 
-    def _take(self) -> Segment | None:
-        """Return the next segment that is wanted still, if there is one; of others, which need no search, tell."""
-        while self._waiting:
-            _, _, segment = heapq.heappop(self._waiting)
+    def _take(self, number: int) -> Segment | None:
+        """Give a thread the next segment that is wanted still, if there is one; of others, which need no search,
+        tell."""
+        while queues := self._open_to(number):
+            queue = min(queues)  # by what is due
+            _, _, segment = heapq.heappop(queue)
             if not segment.cancelled:
+                self._held[number][segment] = queue is self._later
                 self._taken += 1
                 segment.started = time.monotonic()
                 return segment
@@ -158,6 +163,10 @@ class Scheduler:
             self.changed.notify_all()
         return None
 
-    def _may_take(self, number: int) -> bool:
-        share = -(-self.unfinished // len(self._held))
-        return bool(self._waiting) and len(self._held[number]) < share
+    def _open_to(self, number: int) -> list[list[tuple[int, int, Segment]]]:
+        """Return the queues, not empty, of which a thread may take a segment."""
+        held, share = self._held[number], -(-self.unfinished // len(self._held))
+        if len(held) >= share:
+            return []
+        queues = [self._first, self._later] if sum(held.values()) < self._most_later else [self._first]
+        return [queue for queue in queues if queue]

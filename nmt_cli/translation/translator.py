@@ -54,7 +54,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     Several models need one and the same tokenizer. Any thread may translate, at the same time as others: a translation
     depends on its text, the model and the options alone. Threads end when the Translator is closed or garbage.
     `counts` says what happened to lines. While `idle`, the translation of every line that was read has been given back:
-    `lines` may wait for the next one.
+    `lines` may wait for the next one. With `later`, each thread searches at most so many segments at once that are not
+    the first of a text: a long text is done later, others are sooner.
 
     TypeError for what is not text, UsageError for wrong options and after `close`, DataError and MissingError for
     models that are damaged or not there. DivergedError, where a text's scores are not finite, and StorageError, where
@@ -62,7 +63,12 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     """
 
     def __init__(
-        self, models: Path | str | Sequence[Path | str], *, precision: str = "auto", workers: int | None = None
+        self,
+        models: Path | str | Sequence[Path | str],
+        *,
+        precision: str = "auto",
+        workers: int | None = None,
+        later: float = math.inf,
     ) -> None:
         places = [models] if isinstance(models, Path | str) else models
         first, *_ = opened = [open_model(Path(place)) for place in places]
@@ -73,10 +79,16 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         longest = min(one.recipe.model.max_length for one in opened)
         # The 99.9th percentile of training source lengths, EOS counted. Older models have only the longest allowed.
         seen = [one.manifest["seen_tokens"] for one in opened if "seen_tokens" in one.manifest]
-        self._set(backend, first.tokenizer, first.recipe, longest, min(seen, default=math.inf))
+        self._set(backend, first.tokenizer, first.recipe, longest, min(seen, default=math.inf), later)
 
     def _set(
-        self, backend: backends.Backend, tokenizer: Tokenizer, settings: "recipe.Recipe", longest: int, seen: float
+        self,
+        backend: backends.Backend,
+        tokenizer: Tokenizer,
+        settings: "recipe.Recipe",
+        longest: int,
+        seen: float,
+        later: float = math.inf,
     ) -> None:
         self.backend, self.tokenizer, self.recipe, self.max_length = backend, tokenizer, settings, longest
         self.filter_tokens = min(settings.corpus.cleaning.max_tokens or longest, longest)
@@ -85,7 +97,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self._calls = dict[int, deque[Pending]]()  # what each call of `translate` has read and not given back
         # Neither holds this Translator, which could not become garbage while its threads run.
         self._joiner = Joiner(tokenizer, self.counts)
-        self._scheduler = self._joiner.scheduler = Scheduler(backend.searches, self._joiner)
+        self._scheduler = self._joiner.scheduler = Scheduler(backend.searches, self._joiner, later)
         self._finalize = weakref.finalize(self, _close, self._scheduler, backend)
 
     @classmethod
