@@ -11,6 +11,7 @@ from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score import evaluate as text_scores
+from nmt_cli.serving.server import ServeOptions
 from nmt_cli.translation.segments import Sampling
 from nmt_cli.translation.translate import TranslateOptions
 
@@ -64,6 +65,9 @@ CASES: list[tuple[str, str, list[Any]]] = [
      [["a", "b"], m, o, "cross", 2, 3, "x"]),
     ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
     ("import i --out o", "interop.import_.import_marian", ["i", o]),
+    ("serve m x --host h --port 7 --api-key-file i --workers 4 --precision bf16 --char-limit 5 --batch-limit 6 "
+     "--queue 8 --timeout 9 --cors z --no-protect", "serving.server.serve",
+     [ServeOptions((m, x), "h", 7, i, 4, "bf16", 5, 6, 8, 9.0, "z", False)]),
 ]  # fmt: skip
 
 

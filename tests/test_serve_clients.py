@@ -1,0 +1,117 @@
+"""The clients that people use, as they come from their registries, ask `nmt serve`. Each in an environment of its own;
+skipped where it cannot be installed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+from serving import said
+from test_serve_process import server
+
+from nmt_cli import Translator
+
+pytestmark = pytest.mark.slow
+TEXTS = ["der Hund geht.", "rot & und <das>", "die Katze ist\nnicht rot 🙂"]
+
+# What each is told to do: TEXTS is `texts`, URL is `url`; it prints the translations as JSON.
+PYTHON = {
+    "libretranslatepy==2.1.4": """
+from libretranslatepy import LibreTranslateAPI
+api = LibreTranslateAPI(url)
+assert api.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
+assert {found["language"] for found in api.detect("Das Haus ist rot.")} <= {"en", "de"}
+said = [api.translate(text, "en", "de") for text in texts]
+""",
+    "libretranslate-aio==0.1.3": """
+import libretranslate_aio as library
+with library.LibreTranslate(base_url=url) as api:
+    assert api.languages()[0].targets == ["de"] and api.health()
+    assert api.frontend_settings().language.source.code == "en"
+    assert len(api.translate(texts[0], "en", "de", alternatives=2).alternatives) <= 2
+    assert api.translate("The house is red.", "auto", "de").detected_language.language == "en"
+    try:
+        api.translate("rot", "en", "xx")
+    except library.BadRequestError as error:
+        assert "xx is not supported" in str(error)
+    said = api.translate(texts, "en", "de").translated_text
+""",
+    "deep-translator==1.11.4": """
+from deep_translator import LibreTranslator
+said = LibreTranslator(source="en", target="de", api_key="-", custom_url=url + "/").translate_batch(texts)
+""",
+    "deepl==1.32.0": """
+import deepl
+api = deepl.Translator("-", server_url=url)
+results = api.translate_text(texts, source_lang="EN", target_lang="DE", formality="prefer_more")
+assert [one.billed_characters for one in results] == [len(text) for text in texts]
+assert api.translate_text("<x>rot</x> und", target_lang="DE", source_lang="EN", tag_handling="xml",
+                          ignore_tags=["x"]).text.count("<x>rot</x>") == 1
+assert [one.code for one in api.get_source_languages()] == ["EN"]
+assert [one.code for one in api.get_target_languages()] == ["DE"]
+assert api.get_usage().character.count > 0
+try:
+    api.translate_text("rot", target_lang="FR")
+except deepl.DeepLException as error:
+    assert "FR is not supported" in str(error)
+said = [one.text for one in results]
+""",
+}
+NODE = """
+const { translate } = require("libretranslate");
+(async () => {
+  const said = [];
+  for (const text of texts) said.push(await translate({ query: text, source: "en", target: "de", apiurl: url }));
+  console.log(JSON.stringify(said));
+})();
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("clients"))
+
+
+@pytest.fixture(scope="module")
+def address(model: Path) -> Iterator[str]:
+    with server(str(model), "--precision", "fp32") as (_, address):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> list[str]:
+    with Translator(model, precision="fp32") as translator:
+        return ["\n".join(best for [best] in said(translator, *text.split("\n"))) for text in TEXTS]
+
+
+@pytest.mark.parametrize("package", PYTHON)
+def test_clients_in_python(package: str, address: str, expected: list[str], tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
+    python = tmp_path / "bin" / "python"
+    installed = subprocess.run([python, "-m", "pip", "install", "-q", package], capture_output=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"{package} cannot be installed here")
+    script = f"import json\nurl, texts = {address!r}, {TEXTS!r}\n{PYTHON[package]}\nprint(json.dumps(said))\n"
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
+
+
+def test_the_client_in_javascript(address: str, expected: list[str], tmp_path: Path) -> None:
+    if not shutil.which("npm"):
+        pytest.skip("npm is not here")
+    install = ["npm", "install", "libretranslate@1.0.1"]
+    if subprocess.run(install, cwd=tmp_path, capture_output=True, check=False).returncode:
+        pytest.skip("the package cannot be installed here")
+    script = f"const url = {json.dumps(address)}, texts = {json.dumps(TEXTS)};\n{NODE}"
+    done = subprocess.run(
+        ["node", "-e", script], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == expected
