@@ -8,19 +8,20 @@ _PRINTF = r"[-+0#']*(?:\*|\d+)?(?:\.(?:\*|\d+))?(?:hh|ll|[hlLqjzt])?[diouxXeEfFg
 _NESTED = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"
 _URL_END = r"[^\s<>\"]*[^\s<>\"'.,;:!?)\]}]"
 # These stand for the next argument, or for a statement: they must not pass each other.
-_ORDERED = re.compile(rf"%{_PRINTF}|\{{\}}|\{{%.*?%\}}|<%.*?%>", re.DOTALL)
+_INSIDE = r".{0,200}?"  # bounded, as is what stands before an @: else the time of some texts grows with their square
+_ORDERED = re.compile(rf"%{_PRINTF}|\{{\}}|\{{%{_INSIDE}%\}}|<%{_INSIDE}%>", re.DOTALL)
 PLACEHOLDER = re.compile(
     "|".join(
         [
             _ORDERED.pattern,
             rf"%%|%(?:\d+\$|\([^()\s]+\)){_PRINTF}|%\d+%|%\d+(?!\w)",  # of printf, Python, Boost and Qt
-            r"\{\{\{.*?\}\}\}|\{\{.*?\}\}",  # of Mustache, Jinja and Django
+            rf"\{{\{{\{{{_INSIDE}\}}\}}\}}|\{{\{{{_INSIDE}\}}\}}",  # of Mustache, Jinja and Django
             r"[%$#]\{[^{}]*\}|\$\([\w.]+\)",  # of Ruby and shells
             r"\{[\w.\[\]-]*(?:[!:][^{}]*)?\}",  # of str.format
             rf"\{{\s*\w+\s*,\s*\w+\s*(?:,{_NESTED})?\}}",  # of ICU, with all that is in it
             r"\[X\d+X\]|<(?P<tag>\w+)(?:\s[^<>]*)?></(?P=tag)>|<\w+(?:\s[^<>]*)?/>",  # of translation tools
             r"\[\^[^\]\s]+\]:?",  # of footnotes in Markdown
-            rf"(?:https?|ftp)://{_URL_END}|www\.{_URL_END}|[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+            rf"(?:https?|ftp)://{_URL_END}|www\.{_URL_END}|[\w.+-]{{1,64}}@[\w-]+(?:\.[\w-]+)+",
         ]
     ),
     re.DOTALL,
