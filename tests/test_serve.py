@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_model
 from tiny_model import WORDS, make_model
 
 pytest.importorskip("starlette")
@@ -17,6 +18,7 @@ from starlette.testclient import TestClient
 from texts import ROOT
 
 from nmt_cli import Translator
+from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.serving import detect
 
 HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot und</code>\n'
@@ -150,6 +152,25 @@ def test_models_of_several_pairs_answer_each_its_own(model: Path, tmp_path: Path
         assert ask(both, q=TEXTS[0]) == ask(client, q=TEXTS[0])
         [[expected]] = said(translator, TEXTS[0])
         assert ask(both, q=TEXTS[0], source="de", target="en") == {"translatedText": expected}
+
+
+def test_a_model_of_several_target_languages_answers_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that begins the source says which; words are counted without it."""
+    lines = [f">>{code}<< der Hund geht und die Katze ist rot" for code in ("deu", "fra")] * 50
+    data = spm.train(lines, 320, tags=[">>deu<<", ">>fra<<"])
+    monkeypatch.setattr(tiny_model, "train_tokenizer", lambda: data)
+    many = make_model(tmp_path, "corpus.tgt=mul")
+    with Translator(many, precision="fp32") as translator, client_of(many) as client:
+        [source, *_] = client.get("/languages").json()
+        assert source == {"code": "en", "name": "English", "targets": ["deu", "fra"]}
+        for target, token in (("de", ">>deu<<"), ("fra", ">>fra<<"), ("fr-CA", ">>fra<<")):
+            [[expected]] = said(translator, f"{token} {TEXTS[0]}")
+            assert ask(client, q=TEXTS[0], target=target) == {"translatedText": expected}
+        answer = client.post("/sentences", json={"q": TEXTS[0], "source": "en", "target": "fr"}).json()
+        [hypothesis] = answer["sentences"][0]["hypotheses"]
+        assert all(0 <= source < 3 for source, _ in hypothesis["alignment"])
+        tagged = ask(client, q="der <b>Hund</b> geht.", target="fr", format="html")["translatedText"]
+        assert tagged.count("<b>") == tagged.count("</b>") >= 1
 
 
 def test_sentences_come_with_alternatives_and_aligned_words(client: TestClient, alone: Translator) -> None:

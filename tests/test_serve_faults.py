@@ -16,6 +16,7 @@ from serving import PAIR, TEXTS, client_of, service_of
 from starlette.testclient import TestClient
 from test_threads import Gate
 
+from nmt_cli.engine.search import Search
 from nmt_cli.errors import DivergedError, UsageError
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.service import Limits
@@ -284,6 +285,24 @@ def test_an_error_of_the_model_is_told_and_the_server_goes_on(model: Path, gate:
             refused(client.post("/translate", json={"q": TEXTS, **PAIR}), 500, "memory")
             gate.error = None
             assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 200
+
+
+def test_memory_that_runs_out_makes_smaller_batches(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with service_of(model) as service, TestClient(create_app(service)) as client:
+        expected = client.post("/translate", json={"q": TEXTS, **PAIR}).json()
+        real, failures = Search.enter, [MemoryError(), MemoryError()]
+
+        def enter(self: Search, sentences: Any) -> list[int]:
+            if failures:
+                raise failures.pop()
+            return real(self, sentences)
+
+        monkeypatch.setattr(Search, "enter", enter)
+        assert client.post("/translate", json={"q": TEXTS, **PAIR}).json() == expected
+    assert not failures
+    assert "out of memory: going on with" in capfd.readouterr().err
 
 
 def test_a_bug_is_one_sentence_of_json(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,8 @@ def _noting(rule: Rule, state: StateInline, silent: bool) -> bool:
     """Apply a rule; note in the meta of its tokens where in the source they stand."""
     start, count, pending = state.pos, len(state.tokens), bool(state.pending)
     label = 0
-    if not silent and rule in (rules_inline.link, rules_inline.image):
+    bracket = state.src.startswith(("[", "!["), state.pos)  # at other places the library would look for nothing
+    if bracket and not silent and rule in (rules_inline.link, rules_inline.image):
         label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), True)
     if not rule(state, silent):
         return False

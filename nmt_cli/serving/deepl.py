@@ -80,8 +80,14 @@ async def usage(request: Request) -> JSONResponse:
     return JSONResponse({"character_count": service.characters, "character_limit": UNLIMITED})
 
 
+async def glossary_pairs(request: Request) -> JSONResponse:
+    await _open(request)
+    return JSONResponse({"supported_languages": []})  # Weblate asks for it
+
+
 ROUTES = [
     Route("/v2/translate", translate, methods=["POST"]),
     Route("/v2/languages", languages, methods=["GET", "POST"]),
+    Route("/v2/glossary-language-pairs", glossary_pairs),
     Route("/v2/usage", usage, methods=["GET", "POST"]),
 ]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import math
 import signal
 import socket
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from nmt_cli.serving.pool import Pool, load
 from nmt_cli.serving.service import Limits, Service
 
 KEEP_ALIVE_SECONDS = 30
+SPARE_SECONDS = 5  # beside those that a translation may take, before connections that are still open are cut
 BACKLOG = 2048
 
 
@@ -62,6 +64,7 @@ def serve(options: ServeOptions) -> int:
                 server_header=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=math.ceil(options.timeout) + SPARE_SECONDS,
             )
             pairs = ", ".join(f"{model.source}-{model.target}" for model in models)
             host = f"[{options.host}]" if ":" in options.host else options.host
