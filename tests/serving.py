@@ -36,3 +36,8 @@ def client_of(*models: Path, cors: str = "*", **options: Any) -> Iterator[TestCl
 def said(translator: Translator, *lines: str, **options: Any) -> list[list[str]]:
     """What `nmt translate` says for each line: its hypotheses, best first."""
     return [[each.text for each in line.hypotheses] for line in translator.translate(lines, **options)]
+
+
+def resident(process: int | str = "self") -> int:
+    """The pages of memory that a process has."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1])

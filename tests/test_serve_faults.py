@@ -12,7 +12,7 @@ import pytest
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from serving import PAIR, TEXTS, client_of, service_of
+from serving import PAIR, TEXTS, client_of, resident, service_of
 from starlette.testclient import TestClient
 from test_threads import Gate
 
@@ -396,7 +396,3 @@ def test_five_thousand_requests_leave_nothing_behind(model: Path) -> None:
         fuzz(client, 5000)
         assert resident() < 1.05 * before
         assert (service.pool.texts, service.pool.translators[0].load) == (0, (0, 0))
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1])

@@ -14,13 +14,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from texts import ROOT
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
+from serving import resident
 
 LONG = "der Hund geht. " * 300
 
@@ -183,14 +183,10 @@ def test_memory_does_not_grow(model: Path) -> None:
         assert process.stderr
         drain = threading.Thread(target=process.stderr.read)
         drain.start()
-
-        def resident() -> Any:
-            return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-
         for number in range(1500):
             ask(address, texts[number % 3])
             if number == 200:
-                before = resident()
-        assert resident() < 1.05 * before
+                before = resident(process.pid)
+        assert resident(process.pid) < 1.05 * before
         process.terminate()
         drain.join(60)
