@@ -257,3 +257,17 @@ def test_thirty_two_clients_have_the_answers_that_they_would_have_alone(client: 
     for number, best in enumerate(expected):
         assert answers[number]["translatedText"] == best[0]
         assert answers[number].get("alternatives", []) == best[1:]
+
+
+def test_the_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
+    policy = client.get("/").headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy
+    assert client.get("/page/app.js").headers["Content-Security-Policy"] == policy
+
+
+def test_a_text_that_is_found_to_be_in_the_target_language_stays_as_it_is(client: TestClient) -> None:
+    text = "Das ist nicht der Hund, und er geht auch nicht nach Hause."
+    answer = client.post("/sentences", json={"q": text, "source": "auto", "target": "de"}).json()
+    assert [each["hypotheses"] for each in answer["sentences"]] == [[{"text": text, "alignment": []}]]
+    assert answer["detectedLanguage"]["language"] == "de"

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +22,9 @@ from nmt_cli.serving.service import Service
 PAGE = Path(__file__).parent / "page"
 CLIENT_GONE = 499  # as nginx counts those
 SAFE = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache",  # a newer version's page is taken at once
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
+    "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -37,6 +39,10 @@ class PageFiles(StaticFiles):
         return response
 
 
+async def page(request: Request) -> Response:
+    return FileResponse(PAGE / "index.html", headers=SAFE)
+
+
 async def metrics(request: Request) -> Response:
     service: Service = request.app.state.service
     service.check_key(request, Fields({}))
@@ -49,8 +55,8 @@ ROUTES: list[BaseRoute] = [
     *deepl.ROUTES,
     *sentences.ROUTES,
     Route("/metrics", metrics),
-    # `GET /` and what it needs: page/index.html is answered at /page/, page/app.js at /page/app.js.
-    Mount("/page", PageFiles(directory=PAGE, html=True, check_dir=False), name="page"),
+    Route("/", page),
+    Mount("/page", PageFiles(directory=PAGE)),  # what it loads
 ]
 
 

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from nmt_cli.serving.languages import base_of
 from nmt_cli.serving.pool import Model
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.serving.texts import align
@@ -29,11 +30,14 @@ async def sentences(request: Request) -> JSONResponse:
     service.count(request, [text])
     alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
     source, confidence = await service.language([text], fields.text("source"), fields.text("target"))
-    model = service.pool.find(source, fields.text("target"))
     cut = sentences_of(text)
     units = [text[start:stop] for start, stop in cut]
-    [results] = await service.pool.translate(request, model, [units], Options(n_best=alternatives + 1, alignments=True))
-    hypotheses = await run_in_threadpool(lambda: list(map(_hypotheses, repeat(model), units, results)))
+    hypotheses: list[list[dict[str, object]]] = [[{"text": unit, "alignment": []}] for unit in units]
+    if confidence is None or base_of(source) != base_of(fields.text("target")):  # else it is a translation already
+        model = service.pool.find(source, fields.text("target"))
+        options = Options(n_best=alternatives + 1, alignments=True)
+        [results] = await service.pool.translate(request, model, [units], options)
+        hypotheses = await run_in_threadpool(lambda: list(map(_hypotheses, repeat(model), units, results)))
     ends = [0, *(stop for _, stop in cut)]
     listed = [
         {"before": text[end:start], "source": text[start:stop], "hypotheses": found}

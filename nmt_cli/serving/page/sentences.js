@@ -1,0 +1,245 @@
+// The translation sentence by sentence: its words and those of the text that they translate, and other translations.
+
+const WORD = /(?:[^\s\x1c-\x1f\x85]|\ufeff)+/g; // what Python's \S+ finds: the server counts words so
+const SOURCE = 0;
+const TARGET = 1;
+const END = "\u200b"; // so that an empty last line of the text has its height
+const EMPTY = "Nothing"; // said of a translation that is empty
+
+const element = (id) => document.getElementById(id);
+const [text, mirror, translation, menu, status] = ["text", "mirror", "translation", "menu", "status"].map(element);
+
+let sentences = []; // what the server says, and of each {id, choice, node, target, words: [source, target]}
+let after = ""; // the white space that follows them
+let opened = null; // the sentence whose other translations are listed
+let current = null; // the word that the arrow keys have reached
+let lit = []; // words that are highlighted
+const places = new WeakMap(); // of each word its sentence, its side and its number
+
+const textOf = (sentence) => sentence.hypotheses[sentence.choice].text;
+
+export function translated() {
+  return sentences.map((sentence) => sentence.before + textOf(sentence)).join("") + after;
+}
+
+// Show what the server says of the text in the field. Sentences that are as they were keep their elements: a screen
+// reader says the others only. A choice stays with its sentence.
+export function show(answer) {
+  const choices = new Map(sentences.map((sentence) => [sentence.source, textOf(sentence)]));
+  const fresh = answer.sentences.map((sentence) => ({ ...sentence, id: JSON.stringify(sentence) }));
+  const most = Math.min(sentences.length, fresh.length);
+  let [first, last] = [0, 0]; // how many are the same at the start, and at the end
+  while (first < most && sentences[first].id === fresh[first].id) first += 1;
+  while (last < most - first && sentences.at(-1 - last).id === fresh.at(-1 - last).id) last += 1;
+  const kept = sentences.splice(sentences.length - last);
+  for (const sentence of sentences.splice(first)) sentence.node.remove();
+  const nodes = document.createDocumentFragment();
+  for (const sentence of fresh.slice(first, fresh.length - last)) {
+    make(sentence, choices.get(sentence.source));
+    nodes.append(sentence.node);
+    sentences.push(sentence);
+  }
+  translation.insertBefore(nodes, kept[0]?.node ?? null);
+  sentences.push(...kept);
+  after = answer.after;
+  close();
+  light(null);
+  reflect();
+  if (sentences.length && !sentences.some((sentence) => sentence.target.tabIndex === 0)) sentences[0].target.tabIndex = 0;
+}
+
+function make(sentence, wanted) {
+  const choice = sentence.hypotheses.findIndex((hypothesis) => hypothesis.text === wanted);
+  sentence.choice = Math.max(choice, 0);
+  sentence.words = [[], []];
+  sentence.node = document.createElement("span");
+  sentence.target = document.createElement("span");
+  sentence.target.className = "sentence";
+  sentence.target.tabIndex = -1;
+  sentence.target.role = "button";
+  sentence.target.ariaHasPopup = "listbox";
+  sentence.target.ariaExpanded = "false";
+  write(sentence);
+  places.set(sentence.target, { sentence });
+  sentence.node.append(sentence.before, sentence.target);
+}
+
+function write(sentence) {
+  sentence.target.replaceChildren(spelt(textOf(sentence), sentence, TARGET));
+  sentence.target.ariaLabel = textOf(sentence).trim() || EMPTY;
+}
+
+function spelt(string, sentence, side) {
+  const nodes = document.createDocumentFragment();
+  const words = [];
+  let end = 0;
+  for (const match of string.matchAll(WORD)) {
+    const word = document.createElement("span");
+    word.className = "word";
+    word.textContent = match[0];
+    places.set(word, { sentence, side, place: words.length });
+    words.push(word);
+    nodes.append(string.slice(end, match.index), word);
+    end = match.index + match[0].length;
+  }
+  nodes.append(string.slice(end));
+  sentence.words[side] = words;
+  return nodes;
+}
+
+// Write the text below its field, word by word.
+function reflect() {
+  const nodes = document.createDocumentFragment();
+  for (const sentence of sentences) nodes.append(sentence.before, spelt(sentence.source, sentence, SOURCE));
+  nodes.append(after, END);
+  mirror.replaceChildren(nodes);
+}
+
+// The text has changed: what is known of its words holds no more.
+export function forget() {
+  light(null);
+  mirror.textContent = text.value + END;
+}
+
+// ---- Aligned words
+
+function partners(word) {
+  const { sentence, side, place } = places.get(word);
+  const pairs = sentence.hypotheses[sentence.choice].alignment.filter((pair) => pair[side] === place);
+  return pairs.map((pair) => sentence.words[1 - side][pair[1 - side]]).filter(Boolean);
+}
+
+function light(word) {
+  for (const each of lit) each.classList.remove("lit");
+  lit = word ? [word, ...partners(word)] : [];
+  for (const each of lit) each.classList.add("lit");
+}
+
+function wordAtPoint(event) {
+  const under = document.elementsFromPoint(event.clientX, event.clientY);
+  return under.find((each) => each.classList.contains("word"));
+}
+
+function wordAtCaret() {
+  let end = 0;
+  for (const node of mirror.childNodes) {
+    end += node.textContent.length;
+    if (text.selectionStart <= end) return places.has(node) ? node : null;
+  }
+  return null;
+}
+
+function goTo(word) {
+  const { target } = places.get(word).sentence;
+  if (document.activeElement !== target) target.focus();
+  current = word;
+  light(word);
+  const others = partners(word).map((each) => each.textContent);
+  status.textContent = others.length ? `${word.textContent}: ${others.join(" ")}` : word.textContent;
+}
+
+function walk(event) {
+  const focused = places.get(event.target).sentence;
+  if (event.key === "Enter" || event.key === " ") open(focused);
+  else if (/^(Arrow|Home|End)/.test(event.key)) go(event.key, focused);
+  else return;
+  event.preventDefault();
+}
+
+function go(key, focused) {
+  const spoken = sentences.filter((sentence) => sentence.words[TARGET].length);
+  const words = spoken.flatMap((sentence) => sentence.words[TARGET]);
+  const [word, sentence] = [words.indexOf(current), spoken.indexOf(focused)];
+  const forward = getComputedStyle(translation).direction === "rtl" ? -1 : 1;
+  const steps = {
+    ArrowRight: words[word + forward],
+    ArrowLeft: words[word - forward],
+    ArrowDown: spoken[sentence + 1]?.words[TARGET][0],
+    ArrowUp: spoken[sentence - 1]?.words[TARGET][0],
+    Home: words[0],
+    End: words.at(-1),
+  };
+  if (steps[key]) goTo(steps[key]);
+}
+
+// ---- Other translations of a sentence
+
+function open(sentence) {
+  close();
+  opened = sentence;
+  const texts = [...new Set(sentence.hypotheses.map((hypothesis) => hypothesis.text))];
+  menu.replaceChildren(...texts.map((each) => option(each, textOf(sentence))));
+  menu.hidden = false;
+  menu.style.top = `${sentence.target.offsetTop + sentence.target.offsetHeight}px`;
+  sentence.target.ariaExpanded = "true";
+  menu.querySelector("[aria-selected=true]").focus();
+  menu.scrollIntoView({ block: "nearest" });
+}
+
+function option(string, chosen) {
+  const item = document.createElement("li");
+  item.role = "option";
+  item.tabIndex = -1;
+  item.dir = "auto";
+  item.ariaLabel = string.trim() || EMPTY;
+  item.ariaSelected = String(string === chosen);
+  const known = new Set(chosen.match(WORD));
+  for (const part of string.split(/(\s+)/)) {
+    const other = part.trim() && !known.has(part);
+    const node = document.createElement(other ? "b" : "span"); // words that the chosen one does not have stand out
+    node.textContent = part;
+    item.append(node);
+  }
+  return item;
+}
+
+function close() {
+  if (opened) opened.target.ariaExpanded = "false";
+  opened = null;
+  menu.hidden = true;
+}
+
+function choose(item) {
+  const sentence = opened;
+  sentence.choice = sentence.hypotheses.findIndex((hypothesis) => hypothesis.text === item.textContent);
+  write(sentence);
+  sentence.target.focus();
+  close();
+}
+
+function browse(event) {
+  const items = [...menu.children];
+  const place = items.indexOf(event.target);
+  const steps = { ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: items.length - 1 };
+  if (event.key === "Enter" || event.key === " ") choose(event.target);
+  else if (event.key === "Escape") opened.target.focus();
+  else if (event.key in steps) items[steps[event.key]]?.focus();
+  else return;
+  event.preventDefault();
+}
+
+// ---- What people do
+
+for (const side of [text, translation]) {
+  side.addEventListener("mousemove", (event) => light(wordAtPoint(event)));
+  side.addEventListener("mouseleave", () => light(null));
+  side.addEventListener("focusout", () => light(null));
+}
+text.addEventListener("keyup", (event) => {
+  if (/^(Arrow|Home|End)/.test(event.key)) light(wordAtCaret());
+});
+translation.addEventListener("keydown", walk);
+translation.addEventListener("focusin", (event) => {
+  for (const sentence of sentences) sentence.target.tabIndex = sentence.target === event.target ? 0 : -1;
+  [current] = places.get(event.target).sentence.words[TARGET];
+  light(current);
+});
+translation.addEventListener("click", (event) => {
+  const place = places.get(event.target);
+  if (place && getSelection().isCollapsed) open(place.sentence); // else text has been selected
+});
+menu.addEventListener("keydown", browse);
+menu.addEventListener("click", (event) => choose(event.target.closest("li")));
+menu.addEventListener("focusout", (event) => {
+  if (!menu.contains(event.relatedTarget)) close();
+});

@@ -1,0 +1,85 @@
+"""A server for tests of the page: the real application, which can be held back, replaced, stopped and started."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+import urllib.request
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from nmt_cli.serving.app import create_app
+from nmt_cli.translation.segments import sentences_of
+
+
+class Server:
+    """The application on a port of its own; it can go away and come back, hold an answer back and refuse to answer."""
+
+    def __init__(self, service):
+        self.app, self.asked, self.port = create_app(service), [], 0
+        self.held = None  # an event that the next answer waits for
+        self.instead = None  # what answers instead of the application
+        self.start()
+
+    async def __call__(self, scope, receive, send):
+        if scope["path"] != "/sentences":
+            return await self.app(scope, receive, send)
+        self.asked.append(time.monotonic())
+        held, self.held = self.held, None
+        if held:
+            await asyncio.to_thread(held.wait, 60)
+        return await (self.instead or self.app)(scope, receive, send)
+
+    def start(self):
+        listening = socket.create_server(("127.0.0.1", self.port), reuse_port=True)
+        self.port = listening.getsockname()[1]
+        self.server = uvicorn.Server(uvicorn.Config(self, log_config=None, lifespan="off", ws="none"))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]})
+        self.thread.start()
+
+    def stop(self):
+        self.server.should_exit = True
+        self.thread.join(30)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/"
+
+    def says(self, text, **fields):
+        """Return what the server says of a text: for each sentence its hypotheses, with the alternatives."""
+        content = {"q": text, "source": "en", "target": "de", "alternatives": 3, **fields}
+        request = urllib.request.Request(
+            f"{self.url}sentences", json.dumps(content).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as response:
+            return [sentence["hypotheses"] for sentence in json.load(response)["sentences"]]
+
+    def best(self, text, **fields):
+        return [hypotheses[0]["text"] for hypotheses in self.says(text, **fields)]
+
+
+async def backwards(scope, receive, send):
+    """Answer as POST /sentences does: words in capitals and in reverse, and "AUCH" at the end of other translations."""
+    fields = await Request(scope, receive).json()
+    text, found, end = fields["q"], [], 0
+    for start, stop in sentences_of(text):
+        words = text[start:stop].upper().split()
+        pairs = [[place, len(words) - 1 - place] for place in range(len(words))]
+        texts = [" ".join([*reversed(words), *["AUCH"] * rank]) for rank in range(fields["alternatives"] + 1)]
+        hypotheses = [{"text": each, "alignment": pairs} for each in texts]
+        found.append({"before": text[end:start], "source": text[start:stop], "hypotheses": hypotheses})
+        end = stop
+    await JSONResponse({"sentences": found, "after": text[end:]})(scope, receive, send)
+
+
+@contextlib.contextmanager
+def serving(service):
+    server = Server(service)
+    try:
+        yield server
+    finally:
+        server.stop()

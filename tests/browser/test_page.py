@@ -1,0 +1,366 @@
+"""The page of `nmt serve` in a real browser, in front of the real application and tiny models."""
+
+import json
+import threading
+import time
+
+import pytest
+from chromium import browser, pytestmark  # noqa: F401
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+from page_server import backwards, serving
+from starlette.responses import JSONResponse
+
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import Pool, load
+from nmt_cli.serving.service import Limits, Service
+
+LIMIT = 30_000
+FIRST, SECOND = "der Hund geht.", "das Haus ist rot!"
+TEXT = f"{FIRST} {SECOND}"
+SHOWN = "document.getElementById('translation').innerText"
+MESSAGE = "document.getElementById('message').textContent"
+FOCUSED = "document.activeElement"
+LIT = "[...document.querySelectorAll('.lit')].map(e => e.textContent)"
+SENTENCE = ".sentence"
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory):
+    there = make_model(tmp_path_factory.mktemp("there"))
+    back = make_model(tmp_path_factory.mktemp("back"), "corpus.src=de", "corpus.tgt=en", seed=2)
+    with Pool([*load(there, "fp32", 1), *load(back, "fp32", 1)], Metrics(), queue=1000, timeout=120) as pool:
+        yield pool
+
+
+@pytest.fixture
+def server(pool):
+    with serving(Service(pool, pool.metrics, Limits(LIMIT))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browsed(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("browser")) as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browsed, server):
+    browsed.resize(1280)
+    load_page(browsed, server)
+    yield browsed
+    assert browsed.sent("Runtime.exceptionThrown") == []
+
+
+def load_page(tab, server):
+    tab.open(server.url)
+    tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    tab.until("document.getElementById('from').value")
+
+
+def type_text(tab, text):
+    """Put text where the caret is, in the text's field."""
+    tab.see("document.getElementById('text').focus()")
+    tab.call("Input.insertText", text=text)
+
+
+def translate(tab, server, text=TEXT):
+    """Type a text, and wait for its translation, which is returned."""
+    best = " ".join(server.best(text))
+    type_text(tab, text)
+    tab.until(f"{SHOWN} === {json.dumps(best)}")
+    return best
+
+
+def complaints(tab):
+    return tab.sent("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+
+
+def test_typing_shows_a_translation_and_asks_nobody_else(tab, server):
+    """Each sentence is the server's, blank lines and emoji stay where they are, and nothing complains."""
+    text = f"{FIRST} {SECOND}\n\n🐕 der Hund\n"
+    best = server.best(text)
+    type_text(tab, text)
+    tab.until("document.querySelectorAll('.sentence').length === 3")
+    assert tab.see(SHOWN) == f"{best[0]} {best[1]}\n\n{best[2]}"
+    assert tab.see("document.getElementById('count').textContent") == f"{len(text)} of 30,000 characters"
+    urls = {request["request"]["url"].removeprefix(server.url) for request in tab.sent("Network.requestWillBeSent")}
+    assert urls - {"page/icon.svg"} == {
+        *("", "page/style.css", "page/app.js", "page/sentences.js"),
+        *("languages", "frontend/settings", "sentences"),
+    }
+    assert complaints(tab) == []
+
+
+def test_one_request_is_sent_for_what_is_typed_without_a_pause(tab, server):
+    typing = "for (const each of {}) {{ text.value += each; text.dispatchEvent(new Event('input')); }}"
+    tab.see(f"const text = document.getElementById('text'); {typing.format(json.dumps(FIRST))}")
+    tab.until(f"{SHOWN} === {json.dumps(server.best(FIRST)[0])}")
+    assert len(server.asked) == 2  # one of them is the test's
+
+
+def test_an_older_answer_never_overwrites_a_newer_one(tab, server):
+    server.held = held = threading.Event()
+    type_text(tab, FIRST)
+    while not server.asked:
+        time.sleep(0.01)
+    best = " ".join(server.best(TEXT))
+    type_text(tab, f" {SECOND}")
+    tab.until(f"{SHOWN} === {json.dumps(best)}")
+    held.set()
+    time.sleep(0.5)
+    assert tab.see(SHOWN) == best
+    assert [failed["canceled"] for failed in tab.sent("Network.loadingFailed")] == [True]
+
+
+def test_a_click_lists_other_translations_and_the_chosen_one_stays(tab, server):
+    server.instead = backwards
+    translate(tab, server)
+    tab.click(SENTENCE)
+    expected = ["GEHT. HUND DER", *(f"GEHT. HUND DER{' AUCH' * rank}" for rank in (1, 2, 3))]
+    assert tab.see("[...document.querySelectorAll('#menu li')].map(e => e.textContent)") == expected
+    tab.click("#menu li:nth-child(3)")
+    assert tab.see("document.getElementById('menu').hidden")
+    assert tab.see(SHOWN) == "GEHT. HUND DER AUCH AUCH ROT! IST HAUS DAS"
+    type_text(tab, " und rot")
+    tab.until(f"{SHOWN} === 'GEHT. HUND DER AUCH AUCH ROT! IST HAUS DAS ROT UND'")
+    tab.press("Home")
+    type_text(tab, "rot! ")
+    tab.until(f"{SHOWN} === 'ROT! GEHT. HUND DER AUCH AUCH ROT! IST HAUS DAS ROT UND'")
+    tab.click("span:nth-child(2) > .sentence")
+    assert tab.see("document.querySelector('#menu [aria-selected=true]').textContent") == expected[2]
+    tab.click("h1")
+    assert tab.see("document.getElementById('menu').hidden")
+
+
+def test_all_of_it_is_done_by_keyboard(tab, server):
+    """From the text to its translation, through sentences, to another translation, to the copy and back."""
+    server.instead = backwards
+    translate(tab, server)
+    tab.press("Tab", "Tab")
+    assert tab.see(f"{FOCUSED}.textContent") == "GEHT. HUND DER"
+    tab.press("ArrowDown")
+    assert tab.see(f"{FOCUSED}.textContent") == "ROT! IST HAUS DAS"
+    tab.press("Enter")
+    assert tab.see(f"[{FOCUSED}.role, {FOCUSED}.ariaSelected]") == ["option", "true"]
+    tab.press("Escape")
+    assert tab.see(f"{FOCUSED}.textContent") == "ROT! IST HAUS DAS"
+    tab.press("Enter", "ArrowDown", " ")
+    assert tab.see(f"{FOCUSED}.textContent") == "ROT! IST HAUS DAS AUCH"
+    tab.press("Tab")
+    assert tab.see(f"{FOCUSED}.id") == "copy"
+    tab.allow_clipboard()
+    tab.press("Enter")
+    tab.until(f"{FOCUSED}.textContent === 'Copied'")
+    assert tab.see("navigator.clipboard.readText()") == "GEHT. HUND DER ROT! IST HAUS DAS AUCH"
+    tab.press("Shift+Tab", "Shift+Tab", "Enter")  # the button that clears the text
+    tab.until(f"{SHOWN} === ''")
+    assert tab.see(f"{FOCUSED}.id") == "text"
+
+
+def test_the_copy_works_where_the_clipboard_is_refused(tab, server):
+    """Browsers give pages without https no clipboard, but they obey the command."""
+    server.instead = backwards
+    translate(tab, server, FIRST)
+    tab.allow_clipboard()
+    tab.see("navigator.clipboard.writeText = () => Promise.reject(new Error())")
+    tab.click("#copy")
+    tab.until("document.getElementById('copy').textContent === 'Copied'")
+    assert tab.see("navigator.clipboard.readText()") == "GEHT. HUND DER"
+
+
+def test_aligned_words_are_highlighted_by_pointer_and_by_keyboard(tab, server):
+    server.instead = backwards
+    translate(tab, server)
+    pairs = [("GEHT.", "geht."), ("HUND", "Hund"), ("DER", "der"), ("ROT!", "rot!")]
+    for place, (target, source) in enumerate(pairs[:3], 1):
+        tab.hover(f"{SENTENCE} .word:nth-of-type({place})")
+        assert tab.see(LIT) == [source, target]
+    tab.hover("#mirror .word:nth-of-type(1)")  # it lies below the text's field
+    assert tab.see(LIT) == ["der", "DER"]
+    tab.hover("h1")
+    assert tab.see(LIT) == []
+    tab.press("Tab", "Tab")
+    for target, source in pairs:  # on to the next sentence
+        assert tab.see(LIT) == [source, target]
+        tab.press("ArrowRight")
+    assert tab.see("document.getElementById('status').textContent") == "IST: ist"
+    tab.see("document.getElementById('text').focus()")
+    tab.press("Home", "ArrowRight")  # the caret is in the first word
+    assert tab.see(LIT) == ["der", "DER"]
+    type_text(tab, "x")
+    assert tab.see(LIT) == []
+
+
+def test_a_server_that_is_gone_is_said_and_the_page_goes_on_when_it_is_back(tab, server):
+    best = translate(tab, server, FIRST)
+    server.stop()
+    type_text(tab, f" {SECOND}")
+    tab.until(MESSAGE)
+    assert tab.see(MESSAGE) == "The server cannot be reached; this page keeps trying."
+    assert tab.see(SHOWN) == best  # what is known stays
+    server.start()
+    tab.until(f"{SHOWN} === {json.dumps(' '.join(server.best(TEXT)))}")
+    assert tab.see(MESSAGE) == ""
+
+
+def test_a_server_that_is_gone_when_the_page_opens_is_found_later(tab, server):
+    tab.call("Network.setBlockedURLs", urls=["*/languages"])
+    tab.open(server.url)
+    tab.until(MESSAGE)
+    type_text(tab, FIRST)
+    tab.call("Network.setBlockedURLs", urls=[])
+    tab.until(f"{SHOWN} === {json.dumps(server.best(FIRST)[0])}")
+
+
+def test_a_busy_server_is_asked_again(tab, server):
+    server.instead = JSONResponse({"error": "Too many texts are waiting"}, 429, {"Retry-After": "1"})
+    type_text(tab, FIRST)
+    tab.until(MESSAGE)
+    assert tab.see(MESSAGE) == "The server is busy; this page tries again in a moment."
+    server.instead = None
+    tab.until(f"{SHOWN} === {json.dumps(server.best(FIRST)[0])}")
+    assert tab.see(MESSAGE) == ""
+
+
+def test_other_errors_are_said_in_the_servers_words(tab, server):
+    server.instead = JSONResponse({"error": "The translation took longer than 60 seconds"}, 504)
+    type_text(tab, FIRST)
+    tab.until(MESSAGE)
+    assert tab.see(MESSAGE) == "The translation took longer than 60 seconds."
+
+
+def test_text_over_the_limit_is_not_sent(tab, server):
+    """Characters are counted as the server does: an emoji is one."""
+    type_text(tab, "🐕" * (LIMIT + 1))
+    tab.until(MESSAGE)
+    assert tab.see(MESSAGE) == "This text has 30,001 characters; the server takes 30,000 at once."
+    assert server.asked == []
+
+
+def test_a_long_text_is_shown_whole(tab, server):
+    """Of 20,000 characters nothing is cut off: neither of the text, whose field grows, nor of the translation."""
+    server.instead = backwards
+    text = (f"{TEXT}\n\n" * 700)[:20_000].strip()
+    sentences = len(server.best(text))
+    server.held = held = threading.Event()
+    tab.paste(text)
+    hidden = "(e => e.scrollHeight - e.clientHeight)(document.getElementById('text'))"
+    assert tab.see(hidden) <= 0
+    held.set()
+    tab.until(f"document.querySelectorAll('.sentence').length === {sentences}")
+    assert tab.see(hidden) <= 0
+    assert tab.see("document.getElementById('mirror').textContent") == f"{text}\u200b"
+    assert complaints(tab) == []
+
+
+def test_a_key_is_asked_for_where_the_server_wants_one(browsed, pool):
+    """It is kept in the tab's session storage, and sent with each text."""
+    with serving(Service(pool, pool.metrics, Limits(LIMIT), keys=[b"secret"])) as server:
+        load_page(browsed, server)
+        type_text(browsed, FIRST)
+        browsed.until(f"{MESSAGE} === 'This server wants an API key.'")
+        browsed.see("document.getElementById('key').focus()")
+        browsed.call("Input.insertText", text="wrong")
+        browsed.press("Enter")
+        browsed.until(f"{MESSAGE} === 'The server does not accept this API key.'")
+        browsed.see("document.getElementById('key').select()")
+        browsed.call("Input.insertText", text="secret")
+        browsed.press("Enter")
+        best = json.dumps(server.best(FIRST, api_key="secret")[0])
+        browsed.until(f"{SHOWN} === {best}")
+        load_page(browsed, server)
+        type_text(browsed, FIRST)
+        browsed.until(f"{SHOWN} === {best}")
+        assert browsed.see("[localStorage.length, sessionStorage.getItem('key')]") == [0, "secret"]
+
+
+def test_languages_are_swapped_with_their_texts(tab, server):
+    best = translate(tab, server, FIRST)
+    tab.click("#swap")
+    tab.until(f"{SHOWN} === {json.dumps(' '.join(server.best(best, source='de', target='en')))}")
+    languages = tab.see("['from', 'to'].map(id => document.getElementById(id).selectedOptions[0].text)")
+    assert languages == ["German", "English"]
+    assert tab.see("document.getElementById('text').value") == best
+
+
+def test_the_detected_language_is_shown(tab, server):
+    tab.see("(e => { e.value = 'auto'; e.dispatchEvent(new Event('change')); })(document.getElementById('from'))")
+    assert tab.see("document.getElementById('swap').hidden")
+    type_text(tab, "The house is red and the dog is not at home.")
+    tab.until("document.querySelectorAll('.sentence').length")
+    assert tab.see("document.getElementById('from').selectedOptions[0].text") == "English (detected)"
+    assert not tab.see("document.getElementById('swap').hidden")
+
+
+def test_text_is_never_taken_for_markup_and_scripts_of_others_never_run(tab, server):
+    """What the policy forbids is not done even if someone could write into the page."""
+    text = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+    type_text(tab, text)
+    tab.until("document.querySelectorAll('.sentence').length")
+    assert text in tab.see("document.getElementById('mirror').textContent")
+    tab.see("window.refused = []; addEventListener('securitypolicyviolation', e => refused.push(e.effectiveDirective))")
+    tab.see("try { document.body.setAttribute('onclick', 'window.hacked = 1') } catch {} document.body.click()")
+    tab.see("document.body.setAttribute('style', 'color: red')")
+    tab.see("new Image().src = 'http://127.0.0.1:9/'; fetch('http://127.0.0.1:9/').catch(() => 0)")
+    tab.until("refused.length >= 4")
+    assert sorted(tab.see("refused")) == ["connect-src", "img-src", "require-trusted-types-for", "style-src-attr"]
+    assert tab.see("window.hacked") is None
+
+
+@pytest.mark.parametrize(("width", "side_by_side"), [(375, False), (1280, True)])
+def test_it_fits_a_telephone_and_a_screen(tab, server, width, side_by_side):
+    """There is nothing to scroll to the side, with a list open and with a word as long as a line."""
+    tab.resize(width)
+    long = f"{'Haus' * 60} {TEXT}"
+    type_text(tab, long)
+    tab.until("document.querySelectorAll('.sentence').length")
+    tab.click(SENTENCE)
+    assert tab.see("document.documentElement.scrollWidth") == width
+    tops = tab.see("[...document.querySelectorAll('.pane')].map(e => e.getBoundingClientRect().top)")
+    assert (tops[0] == tops[1]) == side_by_side
+
+
+def test_right_to_left_text_is_shown_so(tab, server):
+    type_text(tab, "שלום עולם")
+    assert tab.see("getComputedStyle(document.getElementById('text')).direction") == "rtl"
+    tab.see("document.getElementById('text').select()")
+    translate(tab, server)
+    directions = tab.see("['text', 'translation'].map(id => getComputedStyle(document.getElementById(id)).direction)")
+    assert directions == ["ltr", "ltr"]
+
+
+def test_controls_have_names_and_what_changes_is_announced(tab, server):
+    translate(tab, server)
+    tab.click(SENTENCE)
+    nodes = [node for node in tab.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+    named = {"textbox", "combobox", "button", "listbox", "option", "group", "region"}
+    controls = [node for node in nodes if node["role"]["value"] in named]
+    assert {node["role"]["value"] for node in controls} == named
+    assert [node for node in controls if not node["name"]["value"]] == []
+    assert tab.see("document.getElementById('translation').ariaLive") == "polite"
+    assert tab.see("document.getElementById('message').role") == "alert"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(tab, server, scheme):
+    """WCAG's level AA: a contrast of 4.5 for text, of 3 for the edges of controls and the mark of the focus."""
+    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    backs = {"text": "back card hover lit", "soft": "back card", "bad": "card bad-back", "accent": "card hover"}
+    pairs = [(front, back, 4.5) for front, names in backs.items() for back in names.split()]
+    for front, back, least in [*pairs, ("edge", "card", 3), ("edge", "back", 3), ("accent", "back", 3)]:
+        brighter, darker = sorted([luminance(tab, front), luminance(tab, back)], reverse=True)
+        assert (brighter + 0.05) / (darker + 0.05) >= least, (front, back)
+    tab.call("Emulation.setEmulatedMedia", features=[])
+
+
+def luminance(tab, name):
+    """Return the relative luminance of a colour of the style sheet."""
+    tab.see(f"document.body.style.outlineColor = 'var(--{name})'")
+    text = tab.see("getComputedStyle(document.body).outlineColor")
+    shares = [int(part) / 255 for part in text.removeprefix("rgb(").rstrip(")").split(", ")]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return sum(weight * share for weight, share in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
