@@ -4,6 +4,7 @@ An imported model may split target text by a model of its own, in `tokenizer.tar
 target text: the same, or of a separate vocabulary.
 """
 
+import functools
 import io
 import re
 import unicodedata
@@ -15,9 +16,12 @@ from nmt_cli import artefact
 from nmt_cli.errors import DataError, MissingError
 
 PAD, UNK, EOS = 0, 1, 2
+# Chinese and Japanese characters and punctuation, which stand without spaces: within [] of a regular expression.
+WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>.+<<)")  # a token that says which language to translate into, at a text's beginning
 # Every character that some reader takes for the end of a line, and the other controls.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # what a token begins with that goes on with a word
 # Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
 
@@ -124,3 +128,9 @@ class Tokenizer:
 
     def tokens(self, ids: list[int]) -> list[str]:
         return [self._model.id_to_piece(i) for i in ids]
+
+    @functools.cached_property
+    def begins(self) -> bytes:
+        """A byte for each token: 1 where a word cannot go on with it, so that one before it has ended, as by EOS."""
+        tokens = self.tokens(list(range(self.vocabulary_size)))
+        return bytes(not _WITHIN_WORD.match(token) for token in tokens)

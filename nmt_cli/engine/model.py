@@ -4,7 +4,7 @@ import ctypes
 import json
 import mmap
 from collections.abc import Mapping
-from ctypes import POINTER, c_char, c_double, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +23,9 @@ class Request(ctypes.Structure):
         ("uniform", POINTER(c_double)),
         *((name, c_int64) for name in ("length", "prefix_length", "limit", "width", "best", "align", "top_k")),
         *((name, c_double) for name in ("alpha", "temperature", "top_p")),
+        *((name, POINTER(c_int32)) for name in ("tokens", "parents", "fails", "gains", "sizes")),
+        ("begins", c_char_p),
+        *((name, c_int64) for name in ("nodes", "terms")),
     )
 
 

@@ -1,15 +1,27 @@
 """One thread's search: sentences enter, steps run, and those that are done come out. engine.c describes the rest."""
 
 import ctypes
+import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import POINTER, byref, c_double, c_int32, c_void_p
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nmt_cli.engine.model import Model, Request
 
 NOT_FINITE, NO_MEMORY = -1, -2  # what engine.c returns instead of a count
+
+
+class Constraints(Protocol):
+    """What every translation must say, as translation/constraints.py describes it."""
+
+    tokens: list[int]
+    parents: list[int]
+    fails: list[int]
+    gains: list[list[int]]
+    sizes: list[int]
+    begins: bytes
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,7 @@ class Sentence:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    constraints: Constraints | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class Search:
             raise MemoryError
         self._free = list(range(slots))[::-1]
         self._sentences: dict[int, Sentence] = {}  # by slot
+        self._kept: dict[int, list[Any]] = {}  # by slot: what the engine reads until the sentence leaves it
         self._done = (c_int32 * slots)()
         self._ids, self._looked = ((c_int32 * self.longest)() for _ in range(2))
         self._sums, self._score = (c_double * self.longest)(), c_double()
@@ -62,20 +76,27 @@ class Search:
     def enter(self, sentences: Sequence[Sentence]) -> list[int]:
         """Put sentences into free slots, encode them, and return the slots."""
         slots = [self._free.pop() for _ in sentences]
-        kept: list[Any] = []  # what requests point to
-
-        def pointer(values: Sequence[Any], code: str, kind: Any) -> Any:
-            kept.append(numbers := array(code, values))
-            return ctypes.cast(numbers.buffer_info()[0], POINTER(kind))
-
         requests = (Request * len(sentences))()
-        for request, sentence in zip(requests, sentences, strict=True):
+        for slot, request, sentence in zip(slots, requests, sentences, strict=True):
+            kept = self._kept[slot] = []  # what the request points to
+
+            def pointer(values: Iterable[Any], code: str, kind: Any, kept: list[Any] = kept) -> Any:
+                kept.append(numbers := array(code, values))
+                return ctypes.cast(numbers.buffer_info()[0], POINTER(kind))
+
             for name in ("limit", "width", "best", "align", "alpha", "temperature", "top_k", "top_p"):
                 setattr(request, name, getattr(sentence, name))
             request.ids, request.length = pointer(sentence.ids, "i", c_int32), len(sentence.ids)
             request.prefix, request.prefix_length = pointer(sentence.prefix, "i", c_int32), len(sentence.prefix)
             if sentence.uniform is not None:
                 request.uniform = pointer(sentence.uniform, "d", c_double)
+            if constraints := sentence.constraints:
+                for name in ("tokens", "parents", "fails", "sizes"):
+                    setattr(request, name, pointer(getattr(constraints, name), "i", c_int32))
+                request.gains = pointer(itertools.chain.from_iterable(constraints.gains), "i", c_int32)
+                request.nodes, request.terms = len(constraints.tokens), len(constraints.sizes)
+                kept.append(constraints.begins)
+                request.begins = constraints.begins
         _check(self.library.enter(self.handle, requests, (c_int32 * len(slots))(*slots), len(slots)))
         self._sentences.update(zip(slots, sentences, strict=True))
         return slots
@@ -89,7 +110,7 @@ class Search:
     def leave(self, slot: int) -> None:
         """Give up the sentence in a slot."""
         self.library.leave(self.handle, slot)
-        del self._sentences[slot]
+        del self._sentences[slot], self._kept[slot]
         self._free.append(slot)
 
     def _pop(self, slot: int) -> list[Found]:

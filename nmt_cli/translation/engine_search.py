@@ -66,6 +66,8 @@ _END = Segment([])
 def _sentence(segment: Segment, longest: int) -> Sentence:
     settings, limit = segment.settings, segment.limit(longest)
     plain = Sentence(segment.ids, limit, segment.prefix, settings.beam, settings.best, settings.alpha, settings.align)
+    if segment.constraints:
+        return replace(plain, constraints=segment.constraints)
     if not (sampling := settings.sampling):
         return plain
     uniform = segment.draws().random(limit)

@@ -32,7 +32,8 @@ from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import DecoderCache, resized_array
 from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Batch, Transformer, pack
-from nmt_cli.translation.candidates import best_continuations, widened
+from nmt_cli.translation.candidates import best_continuations, continuations_of_each, widened
+from nmt_cli.translation.constraints import START, Candidate, State
 from nmt_cli.translation.retry import retried
 from nmt_cli.translation.segments import Feed, Hypothesis, Results, SearchSettings, Segment, length_penalty
 
@@ -67,6 +68,7 @@ class _Slots:
         self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
         self.draws: list[Any] = []  # generators of the slots' samples
+        self.states: list[list[State]] = []  # of the slots' hypotheses, where they have constraints
         self.position_S, self.limit_S = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.alive_SW, self.last_SW = np.zeros((0, width)), np.zeros((0, width), np.int64)
         self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis, with the running sums
@@ -109,6 +111,7 @@ class _Slots:
             for slot, segment in zip(slots, segments, strict=True):
                 self.segments[slot], self.limit_S[slot] = segment, segment.limit(self.longest)
                 self.draws[slot], segment.hypotheses = segment.draws(), []
+                self.states[slot] = [START] * self.settings.beam
             self.position_S[slots], self.last_SW[slots] = 0, PAD
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.settings.beam - 1)
 
@@ -121,6 +124,7 @@ class _Slots:
         more = [None] * (size - len(keep))
         self.segments = [*(self.segments[s] for s in keep), *more]
         self.draws = [*(self.draws[s] for s in keep), *more]
+        self.states = [*(self.states[s] for s in keep), *([] for _ in more)]
         for name, old in list(vars(self).items()):
             if isinstance(old, np.ndarray):
                 setattr(self, name, resized_array(old, keep, size))
@@ -129,9 +133,12 @@ class _Slots:
     def step(self) -> None:
         used = self.used()
         self._resize(used, len(used))
-        uniform_S1 = np.array([[draws.random() if draws else 0.0] for draws in self.draws])
         rows = self.last_SW.reshape(-1), self.position_S.repeat(self.settings.beam), *self.cache.allocate_entries()
         forced_S = self._forced()
+        if self.settings.constrained:
+            self.cache.reorder(self._step_constrained(forced_S, *rows))
+            return
+        uniform_S1 = np.array([[draws.random() if draws else 0.0] for draws in self.draws])
         if not (self.cache.captured or forced_S.any()):
             forced_S = forced_S[:0]
         best_3SC = self.replayed(self._best, self.alive_SW, forced_S, uniform_S1, *rows).cpu().numpy()
@@ -141,6 +148,50 @@ class _Slots:
 
     def _best(self, alive_SW: Tensor, forced_S: Tensor, uniform_S1: Tensor, *rows: Tensor) -> Tensor:
         return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.settings.sampling, uniform_S1)
+
+    def _of_each(self, alive_SW: Tensor, wanted_SWM: Tensor, *rows: Tensor) -> Tensor:
+        return continuations_of_each(self.cache.step(*rows), alive_SW, wanted_SWM)
+
+    def _step_constrained(self, forced_S: Int64s, *rows: npt.NDArray[Any]) -> Int64s:
+        """Take the continuations that constraints.py says; return the parents of those hypotheses that live on."""
+        best = self.replayed(self._of_each, self.alive_SW, self._wanted(forced_S), *rows).cpu().numpy()
+        if np.isnan(best).any():
+            raise DivergedError(NOT_FINITE)
+        sums_SWC, ids_SWC = best[0], best[1].astype(np.int64)
+        best_3SC = np.zeros((3, len(self.segments), 2 * self.settings.beam))
+        best_3SC[0] = -math.inf
+        for slot, segment in enumerate(self.segments):
+            if segment and segment.constraints:
+                there_WC = sums_SWC[slot] > -math.inf
+                if forced_S[slot]:
+                    there_WC &= ids_SWC[slot] == forced_S[slot]
+                places = list(zip(*there_WC.nonzero(), strict=True))
+                sums = {(row, int(ids_SWC[slot, row, c])): float(sums_SWC[slot, row, c]) for row, c in places}
+                candidates = [Candidate(total, int(row), token) for (row, token), total in sums.items()]
+                chosen = segment.constraints.choose(candidates, self.states[slot], self.settings.beam)
+                for place, candidate in enumerate(chosen):
+                    best_3SC[:, slot, place] = candidate
+        parents_SW = self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64))
+        for slot, segment in enumerate(self.segments):
+            if segment and segment.constraints:
+                continued = zip(parents_SW[slot].tolist(), self.last_SW[slot].tolist(), strict=True)
+                before, after = self.states[slot], segment.constraints.after
+                self.states[slot] = [after(before[parent], token) for parent, token in continued]
+        return parents_SW
+
+    def _wanted(self, forced_S: Int64s) -> Int64s:
+        """Return the tokens that hypotheses must be able to go on with, S x W x M, PAD where there are fewer."""
+        wanted = dict[tuple[int, int], list[int]]()
+        for slot, segment in enumerate(self.segments):
+            if segment and segment.constraints:
+                for row, state in enumerate(self.states[slot]):
+                    next_ = segment.constraints.wanted(state)
+                    wanted[slot, row] = [int(forced_S[slot])] if forced_S[slot] else next_
+        most = max(1, *map(len, wanted.values()))
+        wanted_SWM = np.full((len(self.segments), self.settings.beam, 1 << (most - 1).bit_length()), PAD)
+        for (slot, row), ids in wanted.items():
+            wanted_SWM[slot, row, : len(ids)] = ids
+        return wanted_SWM
 
     def _forced(self) -> Int64s:
         """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer
+from nmt_cli.corpus.terms import Term
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, WIDE, Tokenizer
 from nmt_cli.errors import UsageError
+from nmt_cli.translation.constraints import Constraints
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
@@ -19,9 +21,7 @@ _MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
 _SENTENCE_END = re.compile(rf"(?:(?<!\b\w)\.|[!?\u2026]){_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
-# Chinese and Japanese, with their punctuation: written without spaces.
-_WIDE = "[\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff]"
-_WIDE_JOINT = re.compile(rf"(?<={_WIDE})([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?={_WIDE})")
+_WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 _LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # a character stands for a token
 SMALLEST = 4  # tokens; a shorter source is not translated in halves
 
@@ -48,6 +48,7 @@ class SearchSettings:
     best: int = 1  # hypotheses returned per segment, at most `beam`
     sampling: Sampling | None = None
     align: bool = False  # say which source token each target token translates
+    constrained: bool = False  # segments have constraints
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ class Segment:
     owner: Any = None  # of whom submits it
     cancelled: bool = False  # nobody wants the result any more
     started: float = 0.0  # when a thread took it, by the monotonic clock
-    hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first
+    terms: Sequence[Term] = ()  # that its source has
+    constraints: Constraints | None = None  # what every translation must say
+    plain: "Segment | None" = None  # the same without constraints, searched before
+    hypotheses: list[Hypothesis] = field(default_factory=list)  # the result, best first; none if constraints allow none
     error: BaseException | None = None  # why there is none
 
     def limit(self, longest: int) -> int:
