@@ -4,11 +4,12 @@ import os
 
 TYPE_CHECKING = False  # as typing's, whose import would be the longest part of a command's first moments
 if TYPE_CHECKING:
+    from nmt_cli.corpus.terms import Terms
     from nmt_cli.translation.segments import Sampling
     from nmt_cli.translation.translator import Translator
 
 __version__ = "0.1.0"
-__all__ = ["Sampling", "Translator", "__version__"]
+__all__ = ["Sampling", "Terms", "Translator", "__version__"]
 
 # oneDNN and torch's layer on top of it keep kernels for 1,024 shapes each by default: memory on CPUs would creep up.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
@@ -17,7 +18,7 @@ os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")  # wrong gradien
 
 
 def __getattr__(name: str) -> object:
-    if name not in ("Sampling", "Translator"):
+    if name not in ("Sampling", "Terms", "Translator"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from nmt_cli.translation import translator
 

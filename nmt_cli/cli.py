@@ -21,15 +21,19 @@ from nmt_cli.options import (
     Mirror,
     Models,
     Precision,
+    Prefix,
     Protect,
     Quantization,
     Quiet,
     RecipeFile,
     RunArgument,
     RunDirectory,
+    ScoreTerms,
     Set,
     TextFormat,
+    Threads,
     Tokenizer,
+    TranslateTerms,
     Workers,
     directory_option,
     file_option,
@@ -161,18 +165,15 @@ def translate(
     output: Annotated[Path | None, file_option("Appears when complete", "--output", "-o", default="stdout")] = None,
     models: Models = None,
     precision: Annotated[Precision, option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
-    workers: Annotated[
-        int | None, number_option("Threads; on GPUs processes", default="one per core, or GPU", min=1)
-    ] = None,
+    workers: Threads = None,
     strict: Annotated[bool, option("Refuse input that is not UTF-8", "--strict")] = False,
     quiet: Quiet = False,
     beam: Annotated[int | None, search_option("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, search_option("Length penalty", min=0, max=10)] = None,
     extra_length: Annotated[int | None, search_option("Longest output: source plus N subwords", min=1)] = None,
     split: Annotated[Literal["auto", "off"], search_option("Cutting long lines at sentence ends", kind=None)] = "auto",
-    prefix: Annotated[
-        Path | None, file_option("How each line's translation must begin; its last word may go on", panel="Search")
-    ] = None,
+    prefix: Prefix = None,
+    terms: TranslateTerms = None,
     score_pairs: Annotated[Path | None, file_option("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, sampling_option("Draw translations instead of searching", "--sample", kind=None)] = False,
     temperature: Annotated[float | None, sampling_option("Below 1: fewer surprises", default="1", min=0.01)] = None,
@@ -196,20 +197,17 @@ def translate(
     draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and (typed := [name for name, value in draws.items() if value is not None]):
         raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
-    if sample and beam is not None:
-        raise UsageError("--sample draws and does not search: leave out --beam")
+    if sample and (beam is not None or terms):
+        raise UsageError(f"--sample draws and does not search: leave out {'--terms' if terms else '--beam'}")
+    from nmt_cli.corpus.terms import Terms
     from nmt_cli.interop.hub import local
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.segments import Sampling
 
-    search = {
-        "beam": beam,
-        "alpha": alpha,
-        "extra_length": extra_length,
-        "split": None if split == "auto" else False,
-        "n_best": n_best,
-        "sampling": _build(Sampling, draws) if sample else None,
-    }
+    search: dict[str, Any] = {"beam": beam, "alpha": alpha, "extra_length": extra_length, "n_best": n_best}
+    search["split"] = None if split == "auto" else False
+    search["sampling"] = _build(Sampling, draws) if sample else None
+    search["terms"] = Terms.read(terms) if terms else None
     options = command.TranslateOptions(
         input or file,
         output,
@@ -278,6 +276,7 @@ def score(
     test_set: Annotated[str | None, references_option("Of sacreBLEU, such as wmt14/full", "--test-set", "-t")] = None,
     language_pair: Annotated[str | None, references_option("Its direction: en-de", "--language-pair", "-l")] = None,
     corpus: Annotated[Path | None, references_option("Take them from a prepared corpus", kind="DIR")] = None,
+    terms: ScoreTerms = None,
     split: Annotated[Literal["dev", "test", "general"], references_option("Which part of --corpus")] = "test",
     baseline: Annotated[Path | None, gate_option("Other hypotheses, for significance", kind="FILE")] = None,
     fail_under: Annotated[float | None, gate_option("Exit with 1 if the first metric is below N", kind="N")] = None,

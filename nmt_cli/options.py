@@ -50,6 +50,13 @@ Protect = Annotated[
     bool | None,
     output_option("Keep variables, URLs and such from the model", "--protect/--no-protect", default="on for files"),
 ]
+TERMS = "What to say: lines of phrase, tab, form|form, and a tab and “any” if case is no matter"
+TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
+ScoreTerms = Annotated[Path | None, references_option("Report how many of these terms are met", "--terms", kind="FILE")]
+Prefix = Annotated[
+    Path | None, file_option("How each line's translation must begin; its last word may go on", panel="Search")
+]
+Threads = Annotated[int | None, number_option("Threads; on GPUs processes", default="one per core, or GPU", min=1)]
 Models = Annotated[list[Path] | None, model_option("The model, or OWNER/NAME of the hub; repeat: ensemble", "--model")]
 
 METRICS = "bleu, chrf, ter, comet, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates"

@@ -15,7 +15,7 @@ from nmt_cli.documents.placement import place
 from nmt_cli.documents.po import Catalogue
 from nmt_cli.documents.segment import Builder, Parts, Segment, render, segments_of
 from nmt_cli.errors import DataError, UsageError
-from nmt_cli.translation.translate import Run, TranslateOptions, read_lines, write_line
+from nmt_cli.translation.translate import Run, TranslateOptions, read_lines, report, write_line
 from nmt_cli.translation.translator import NOT_YET, Translator
 
 READ_BYTES = 1 << 20
@@ -71,6 +71,7 @@ def translate_file(
     written = memoryview((mark + writer()).encode())
     while written:
         written = written[os.write(target, written) :]
+    report(translator.counts, translator.max_length)
     say(counted(len(segments), "segment"))
 
 
@@ -117,6 +118,7 @@ def translate_lines(
             write_line(target, render(parts))
             waiting.popleft()
             progress.advance()
+    report(translator.counts, translator.max_length)
 
 
 def _parse_line(line: str, html: bool, protection: Protection | None) -> Parts:

@@ -58,7 +58,21 @@ class Twins:
     counts: dict[str, Any]  # as in cleaning.json
 
 
-def plain(value: Text | Score | Segment) -> dict[str, Any]:
+@dataclass(frozen=True)
+class TermCounts:
+    """The terms that the lines of the source have, each once a line, and how many of them their hypotheses say."""
+
+    terms: int
+    met: int
+    with_terms: int  # lines of the source
+
+    @property
+    def sentence(self) -> str:
+        share = f"{self.met / self.terms:.1%}" if self.terms else "none"
+        return f"terms met: {share} ({self.met:,} of {self.terms:,}, in {counted(self.with_terms, 'line')})"
+
+
+def plain(value: Text | Score | Segment | TermCounts) -> dict[str, Any]:
     """Return the fields for JSON: a count instead of all lines, details laid flat, nothing that is None."""
     values: dict[str, Any] = {}
     for key, item in vars(value).items():
@@ -84,6 +98,7 @@ class Report:  # the order of the JSON
     source: Text | None
     baseline: Text | None
     twins: Twins | None = None
+    terms: TermCounts | None = None
     tokenised: bool = False  # the corpus' own text is: tokens are what is compared
     warnings: list[str] = field(default_factory=list)
     gated: bool
@@ -157,11 +172,12 @@ class Report:  # the order of the JSON
         copies = "" if self.copies is None else f", {self.copies:,} copied from the source"
         return f"{self.hypotheses.name} against {against}: {counted(count, 'line')}, {self.empty:,} empty{copies}"
 
-    def _twins(self) -> list[str]:
+    def _notes(self) -> list[str]:
+        terms = [self.terms.sentence] if self.terms else []
         if not self.twins:
-            return []
+            return terms
         bleu = [f"BLEU {name} near-twins {score.shown()}" for name, score in self.near_and_far().items()]
-        return [self.twins.sentence, *bleu]
+        return [*terms, self.twins.sentence, *bleu]
 
     def _comparison(self) -> tuple[list[list[str]], str]:
         """Return the table of the comparison with the baseline, its header first, and what to know about it."""
@@ -177,7 +193,7 @@ class Report:  # the order of the JSON
     def text(self) -> str:
         width = 2 + max(len(score.name) for score in self.scores)
         shown = 2 + max(len(score.shown()) for score in self.scores)
-        blocks = [[self._counts(), *self._twins()], list[str]()]
+        blocks = [[self._counts(), *self._notes()], list[str]()]
         for score in self.scores:
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
             blocks[1].append(f"{score.name:<{width}}{score.shown():<{shown}}{score.verbose}".rstrip())
@@ -208,7 +224,7 @@ class Report:  # the order of the JSON
             signature = "`" + score.signature.replace("|", "\\|") + "`"
             counts = f"{score.verbose}<br>" if score.verbose else ""
             rows.append([score.name, f"**{score.shown()}**", counts + signature, _cell(score.compare_with)])
-        blocks += [_cell(self._counts()), *map(_cell, self._twins()), _table(rows, "|:--|--:|:--|:--|")]
+        blocks += [_cell(self._counts()), *map(_cell, self._notes()), _table(rows, "|:--|--:|:--|:--|")]
         if self.baseline:
             rows, note = self._comparison()
             blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]

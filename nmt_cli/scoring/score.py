@@ -15,10 +15,12 @@ from sacrebleu import BLEU, CHRF
 from nmt_cli import artefact, console
 from nmt_cli.corpus import twins
 from nmt_cli.corpus.readers import split_lines
+from nmt_cli.corpus.terms import Terms
+from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
 from nmt_cli.scoring import comet
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, is_language, score_comet, score_lines, tokenizer_of
-from nmt_cli.scoring.report import Report, Segment, Text, Twins, plain
+from nmt_cli.scoring.report import Report, Segment, TermCounts, Text, Twins, plain
 
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
 
@@ -45,6 +47,7 @@ class ScoreOptions:  # references come from files, from a named test set or from
     comet_python: Path | None = None  # a Python with unbabel-comet, or a program with its options
     comet_model: str = comet.DEFAULT_MODEL
     intervals: bool = True  # the 95 % interval of each score, by bootstrap
+    terms: Path | None = None  # whose share in the hypotheses is reported, where the source has them
 
 
 # Lines, a function that translates the source into them, or None: the file that the options name.
@@ -94,6 +97,8 @@ def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | N
         raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric of which more is better")
     if options.language is not None and not is_language(options.language):
         raise UsageError(f"--language {options.language[:40]!r} is no language code, such as de, zh or pt-BR")
+    if options.terms and not (options.source or options.test_set or options.corpus):
+        raise UsageError("--terms are looked for in the sources. Give them: --source FILE")
     if options.fail_if_worse and options.baseline is None:
         raise UsageError("--fail-if-worse needs --baseline FILE, the hypotheses to compare with")
     references, source = list(options.references), options.source
@@ -180,10 +185,22 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     return report
 
 
+def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> TermCounts:
+    with_terms = counted = met = 0
+    for source, hypothesis in zip(sources, hypotheses, strict=True):
+        found = terms.find(normalise(source))
+        with_terms += bool(found)
+        counted += len(found)
+        met += sum(term.said(normalise(hypothesis)) is not None for term in found)
+    return TermCounts(counted, met, with_terms)
+
+
 def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
     """Add what follows from the scores: warnings, the gate, and segments (with details) where something needs them."""
     lines, first = report.hypotheses.lines, report.scores[0]
     report.empty = sum(not line.strip() for line in lines)
+    if options.terms and report.source:
+        report.terms = _count_terms(Terms.read(options.terms), report.source.lines, lines)
     if report.source:
         report.copies = sum(line == source != "" for line, source in zip(lines, report.source.lines, strict=True))
     marked = sum(bool(TOKENISED.search(line)) for line in lines)

@@ -58,7 +58,7 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
     wanted_RM = wanted_SWM.flatten(0, 1)
     sums_RC = torch.cat([best_RC, scores_RV.gather(1, wanted_RM) + base_R1], 1)
     both = torch.stack([sums_RC.double(), torch.cat([ids_RC, wanted_RM], 1).double()])
-    return both.unflatten(1, alive_SW.shape)
+    return both.view(2, *alive_SW.shape, -1)
 
 
 def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,13 +1,13 @@
 """What a search has to say, and which hypotheses live on then: for torch's search, and as engine.c does it.
 
-A term is met by any of its forms. The forms of all terms are an automaton (Aho and Corasick 1975) of tokens: a hypothesis
-is in a state, the node it has come to and the terms that it has met. A form that has been said to its end is met when
-the next token begins a word: until then it could be the beginning of another word.
+A term is met by any of its forms. The forms of all terms are an automaton of tokens (Aho and Corasick 1975): a
+hypothesis is in a state, the node it has come to and the terms that it has met. A form that has been said to its end is
+met when the next token begins a word: until then it could be the beginning of another word.
 
-Every hypothesis goes on with its best W tokens and with each next token of a form that it has not said, EOS only after
-all terms. What comes out is in banks, by how many tokens of terms it has (Post and Vilar 2018). All banks live: the best
-of each, those of the highest bank first, then the second best of each, and so on until there are W (Hu et al. 2019);
-those among them that end are finished, and as many others live on.
+Every hypothesis goes on with its best W tokens and with each next token of a form of a term that it has not met, with
+EOS only after all terms. What comes out is in banks, by how many tokens of terms it has (Post and Vilar 2018). All
+banks live: the best of each, those of the highest bank first, then the second best of each, and so on until there are W
+(Hu et al. 2019); those among them that end are finished, and as many others live on.
 """
 
 import itertools

@@ -4,12 +4,14 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.corpus.terms import Term, Terms
+from nmt_cli.corpus.tokenizer import Tokenizer, normalise
 from nmt_cli.errors import UsageError
 from nmt_cli.translation import segments
+from nmt_cli.translation.constraints import constraints_of
 from nmt_cli.translation.scheduler import Scheduler
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
@@ -21,7 +23,8 @@ MAX_RETRIES = 3  # how often a source is halved
 
 @dataclass(frozen=True)
 class Options:
-    """How a text is translated; None takes what the model's recipe says. `n_best` translations, drawn if `sampling`."""
+    """How a text is translated; None takes what the model's recipe says. `n_best` translations, drawn if `sampling`.
+    They say the `terms` that the text has, if any hypothesis does."""
 
     beam: int | None = None
     alpha: float | None = None
@@ -30,12 +33,14 @@ class Options:
     n_best: int = 1
     sampling: Sampling | None = None
     alignments: bool = False
+    terms: Terms | None = None
 
 
 @dataclass(frozen=True)
 class Translation:
     hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
     drafts: list[list[Segment]]  # the segments of the text, once for each sample
+    terms: list[Term] = field(default_factory=list)  # that the text has
 
     @property
     def text(self) -> str:
@@ -60,6 +65,8 @@ class Pending:
     split: bool
     drafts: list[list[Segment]]  # its segments, once for each sample that is drawn
     done: Callable[["Pending"], None]  # called once, in a thread of the search, when no segment is open any more
+    terms: Terms | None = None  # that its translation has to say, where it has them
+    own_terms: list[Term] = field(default_factory=list)  # those that it has
     open: int = 0  # segments that wait or are searched
     cancelled: bool = False
     error: BaseException | None = None  # what went wrong instead
@@ -97,7 +104,7 @@ class Pending:
     def translation(self) -> Translation:
         if self.error:
             raise self.error
-        return Translation(self.hypotheses, self.drafts)
+        return Translation(self.hypotheses, self.drafts, self.own_terms)
 
 
 def join(tokenizer: Tokenizer, pending: Pending) -> None:
@@ -109,8 +116,9 @@ def join(tokenizer: Tokenizer, pending: Pending) -> None:
 
 
 class Joiner:
-    """Takes the results of segments, which are halved and searched again where they failed, and finishes the texts that
-    have them all. An error ends the text that it belongs to, and no other."""
+    """Takes the results of segments, which are searched again where they failed, in halves, or where they do not say
+    their terms, with constraints; and finishes the texts that have them all. An error ends the text that it belongs to,
+    and no other."""
 
     scheduler: Scheduler
 
@@ -138,6 +146,8 @@ class Joiner:
         try:
             if pending.wanted:
                 join(self.tokenizer, pending)
+                unsaid = (term.said(pending.hypotheses[0].text) is None for term in pending.own_terms)
+                self.counts["unsaid"] += sum(unsaid)
         except Exception as error:
             pending.fail(error)
         try:
@@ -146,22 +156,58 @@ class Joiner:
             logging.getLogger(__name__).exception("the function that was to be told of a translation failed")
 
     def _look_at(self, segment: Segment, pending: Pending) -> None:
-        """Count what was found; halve the segment if that is empty or a loop."""
+        """Count what was found; search again what is empty, a loop, or without its terms."""
         self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
+        if segment.plain:
+            if not segment.hypotheses or not self._says_terms(segment):
+                self._replace(segment, [segment.plain], pending)
+            return
         best = segment.hypotheses[0].ids
         failed = not best or (segments.looping(best) and not segments.looping(segment.ids))
-        if failed and pending.split and segment.depth < MAX_RETRIES:
-            self._halve(segment, pending)
+        if not (failed and pending.split and segment.depth < MAX_RETRIES and self._halve(segment, pending)):
+            self._constrain(segment, pending)
 
-    def _halve(self, segment: Segment, pending: Pending) -> None:
+    def _replace(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
+        draft = pending.drafts[0]
+        index = draft.index(segment)
+        draft[index : index + 1] = others
+
+    def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
+        """Search others in the place of a segment."""
+        self.scheduler.submit((segment.key[1], each) for each in others)
+        self._replace(segment, others, pending)
+        pending.open += len(others)
+
+    def _says_terms(self, segment: Segment) -> bool:
+        texts = self.tokenizer.target.decode([hypothesis.ids for hypothesis in segment.hypotheses])
+        return all(term.said(text) is not None for term in segment.terms for text in texts)
+
+    def _constrain(self, segment: Segment, pending: Pending) -> None:
+        if not segment.terms or self._says_terms(segment):
+            return
+        if constraints := constraints_of(segment.terms, self.tokenizer.target):
+            settings = segment.settings
+            settings = replace(settings, beam=max(settings.beam, constraints.width), constrained=True)
+            again = replace(segment, settings=settings, owner=pending, constraints=constraints, plain=segment)
+            again.hypotheses = []
+            self._search(segment, [again], pending)
+            self.counts["constrained"] += 1
+
+    def _halve(self, segment: Segment, pending: Pending) -> bool:
+        """Search the halves of a segment in its place, if it has any."""
         halves = zip(segments.halves(self.tokenizer, segment.ids), (segment.prefix, []), strict=False)
-        place, draft = segment.key[1], pending.drafts[0]
-        if parts := [
+        parts = [
             Segment(ids, segment.settings, prefix, segment.key, segment.depth + 1, owner=pending)
             for ids, prefix in halves
-        ]:
-            self.scheduler.submit((place, part) for part in parts)
-            index = draft.index(segment)
-            draft[index : index + 1] = parts
-            pending.open += len(parts)
+        ]
+        for part in parts:
+            part.terms = terms_of(part.ids, self.tokenizer, pending.terms)
+        if parts:
+            self._search(segment, parts, pending)
             self.counts["retried"] += 1
+        return bool(parts)
+
+
+def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
+    """Return the terms that a segment has, given its ids."""
+    return terms.find(normalise(tokenizer.decode([source[:-1]])[0])) if terms else []

@@ -105,9 +105,10 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
 
 def _check(options: TranslateOptions) -> None:
     """Refuse what contradicts itself, before a model is loaded."""
-    searching = options.prefix, options.search.get("sampling"), options.search.get("n_best", 1) > 1, options.alignments
-    if options.score_pairs and any(searching):
-        raise UsageError("--score-pairs searches nothing: leave out --sample, --prefix, --n-best and --alignments")
+    search, given = options.search, (options.prefix, options.alignments)
+    if options.score_pairs and any((*given, search.get("sampling"), search.get("terms"), search.get("n_best", 1) > 1)):
+        others = "--sample, --prefix, --terms, --n-best and --alignments"
+        raise UsageError(f"--score-pairs searches nothing: leave out {others}")
     if options.input is None and sys.stdin is None:
         raise MissingError("stdin is closed. Give a file: --input FILE")
     if options.output is None and sys.stdout is None:
@@ -210,16 +211,18 @@ def translate_lines(
         progress.advance()
     if prefixes and next(prefixes, None) is not None:
         raise DataError(f"there are more prefixes than lines, which are {counts['lines']:,}")
-    _report(counts, translator.max_length)
+    report(counts, translator.max_length)
     tokens, seconds = counts["tokens"], time.monotonic() - start
     say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
-def _report(counts: Counter[str], max_length: int) -> None:
+def report(counts: Counter[str], max_length: int) -> None:
     for tell, name, text in (
         (warn, "invalid", f"lines are not UTF-8 (first: line {counts['first invalid']:,}): what is not was replaced"),
         (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
         (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
+        (warn, "unsaid", "terms are not in their line's translation: none was found that says them"),
+        (say, "constrained", "segments did not say their terms and were searched again, with constraints"),
         (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
         (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
     ):
@@ -234,6 +237,9 @@ def _formatted(translation: Translation, number: int, alignments: list[str] | No
         records = [{name: getattr(hypothesis, name) for name in FIELDS} for hypothesis in hypotheses]
         for record, words in zip(records, alignments or (), strict=False):
             record["alignment"] = words
+        for record, hypothesis in zip(records, hypotheses, strict=True):
+            if translation.terms:
+                record["terms"] = {term.source: term.said(hypothesis.text) for term in translation.terms}
         yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
         return
     for rank, hypothesis in enumerate(hypotheses):
@@ -283,6 +289,6 @@ def score_lines(
         write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
         total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
         progress.advance()
-    _report(counts, translator.max_length)
+    report(counts, translator.max_length)
     if tokens:
         say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")

@@ -7,15 +7,16 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmt_cli import stored
+from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, normalise
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.processors import usable_cores
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends, segments
-from nmt_cli.translation.pending import Joiner, Options, Pending, Translation
+from nmt_cli.translation.pending import Joiner, Options, Pending, Translation, terms_of
 from nmt_cli.translation.scheduler import Scheduler
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
@@ -36,6 +37,15 @@ Ids = list[int]
 class _NotYet:
     def __repr__(self) -> str:
         return "NOT_YET"
+
+
+class How(NamedTuple):
+    """What options come to, with a model."""
+
+    settings: SearchSettings
+    split: bool  # long lines
+    samples: int  # to draw; 0 for a search
+    terms: Terms | None
 
 
 NO_OPTIONS = Options()
@@ -179,26 +189,29 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         sampling: Sampling | None = None,
         prefixes: Lines | None = None,
         alignments: bool = False,
+        terms: Terms | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
         Where the next line is not there yet, let `lines` yield NOT_YET: those before it are then translated meanwhile.
         `beam`, `alpha`, `extra_length` and `split` are those of a recipe; None takes the model's own.
-        With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its translation must begin.
+        With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its translation must begin,
+        `terms` what it must say where the line has certain phrases.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines, not one text: [text]")
         if isinstance(prefixes, str):
             raise TypeError("prefixes must be an iterable of texts, one for each line")
         self._scheduler.check()
-        options = Options(beam, alpha, extra_length, split, n_best, sampling, alignments)
+        options = Options(beam, alpha, extra_length, split, n_best, sampling, alignments, terms)
         prefixes = itertools.repeat("") if prefixes is None else prefixes
         return self._translate(iter(lines), self._options(options), iter(prefixes))
 
-    def _options(self, options: Options) -> tuple[SearchSettings, bool, int]:
-        """Return how to search, whether to split long lines, and how many samples to draw, 0 if it is a search."""
+    def _options(self, options: Options) -> How:
         if options.beam is not None and options.n_best > options.beam and not options.sampling:
             raise UsageError(f"{options.n_best} hypotheses need a beam of {options.n_best} or more, not {options.beam}")
+        if options.terms and options.sampling:
+            raise UsageError("terms are searched for, samples are drawn: leave out one of them")
         if options.n_best < 1:
             raise UsageError(f"n_best must be 1 or more, not {options.n_best}")
         named = {name: getattr(options, name) for name in ("beam", "alpha", "extra_length", "split")}
@@ -206,11 +219,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         chosen = stored.checked_decoding(section)
         width, best = (1, 1) if options.sampling else (max(options.n_best, chosen.beam), options.n_best)
         settings = SearchSettings(width, chosen.alpha, chosen.extra_length, best, options.sampling, options.alignments)
-        return settings, chosen.split, options.n_best if options.sampling else 0
+        return How(settings, chosen.split, options.n_best if options.sampling else 0, options.terms)
 
-    def _translate(
-        self, lines: Iterator[Any], how: tuple[SearchSettings, bool, int], prefixes: Iterator[Any]
-    ) -> Iterator[Translation]:
+    def _translate(self, lines: Iterator[Any], how: How, prefixes: Iterator[Any]) -> Iterator[Translation]:
         pending, ended, numbers = deque[Pending](), False, itertools.count(1)
         enough = READ_AHEAD * len(self.backend.searches)
         self._calls[id(pending)] = pending
@@ -231,7 +242,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def _read_chunk(
         self,
         lines: Iterator[Any],
-        how: tuple[SearchSettings, bool, int],
+        how: How,
         prefixes: Iterator[Any],
         numbers: Iterator[int],
         pending: deque[Pending],
@@ -263,7 +274,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self,
         number: int,
         text: Any,
-        how: tuple[SearchSettings, bool, int],
+        how: How,
         prefix: Any,
         done: Callable[[Pending], None] | None = None,
     ) -> tuple[Pending, list[tuple[int, Segment]]]:
@@ -272,7 +283,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         for value in (text, prefix):
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
-        settings, split, samples = how
+        settings, split, samples, terms = how
         text = normalise(text)
         forced = self.tokenizer.target.encode([normalise(prefix)])[0] if prefix else []
         ids = self.tokenizer.encode([text])[0]
@@ -283,12 +294,15 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             self.counts["lines"] += 1
             self.counts["split"] += len(sources) > 1
             self.counts["cut"] += (len(forced) >= self.max_length) + (not split and len(ids) >= self.max_length)
-        pending = Pending(self, settings, split and not samples, [[] for _ in range(max(1, samples))], done or _nothing)
+        drafts: list[list[Segment]] = [[] for _ in range(max(1, samples))]
+        found = terms.find(text) if terms else []
+        pending = Pending(self, settings, split and not samples, drafts, done or _nothing, terms, found)
         waiting = []
         for place, source in enumerate(sources):
+            own = found if len(sources) == 1 else terms_of(source, self.tokenizer, terms)
             for sample, draft in enumerate(pending.drafts):
                 begin = forced[: self.max_length - 1] if not place else []
-                segment = Segment(source, settings, begin, (number, place, sample), owner=pending)
+                segment = Segment(source, settings, begin, (number, place, sample), owner=pending, terms=own)
                 draft.append(segment)
                 waiting.append((place, segment))
         pending.open = len(waiting)

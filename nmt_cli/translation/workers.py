@@ -154,7 +154,7 @@ class Workers:
                 self._workers[idlest].open += 1
                 number = next(numbers)
                 entered[number] = segment
-                shares[idlest].append((number, replace(segment, owner=None)))
+                shares[idlest].append((number, replace(segment, owner=None, plain=None)))
             for worker, share in zip(self._workers, shares, strict=True):
                 if share:
                     worker.send(share)
