@@ -7,7 +7,8 @@ met when the next token begins a word: until then it could be the beginning of a
 Every hypothesis goes on with its best W tokens and with each next token of a form of a term that it has not met, with
 EOS only after all terms. What comes out is in banks, by how many tokens of terms it has (Post and Vilar 2018). All
 banks live: the best of each, those of the highest bank first, then the second best of each, and so on until there are W
-(Hu et al. 2019); those among them that end are finished, and as many others live on.
+(Hu et al. 2019); those among them that end are finished, and as many others live on. A search is over when no hypothesis that has begun
+all terms can win: others would go on beyond their natural end.
 """
 
 import itertools
@@ -101,6 +102,10 @@ class Constraints:
         gains = zip(self.gains[state.node], self.sizes, itertools.count(), strict=False)
         open_ = [(gain, size) for gain, size, term in gains if not met >> term & 1]
         return sum(self.sizes) - sum(size for _, size in open_) + max((gain for gain, _ in open_), default=0)
+
+    def begun(self, state: State) -> bool:
+        """Return whether each term is met or begun."""
+        return all(gain or state.met >> term & 1 for term, gain in enumerate(self.gains[state.node]))
 
     def wanted(self, state: State) -> list[int]:
         """Return the next tokens of forms of terms that are not met."""

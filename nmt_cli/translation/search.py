@@ -233,10 +233,20 @@ class _Slots:
                 segment.hypotheses.sort(key=lambda h: -h.score)
                 del segment.hypotheses[self.settings.best :]
 
+    def _ahead(self) -> Float64s:
+        """Return the log-probability of each slot's best unfinished hypothesis that may win."""
+        ahead_S = self.alive_SW[:, 0].copy()
+        for slot, segment in enumerate(self.segments):
+            if segment and segment.constraints and len(segment.hypotheses) == self.settings.best:
+                begun = map(segment.constraints.begun, self.states[slot])
+                ahead = [total for total, may in zip(self.alive_SW[slot], begun, strict=True) if may]
+                ahead_S[slot] = max(ahead, default=-math.inf)
+        return ahead_S
+
     def pop_done(self) -> list[Segment]:
         """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
         lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.settings.alpha, self.limit_S)
-        bounds_S = self.alive_SW[:, 0] / length_penalty(lengths_S, self.settings.alpha)
+        bounds_S = self._ahead() / length_penalty(lengths_S, self.settings.alpha)
         bounds_S[self.position_S >= self.limit_S] = -math.inf
         results, slots = [], []
         for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):
