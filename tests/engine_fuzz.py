@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model, Tensor
 from nmt_cli.engine.search import Search, Sentence
+from nmt_cli.translation.constraints import Constraints
 
 PERIOD = 997  # weights repeat: drawing them all would take most of the time
 
@@ -112,7 +113,19 @@ class Fuzz:
             draw.choice([0.5, 1.0, 3.0]),
             draw.choice([0, 1, 5, 5000]),
             draw.choice([0.0, 0.5, 1.0]),
+            None if sampled or draw.random() < 0.5 else self.constraints(target),
         )
+
+    def constraints(self, target: int) -> Constraints:
+        """Return up to 64 terms, of forms that begin and end alike."""
+        draw, few = self.draw, [self.draw.randint(3, target - 1) for _ in range(3)]
+        begins = bytes([1, 0, 1, *(draw.random() < 0.5 for _ in range(target - 3))])
+
+        def form() -> list[int]:
+            return [draw.choice([*few, draw.randint(3, target - 1)]) for _ in range(draw.choice([1, 2, 3, 40]))]
+
+        count = draw.choice([1, 1, 2, 3, 10, 64])
+        return Constraints([[form() for _ in range(draw.randint(1, 3))] for _ in range(count)], begins)
 
     def search_one_model(self) -> int:
         """Search some sentences with a random model, or two; return how many."""
@@ -124,18 +137,20 @@ class Fuzz:
         ]
         slots = draw.randint(1, 9)
         search, running, left = Search(models, slots), set[int](), draw.randint(1, 25)
-        count = left
+        count, constrained = left, dict[int, bool]()
         while left or running:
             entering = draw.randint(0, min(left, slots - len(running)))
             if entering:
                 sentences = [self.sentence(settings.max_length, source, vocabulary) for _ in range(entering)]
-                running |= set(search.enter(sentences))
+                for slot, sentence in zip(search.enter(sentences), sentences, strict=True):
+                    running.add(slot)
+                    constrained[slot] = sentence.constraints is not None
                 left -= entering
             if running and draw.random() < 0.05:
                 search.leave(running.pop())
             for slot, found in search.run(draw.randint(1, 6)):
                 running.remove(slot)
-                assert found
+                assert found or constrained.pop(slot)
                 assert all(0 < i < vocabulary for each in found for i in each.ids)
         return count
 

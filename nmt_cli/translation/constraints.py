@@ -7,8 +7,8 @@ met when the next token begins a word: until then it could be the beginning of a
 Every hypothesis goes on with its best W tokens and with each next token of a form of a term that it has not met, with
 EOS only after all terms. What comes out is in banks, by how many tokens of terms it has (Post and Vilar 2018). All
 banks live: the best of each, those of the highest bank first, then the second best of each, and so on until there are W
-(Hu et al. 2019); those among them that end are finished, and as many others live on. A search is over when no hypothesis that has begun
-all terms can win: others would go on beyond their natural end.
+(Hu et al. 2019); those among them that end are finished, and as many others live on. A search is over when no
+hypothesis can win that has begun all terms: the others are mostly those that may not end where they would.
 """
 
 import itertools
@@ -89,7 +89,7 @@ class Constraints:
     @property
     def width(self) -> int:
         """How many hypotheses it takes, at least: one in each bank."""
-        banks = -(-(1 + sum(self.sizes)) // NARROWEST) * NARROWEST
+        banks = -(-(1 + sum(self.sizes)) // 4) * 4  # few different widths: torch searches one at a time
         return min(max(NARROWEST, banks), WIDEST)
 
     def after(self, state: State, token: int) -> State:

@@ -1,0 +1,154 @@
+"""Search with constraints: against brute force, the engine beside torch, and what it does where nothing can be said."""
+
+import itertools
+import math
+import random
+
+import pytest
+from test_engine import SHAPES, assert_same
+from test_search import DOUBLE, engine_model, model_of, sources_of
+
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.translation import engine_search
+from nmt_cli.translation.constraints import START, Candidate, Constraints
+from nmt_cli.translation.search import score_targets, search
+from nmt_cli.translation.segments import Hypothesis, SearchSettings, Segment
+
+V = 77
+Forms = list[list[list[int]]]
+
+
+def says(ids: list[int], terms: Forms, begins: bytes) -> bool:
+    """Whether a sequence of tokens has a form of each term, with a new word after it."""
+    closed = [*ids, EOS]
+
+    def has(form: list[int]) -> bool:
+        places = range(len(ids) - len(form) + 1)
+        return any(closed[i : i + len(form)] == form and begins[closed[i + len(form)]] for i in places)
+
+    return all(any(map(has, forms)) for forms in terms)
+
+
+def random_terms(draw: random.Random, vocabulary: int = V) -> tuple[Forms, bytes]:
+    """Some terms of forms that share tokens, and which tokens begin words."""
+    begins = bytes([1, 0, 1, *(draw.random() < 0.6 for _ in range(vocabulary - 3))])
+    few = [draw.randint(3, vocabulary - 1) for _ in range(3)]
+    starts = [token for token in range(3, vocabulary) if begins[token]] or few
+
+    def form() -> list[int]:
+        rest = [draw.choice([*few, draw.randint(3, vocabulary - 1)]) for _ in range(draw.randint(0, 3))]
+        return [draw.choice(starts), *rest]
+
+    return [[form() for _ in range(draw.randint(1, 3))] for _ in range(draw.randint(1, 3))], begins
+
+
+def searched(
+    models: list[Transformer], segments: list[Segment], how: SearchSettings, *, engine: bool
+) -> list[list[Hypothesis]]:
+    if engine:
+        results = engine_search.search([engine_model(model) for model in models], iter(segments))
+    else:
+        results = search(models, DOUBLE, iter(segments), how)
+    done = list(itertools.chain.from_iterable(results))
+    assert sorted(map(id, done)) == sorted(map(id, segments))
+    return [segment.hypotheses for segment in segments]
+
+
+def test_states_know_what_has_been_said() -> None:
+    """Of random sequences of few tokens and random forms, met is what a search for each form finds."""
+    draw, hits = random.Random(1), 0
+    for _ in range(3000):
+        terms, begins = random_terms(draw, 6)
+        constraints, state = Constraints(terms, begins), START
+        ids = [draw.randint(3, 5) for _ in range(draw.randint(0, 9))]
+        counts = [0]
+        for token in ids:
+            state = constraints.after(state, token)
+            counts.append(constraints.said(state))
+        closed = constraints.after(state, EOS)
+        met = closed.met == (1 << len(terms)) - 1
+        assert met == says(ids, terms, begins)
+        assert max(counts) <= sum(constraints.sizes)
+        assert not met or (counts[-1] == sum(constraints.sizes) and not constraints.wanted(closed))
+        hits += met
+    assert hits > 300
+
+
+def test_banks_live_in_turn() -> None:
+    """The best of each bank before the second best of any; of those that end only where all is said."""
+    constraints = Constraints([[[5, 6]]], bytes([1] * 9))
+    begun, met = constraints.after(START, 5), constraints.after(constraints.after(START, 5), 6)
+    states = [START, begun, met]
+    candidates = [Candidate(-i / 10, 0, i) for i in (3, 4, 7, 8)]
+    candidates += [Candidate(-5.0, 0, 5), Candidate(-6.0, 1, 6), Candidate(-0.1, 1, EOS), Candidate(-7.0, 2, EOS)]
+    chosen = constraints.choose(candidates, states, 3)
+    assert [(c.row, c.id) for c in chosen] == [(0, 3), (0, 5), (1, 6)], "EOS is second in its bank"
+    chosen = constraints.choose(candidates, states, 4)
+    assert [(c.row, c.id) for c in chosen] == [(2, EOS), (0, 3), (0, 4), (0, 5), (1, 6)]
+    chosen = constraints.choose(candidates[:4] + candidates[6:], states, 4)
+    assert [(c.row, c.id) for c in chosen] == [(2, EOS), (0, 3), (0, 4), (0, 7), (0, 8)]
+
+
+@pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
+def test_a_full_width_search_finds_all_that_say_the_terms(engine: bool, tolerance: float) -> None:
+    """Of all sequences that there are those that say the terms, ranked; none where none can."""
+    length, none = 4, 0
+    sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
+    for seed in range(60):
+        draw = random.Random(seed)
+        begins = bytes([1, 0, 1, draw.random() < 0.7, draw.random() < 0.7])
+        terms = [
+            [[draw.randint(3, 4) for _ in range(draw.randint(1, 2))] for _ in range(2)] for _ in range(1 + seed % 2)
+        ]
+        model, source = model_of(seed, vocabulary=5), sources_of(1, seed, vocabulary=5, longest=3)[0]
+        how = SearchSettings(beam=128, extra_length=length - len(source), best=100, constrained=True)
+        forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
+        scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
+        ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
+        wanted = [(score, s) for score, s in ranked if says(s, terms, begins)]
+        segment = Segment(source, how, constraints=Constraints(terms, begins))
+        (hypotheses,) = searched([model], [segment], how, engine=engine)
+        assert [h.ids for h in hypotheses] == [s for _, s in wanted]
+        assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], abs=tolerance)
+        none += not wanted
+    assert 0 < none < 30
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4])
+@pytest.mark.parametrize(("best", "extra"), [(1, 14), (3, 14), (1, 1)])
+def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, extra: int) -> None:
+    """And all of it says its terms, for which there may be too little room; prefixes, ensembles and alignments, too."""
+    none = 0
+    for members in (1, 2):
+        draw = random.Random(members)
+        models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed in range(members)]
+        how = SearchSettings(beam=16, extra_length=extra, best=best, align=True, constrained=True)
+        cases = [(source, *random_terms(draw)) for source in sources_of(12, 4, vocabulary=39, longest=20)]
+        found = []
+        for engine in (True, False):
+            segments = [
+                Segment(source, how, [5, 6, 7][: i % 4], (i,), constraints=Constraints(terms, begins))
+                for i, (source, terms, begins) in enumerate(cases)
+            ]
+            found.append(searched(models, segments, how, engine=engine))
+        assert_same(*found)
+        assert [[h.ids for h in each] for each in found[0]] == [[h.ids for h in each] for each in found[1]]
+        assert [[h.looked for h in each] for each in found[0]] == [[h.looked for h in each] for each in found[1]]
+        for hypotheses, (_, terms, begins) in zip(found[0], cases, strict=True):
+            assert all(says(h.ids, terms, begins) for h in hypotheses)
+            none += not hypotheses
+    assert none == 0 if extra > 1 else none > 0
+
+
+def test_constrained_and_other_sentences_share_a_search() -> None:
+    """Each is found as alone: the same bits."""
+    draw, model = random.Random(3), model_of(3, eos=1.5, vocabulary=V, max_length=64)
+    plain, how = SearchSettings(), SearchSettings(beam=12, constrained=True)
+    segments = []
+    for i, source in enumerate(sources_of(40, 3, vocabulary=V, longest=30)):
+        constraints = Constraints(*random_terms(draw)) if i % 2 else None
+        segments.append(Segment(source, how if i % 2 else plain, constraints=constraints))
+    together = searched([model], segments, plain, engine=True)
+    for segment, expected in zip(segments, together, strict=True):
+        assert searched([model], [segment], plain, engine=True) == [expected]
