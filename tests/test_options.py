@@ -35,15 +35,17 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 "
      "--extra-length 9 --split off --prefix r --score-pairs d "
      "--format jsonl --n-best 3 --alignments", "translation.translate.translate",
-     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None}, "bf16", "jsonl", True, r, d, True, 4), None]),
+     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None, "terms": None}, "bf16", "jsonl", True, r, d, True, 4), None]),
     ("translate i --format md --markup html --no-protect --n-best 2 --prefix r --alignments --score-pairs d",
      "documents.choose", ["md", i, "html", False, ["alignments", "prefix", "score_pairs", "n_best"]]),
     ("translate --input i --protect", "documents.choose", [None, i, None, True, []]),
     ("translate i --sample --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5", "translation.translate.translate",
-     [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5)}), None]),
+     [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5),
+                                  "terms": None}), None]),
+    ("translate i --terms x", "corpus.terms.Terms.read", [x]),
     ("translate i --sample --seed 0 --alpha 0 --top-k 0 --top-p 0", "translation.translate.translate",
      [TranslateOptions(i, search={"beam": None, "alpha": 0.0, "extra_length": None, "split": None, "n_best": 1,
-                                  "sampling": Sampling(seed=0, top_k=0, top_p=0.0)}), None]),
+                                  "sampling": Sampling(seed=0, top_k=0, top_p=0.0), "terms": None}), None]),
     ("score i -r r --fail-under 0", "scoring.score.evaluate", [ScoreOptions(i, (r,), fail_under=0.0), None]),
     ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",
      [recipe.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),
@@ -51,9 +53,9 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
      "--format json --source d --test-set wmt14 --language-pair en-de --corpus m --split dev --baseline x "
-     "--fail-under 7 --fail-if-worse --no-intervals --comet-python x --comet-model y", "scoring.score.evaluate",
+     "--fail-under 7 --fail-if-worse --no-intervals --comet-python x --comet-model y --terms o", "scoring.score.evaluate",
      [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
-                   "json", x, "y", False), None]),
+                   "json", x, "y", False, o), None]),
     ("reproduce recipes/toy.yaml", "reproduce.reproduce",
      [TOY, TOY.corpus, Path("data/toy-en-de"), Path("runs/toy"), PrepareOptions(), text_scores]),
     ("reproduce recipes/parsing.yaml --dry-run", "reproduce.reproduce",
