@@ -35,7 +35,8 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 "
      "--extra-length 9 --split off --prefix r --score-pairs d "
      "--format jsonl --n-best 3 --alignments", "translation.translate.translate",
-     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None, "terms": None}, "bf16", "jsonl", True, r, d, True, 4), None]),
+     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None, "terms": None}, "bf16", "jsonl", True, r, d,
+                       True, 4), None]),
     ("translate i --format md --markup html --no-protect --n-best 2 --prefix r --alignments --score-pairs d",
      "documents.choose", ["md", i, "html", False, ["alignments", "prefix", "score_pairs", "n_best"]]),
     ("translate --input i --protect", "documents.choose", [None, i, None, True, []]),
@@ -53,7 +54,8 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
      "--format json --source d --test-set wmt14 --language-pair en-de --corpus m --split dev --baseline x "
-     "--fail-under 7 --fail-if-worse --no-intervals --comet-python x --comet-model y --terms o", "scoring.score.evaluate",
+     "--fail-under 7 --fail-if-worse --no-intervals --comet-python x --comet-model y --terms o",
+     "scoring.score.evaluate",
      [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
                    "json", x, "y", False, o), None]),
     ("reproduce recipes/toy.yaml", "reproduce.reproduce",
