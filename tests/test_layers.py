@@ -59,8 +59,8 @@ ROOMS: dict[str, set[str]] = {
 MOST_ARROWS = 62  # translation is where the engine and torch meet
 # Extras are for the command line alone, but that the server translates text with markup.
 MAY_USE = {"cli": set(ROOMS), "serve_command": {"interop", "serving"}, "serving": {"documents"}}
-# Anybody may ask for the version; and the package itself hands out Translator when it is first asked for.
-PACKAGE_ITSELF, PUBLIC = "__init__", {"translation"}
+# Anybody may ask for the version; and the package itself hands out Translator and Terms when they are first asked for.
+PACKAGE_ITSELF, PUBLIC = "__init__", {"corpus", "translation"}
 
 NETWORK = {f"transformer.{name}" for name in ["attention", "attention_scores", "cache", "hardware", "model", "weights"]}
 SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "torch_backend", "workers"]}

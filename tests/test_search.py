@@ -418,7 +418,8 @@ def test_the_best_by_blocks_are_the_best(slots: int, width: int, blocks: int) ->
     scores = torch.randn(slots * width, blocks * BLOCK, generator=generator, dtype=DOUBLE)
     base = torch.randn(slots * width, 1, generator=generator, dtype=DOUBLE)
     largest = scores.view(slots * width, blocks, BLOCK).amax(-1)
-    sums, parents, ids = candidates._top(scores, largest, base, width)
-    wanted, places = (scores + base).view(slots, -1).topk(2 * width, 1)
-    assert torch.equal(sums, wanted)
-    assert torch.equal(parents * (blocks * BLOCK) + ids, places)
+    for most in (1, 2 * width, BLOCK):
+        sums, parents, ids = candidates._top(scores, largest, base, width, most)
+        wanted, places = (scores + base).view(slots, -1).topk(most, 1)
+        assert torch.equal(sums, wanted)
+        assert torch.equal(parents * (blocks * BLOCK) + ids, places)
