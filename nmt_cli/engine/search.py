@@ -103,7 +103,7 @@ class Search:
 
     def run(self, steps: int) -> list[tuple[int, list[Found]]]:
         """Search on until some sentences are done, but for at most `steps`; return their slots, which are free then,
-        and their hypotheses, best first."""
+        and their hypotheses, best first: none where constraints leave none."""
         count = _check(self.library.run(self.handle, steps, self._done))
         return [(slot, self._pop(slot)) for slot in self._done[:count]]
 
