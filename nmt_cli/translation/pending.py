@@ -174,8 +174,8 @@ class Joiner:
 
     def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
         """Search others in the place of a segment."""
+        self._replace(segment, others, pending)  # first, so that whoever cancels the text reaches them
         self.scheduler.submit((segment.key[1], each) for each in others)
-        self._replace(segment, others, pending)
         pending.open += len(others)
 
     def _says_terms(self, segment: Segment) -> bool:
