@@ -3,11 +3,14 @@
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 import torch.fx.experimental._config
@@ -17,6 +20,7 @@ from nmt_cli.console import warn
 from nmt_cli.errors import UsageError
 
 BACKEND = "inductor"  # of torch.compile
+ALIGNMENT = 16  # bytes: of arrays that share memory
 
 
 def choose_device() -> torch.device:
@@ -79,45 +83,84 @@ def reuse_memory() -> None:
         mallopt(m_trim_threshold, 2**31 - 1)
 
 
+class Staged:
+    """Memory for arrays of these shapes and types, on the host and on the device: a call copies them all at once.
+
+    The host's is written anew by each call, so the device must have done with the one before.
+    """
+
+    def __init__(self, device: torch.device, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        ends = list(itertools.accumulate(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays))
+        self._host = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
+        self._device = torch.empty_like(self._host, device=device)
+        starts = [0, *ends[:-1]]
+        self._arrays = [
+            self._host.numpy()[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+            for start, array in zip(starts, arrays, strict=True)
+        ]
+        self.tensors = [
+            self._device[start : start + array.nbytes].view(torch.from_numpy(array).dtype).view(array.shape)
+            for start, array in zip(starts, arrays, strict=True)
+        ]
+
+    def copy(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        for staged, array in zip(self._arrays, arrays, strict=True):
+            np.copyto(staged, array)
+        self._device.copy_(self._host, non_blocking=True)
+
+
+@functools.cache
+def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
+    """Return what all captures of this process take turns on. Torch hands out 32 streams in turn: with a new one for
+    each search, one would soon be that on which batches are copied."""
+    return torch.cuda.Stream(device), threading.Lock()
+
+
 class Replayed:
     """Calls of one function of arrays that reads nothing on the host. On CUDA a call with the same shapes, and the same
-    value of `storage`, as the call before is captured as a graph, which the next ones replay: one launch for hundreds
-    of kernels."""
+    value of `storage`, as the call before is captured as a graph, which the next ones replay: one copy and one launch
+    for hundreds of kernels. What a call returns is to be read before the next one."""
 
     def __init__(self, device: torch.device, storage: Callable[[], object]) -> None:
         self.device, self.storage = device, storage
         self.key: object = None
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, function: Callable[..., Tensor], *arrays: npt.NDArray[Any]) -> Tensor:
-        inputs = [torch.from_numpy(array) for array in arrays]
         if self.device.type != "cuda":
-            return function(*inputs)
-        if (key := ([x.shape for x in inputs], self.storage())) != self.key:
+            return function(*(torch.from_numpy(array) for array in arrays))
+        if (key := ([array.shape for array in arrays], self.storage())) != self.key:
             self.key, self.graph = key, None
-            return function(*(x.to(self.device) for x in inputs))
+            self.inputs = Staged(self.device, arrays)
+            self.inputs.copy(arrays)
+            return function(*self.inputs.tensors)
+        self.inputs.copy(arrays)
         if not self.graph:
-            self.buffers, self.graph = [x.to(self.device) for x in inputs], torch.cuda.CUDAGraph()
-            torch.cuda.synchronize(self.device)
-            free, total = torch.cuda.mem_get_info(self.device)
-            cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            if free < total / 8 or cached > total / 8:  # a capture cannot use it; freeing is slow
-                torch.cuda.empty_cache()
-            with torch.cuda.stream(self.stream):
-                # Other threads prepare batches and write checkpoints meanwhile.
-                self.graph.capture_begin(capture_error_mode="thread_local")
-                try:
-                    self.output = function(*self.buffers)
-                except BaseException:
-                    with contextlib.suppress(RuntimeError):  # of a capture that the first error ended
-                        self.graph.capture_end()
-                    raise
-                self.graph.capture_end()
-        for buffer, x in zip(self.buffers, inputs, strict=True):
-            buffer.copy_(x, non_blocking=True)
+            self.graph = self._captured(function)
         self.graph.replay()
         return self.output
+
+    def _captured(self, function: Callable[..., Tensor]) -> torch.cuda.CUDAGraph:
+        stream, lock = _capture_stream(self.device)
+        free, total = torch.cuda.mem_get_info(self.device)
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        if free < total / 8 or cached > total / 8:  # a capture cannot use it; freeing is slow
+            torch.cuda.empty_cache()
+        with lock, torch.cuda.stream(stream):
+            torch.cuda.synchronize(self.device)
+            # A beginning allocates a little. Where that failed, torch would abort as it destroys the graph: fail here.
+            torch.empty(1024, dtype=torch.uint8, device=self.device)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads prepare batches and write checkpoints meanwhile.
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self.output = function(*self.inputs.tensors)
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # of a capture that the first error ended
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph
 
 
 class ToHost:

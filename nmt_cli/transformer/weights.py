@@ -93,6 +93,7 @@ def save_model(
     about: dict[str, Any],
 ) -> None:
     """Commit a model directory, replacing the one that is there; `about` goes into its manifest."""
+    tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")

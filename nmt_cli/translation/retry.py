@@ -31,5 +31,6 @@ def retried(search: Callable[[Feed, int], Results], segments: Feed, rows: int, l
                 raise
         rows //= 2
         if rows < least:
-            raise StorageError("there is too little memory to translate one sentence. Lower --beam")
+            advice = "Lower --beam, in a recipe decoding.beam"
+            raise StorageError(f"there is too little memory to translate one sentence. {advice}")
         warn(f"out of memory: going on with {rows} hypotheses at once")

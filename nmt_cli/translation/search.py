@@ -331,9 +331,10 @@ def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[I
         for model in models:
             scores_NV = torch.log_softmax(model.logits(widened(model(batch, dtype=dtype))), -1)
             gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None].long()).double())
-        mean_N1 = torch.stack(gold).logsumexp(0) - math.log(len(models))
+        mean_N1 = (torch.stack(gold).logsumexp(0) - math.log(len(models))).cpu()  # all at once
         if not mean_N1.isfinite().all():
             raise DivergedError(NOT_FINITE)
-        for i, values_T1 in zip(chosen, mean_N1.split(batch.tgt.lengths_B.tolist()), strict=True):
+        _, lengths_B, *_ = batch.tgt.integers
+        for i, values_T1 in zip(chosen, mean_N1.split(lengths_B.tolist()), strict=True):
             results[i] = values_T1.flatten().tolist()
     return results

@@ -1,8 +1,9 @@
 """Search by torch: on GPUs, by this process or by one for each of several; on a CPU without the engine."""
 
+import contextlib
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from nmt_cli.console import counted
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Tensor
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import StorageError, UsageError, is_out_of_memory
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.directory import ModelDirectory
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
@@ -26,6 +27,17 @@ def has_gpu() -> bool:
     return choose_device().type != "cpu"
 
 
+@contextlib.contextmanager
+def _enough_memory(device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        advice = "nvidia-smi says who uses it; CUDA_VISIBLE_DEVICES chooses another"
+        raise StorageError(f"{device} has too little free memory. {advice}") from error
+
+
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or the first `workers` of them: by a process for each, or by this one if there is
     one GPU, if CUDA has been used here before, which a fork cannot share, or in a launched job."""
@@ -39,7 +51,8 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
     @functools.cache
     def prepared(device: torch.device) -> list[Transformer]:
         torch.cuda.set_device(device)  # graphs of steps are captured on the current one, of each thread
-        return [for_inference(model.to(device), dtype) for model in weights]
+        with _enough_memory(device):
+            return [for_inference(model.to(device), dtype) for model in weights]
 
     processes = Workers(devices, lambda device: (prepared(device), dtype))
 
@@ -51,7 +64,8 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
         return search_with_oom_retry(prepared(own), dtype, segments, settings)
 
     def score(pairs: Sequence[Sequence[Sequence[int]]]) -> list[list[float]]:
-        return score_targets(prepared(own), dtype, pairs)
+        with _enough_memory(own):
+            return score_targets(prepared(own), dtype, pairs)
 
     about = f"{str(dtype).removeprefix('torch.')}, {counted(len(devices), 'GPU')}"
     return Backend([by_settings(search)], about, score, processes.close)

@@ -1,0 +1,101 @@
+"""What training steps of a recipe at its full size ask of the GPU, on the null GPU: JSON of counts for each step.
+
+    eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/steps.py base --steps 6
+
+It is the real loop's: `Run.take_step`, batches prepared by a thread, the norm copied to the host, on random tokens in
+sentences as long as WMT14's.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch._dynamo.utils
+
+from nmt_cli import recipe
+from nmt_cli.corpus.store import Corpus, Side
+from nmt_cli.corpus.tokenizer import EOS
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "tests" / "benchmarks"))
+from device import Counters  # noqa: E402
+from gpu_train_speed import wmt14_lengths  # noqa: E402
+from nmt import choose_compiler  # noqa: E402
+
+from nmt_cli.training.distributed import make_accelerator  # noqa: E402
+from nmt_cli.training.train import Run  # noqa: E402
+from nmt_cli.transformer.hardware import ToHost  # noqa: E402
+
+
+def random_corpus(directory: Path, vocabulary: int, pairs: int) -> Corpus:
+    """Return random tokens in sentences as long as WMT14's."""
+    draw, sides = np.random.default_rng(1), []
+    for lengths in wmt14_lengths(pairs, draw):
+        ids = draw.integers(EOS + 1, vocabulary, lengths.sum()).astype(np.uint32)
+        ids[lengths.cumsum() - 1] = EOS
+        sides.append(Side(ids, np.append(0, lengths.cumsum())))
+    return Corpus(directory, {"vocabulary_size": vocabulary, "files": {}}, *sides)
+
+
+def kernels_of(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    changed = {name: count - before.get(name, 0) for name, count in now.items()}
+    return {name: count for name, count in sorted(changed.items(), key=lambda x: -x[1]) if count}
+
+
+def measure(settings: recipe.Recipe, directory: Path, steps: int, pairs: int) -> dict[str, Any]:
+    """Return counts of each step, the kernels of the last, memory, and the median of the host's milliseconds."""
+    counters, began = Counters(), time.perf_counter()
+    corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, pairs)
+    with counters.during() as start:
+        run = Run(settings, corpus, make_accelerator(settings, directory), directory, 0)
+    seconds, rows, milliseconds, graphs = [time.perf_counter() - began], [], [], []
+    with run.batch_thread() as pool:
+        upcoming = pool.submit(run.step_batch, 0)
+        for step in range(1, steps + 1):
+            batch, before, began = upcoming.result(), counters.kernels(), time.perf_counter()
+            with counters.during() as counts:
+                upcoming = pool.submit(run.step_batch, step)
+                _, norm = run.take_step(step, batch)
+                copied = ToHost({"norm": norm})
+                milliseconds.append(1e3 * (time.perf_counter() - began))
+                upcoming.result()
+            del copied
+            kernels = kernels_of(before, counters.kernels())
+            rows.append({**counts, "passes": len(batch.passes)})
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    return {
+        "start": start,
+        "seconds": seconds[0],
+        "steps": rows,
+        "tokens": batch.tgt_tokens,
+        "host_ms": statistics.median(milliseconds[2:]) if steps > 2 else None,
+        "all_ms": [round(each, 1) for each in milliseconds],
+        "graphs": graphs,
+        "peak_mb": torch.cuda.max_memory_allocated() >> 20,
+        "reserved_mb": torch.cuda.max_memory_reserved() >> 20,
+        "kernels": kernels,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", help="the name of a recipe, without .yaml")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=20_000)
+    parser.add_argument("--set", action="append", default=[], help="a change of the recipe: training.precision=fp32")
+    options = parser.parse_args()
+    choose_compiler()
+    settings = recipe.load(ROOT / "recipes" / f"{options.recipe}.yaml", options.set)
+    with tempfile.TemporaryDirectory() as directory:
+        print(json.dumps(measure(settings, Path(directory), options.steps, options.pairs)))
+
+
+if __name__ == "__main__":
+    main()
