@@ -44,6 +44,11 @@ int cublasSgemmStridedBatched(
     const void *b, int ldb, long long sb, const void *beta, void *c, int ldc, long long sc, int times) {
   return product(h, m, n, k, times, 4);
 }
+int cublasDgemmStridedBatched(
+    struct handle *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int lda, long long sa,
+    const void *b, int ldb, long long sb, const void *beta, void *c, int ldc, long long sc, int times) {
+  return product(h, m, n, k, times, 8);
+}
 
 int cublasLtCreate(void **h) { *h = (void *)64; return 0; }
 int cublasLtDestroy(void *h) { return 0; }
