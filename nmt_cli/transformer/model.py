@@ -109,6 +109,16 @@ def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tens
     return y_ND * mask_ND * scale if x_ND is None else torch.addcmul(x_ND, y_ND, mask_ND, value=scale)
 
 
+def scaled_sum(embedded_ND: Tensor, positions_ND: Tensor) -> Tensor:
+    return embedded_ND * math.sqrt(embedded_ND.shape[1]) + positions_ND
+
+
+def dropped_sum(
+    embedded_ND: Tensor, positions_ND: Tensor, seeds_N: Tensor | None, probability: float, dtype: torch.dtype
+) -> Tensor:
+    return dropout(scaled_sum(embedded_ND, positions_ND), seeds_N, probability).to(dtype)
+
+
 def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
     """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd places.
 
@@ -245,8 +255,19 @@ class Transformer(nn.Module):
 
     def embed(self, ids_N: Tensor, positions_N: Tensor, side: str) -> Tensor:
         """Return embeddings x sqrt(d_model) plus positions, float32 (sections 3.4 and 3.5)."""
-        scaled_ND = self.embedding_of(side)(ids_N) * math.sqrt(self.settings.d_model)
-        return scaled_ND + F.embedding(positions_N, self.positions(side))  # type: ignore[no-any-return]
+        return scaled_sum(self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side)))
+
+    def _first_input(
+        self, ids_N: Tensor, positions_N: Tensor, side: str, dtype: torch.dtype, seeds_N: Tensor | None
+    ) -> Tensor:
+        """Return what the first layer gets, in `dtype`; for gradients compiled to one kernel, but for the look-ups:
+        torch's sort their gradients, compiled ones would add each to the same few rows at once."""
+        vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
+        function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
+        if function is not dropped_sum:
+            for x_ND in vectors:
+                torch._dynamo.mark_static(x_ND, 1)  # the width, unlike the number of tokens
+        return cast(Tensor, function(*vectors, seeds_N, self.settings.dropout, dtype))
 
     def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
         """Return what computes a layer: compiled to one graph for gradients of packed tokens."""
@@ -256,7 +277,7 @@ class Transformer(nn.Module):
     def encode(self, src_N: Tensor, src: Layout, dtype: torch.dtype, seeds_N: Tensor | None = None) -> Tensor:
         """Return memory_ND, the encoder's output, computed in `dtype`."""
         seeds_N = next_dropout_site(seeds_N) if self.settings.dropout else None
-        x_ND = dropout(self.embed(src_N, src.positions_N, "src"), seeds_N, self.settings.dropout).to(dtype)
+        x_ND = self._first_input(src_N, src.positions_N, "src", dtype, seeds_N)
         forward = self._packed_layer(x_ND)
         for layer in self.encoder:
             x_ND, seeds_N = forward(layer, x_ND, src, seeds_N)
@@ -265,8 +286,7 @@ class Transformer(nn.Module):
     def decode(self, batch: Batch, memory_ND: Tensor) -> Tensor:
         """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
-        x_ND = self.embed(batch.tgt_in_N, batch.tgt.positions_N, "tgt")
-        x_ND = dropout(x_ND, seeds_N, self.settings.dropout).to(memory_ND.dtype)
+        x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
         for layer in self.decoder:
             x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))
