@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,14 @@ import pytest
 import torch
 from reference import Pair, Reference, batch_of, random_model, random_pairs, tiny
 from torch import Tensor, nn
+from torch.nn.attention import varlen
 
 from nmt_cli import recipe
 from nmt_cli.errors import DataError, UsageError
+from nmt_cli.training import loss as loss_module
 from nmt_cli.training.loss import LossModel
-from nmt_cli.transformer import hardware
+from nmt_cli.transformer import attention, hardware
+from nmt_cli.transformer import model as modelling
 from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
@@ -179,9 +183,51 @@ def test_layers_of_a_kind_are_one_graph_whatever_the_sizes(backend: Callable[[An
     for lengths in ([(5, 5)] * 5, RAGGED, [(7, 2), (1, 3), (31, 30)], [(2, 9)] * 9):
         batch = batch_of(random_pairs(1, V, lengths), "meta", (1,), np.arange(len(lengths)))
         model(batch)[0].backward()
-    assert counters["stats"]["unique_graphs"] == 4, "a trial, a layer of the encoder, one of the decoder, the loss"
+    assert counters["stats"]["unique_graphs"] == 5, "a trial, what enters, a layer of each kind, the loss"
     assert not counters["graph_break"]
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def masked_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
+    """torch's `varlen_attn` by one mask over all tokens, which compilers can trace."""
+    rows, columns = (
+        torch.searchsorted(offsets, torch.arange(len(x)), right=True)
+        for offsets, x in zip(rest[:2], (q, k), strict=True)
+    )
+    allowed = rows[:, None] == columns
+    if window_size[1] == 0:
+        allowed = allowed & (torch.arange(len(q))[:, None] >= torch.arange(len(k)))
+    scores_HNM = torch.einsum("nhk,mhk->hnm", q, k) * q.shape[2] ** -0.5
+    return torch.einsum("hnm,mhk->nhk", scores_HNM.masked_fill(~allowed, -torch.inf).softmax(-1), v)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "positions": "learned", "activation": "gelu"}])
+def test_compiled_layers_compute_what_eager_ones_do(
+    backend: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """By Inductor's C++: the loss and all gradients of the graphs that GPUs get."""
+    sizes = {"d_model": 32, "d_ff": 48, "d_k": 16, "d_v": 16, "dropout": 0.2, **changes}
+    model = LossModel(random_model(tiny(**sizes), V).float(), 0.1, torch.float32)
+    monkeypatch.setattr(varlen, "varlen_attn", masked_varlen_attn)
+    for room in (attention, modelling):
+        monkeypatch.setattr(room, "has_kernel", lambda *_: True)
+    backend("eager")
+    assert hardware._can_compile(torch.device("meta")), "which sets how sizes and settings are traced"
+
+    def computed(lengths: list[tuple[int, int]]) -> list[Tensor]:
+        loss, nll = model(batch_of(random_pairs(1, V, lengths), "cpu", (1,), np.arange(len(lengths))))
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        return [loss.detach(), nll.detach(), *gradients]
+
+    expected = [computed(lengths) for lengths in (RAGGED, [(7, 2), (1, 3), (31, 30)])]
+    torch._dynamo.utils.counters.clear()
+    for room in (modelling, loss_module):
+        monkeypatch.setattr(room, "compiled", lambda function, *_: torch.compile(function, dynamic=True))
+    found = [computed(lengths) for lengths in (RAGGED, [(7, 2), (1, 3), (31, 30)])]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4
+    for ours, exact in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
+        assert (ours - exact).norm() <= 1e-5 * exact.norm() + 1e-8
 
 
 def test_where_nothing_compiles_one_warning_says_so(

@@ -3,7 +3,7 @@
     eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/steps.py base --steps 6
 
 It is the real loop's: `Run.take_step`, batches prepared by a thread, the norm copied to the host, on random tokens in
-sentences as long as WMT14's.
+sentences as long as WMT14's. One line for each recipe.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch._dynamo.utils
+from accelerate.state import AcceleratorState
 
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Side
@@ -86,15 +87,19 @@ def measure(settings: recipe.Recipe, directory: Path, steps: int, pairs: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", help="the name of a recipe, without .yaml")
+    parser.add_argument("recipes", nargs="+", help="names of recipes, without .yaml")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--pairs", type=int, default=20_000)
     parser.add_argument("--set", action="append", default=[], help="a change of the recipe: training.precision=fp32")
     options = parser.parse_args()
     choose_compiler()
-    settings = recipe.load(ROOT / "recipes" / f"{options.recipe}.yaml", options.set)
-    with tempfile.TemporaryDirectory() as directory:
-        print(json.dumps(measure(settings, Path(directory), options.steps, options.pairs)))
+    for name in options.recipes:
+        settings = recipe.load(ROOT / "recipes" / f"{name}.yaml", options.set)
+        with tempfile.TemporaryDirectory() as directory:
+            print(json.dumps(measure(settings, Path(directory), options.steps, options.pairs)), flush=True)
+        AcceleratorState._reset_state(reset_partial_state=True)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,250 @@
+"""A training step's least time on a GPU, from what the null GPU counts: for each part its launches, bytes, operations.
+
+    eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/roofline.py base --gpu h100
+
+Bytes of a generated kernel are those of the tensors it is given, once for each time it is given them, and twice where it
+writes what it reads;
+those of torch's own operations are of their arguments and results; of products, cuBLAS' arguments. Operations of
+attention are counted twice: of the tokens, and of the tiles of 128 x 128 that flash attention computes whole.
+"""
+
+import argparse
+import math
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from device import Counters
+from nmt import choose_compiler
+from steps import ROOT, kernels_of, random_corpus
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from nmt_cli import recipe
+from nmt_cli.training import loss
+from nmt_cli.training.distributed import make_accelerator
+from nmt_cli.training.train import Run
+from nmt_cli.transformer import model
+from nmt_cli.transformer.model import Batch
+
+# bf16 operations a second and bytes a second that large products and copies reach: the H100 (SXM, 80 GB) and the H200
+# as measured, the A100 (SXM, 40 GB) 85 % of its data sheet.
+GPUS = {"h100": (798e12, 3.0e12), "h200": (790e12, 4.3e12), "a100": (265e12, 1.32e12)}
+LAUNCH = 2e-6  # seconds that the shortest kernel takes on the device
+TILE = 128
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}  # counted by cuBLAS
+FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "record_stream"}
+
+
+class Ledger:
+    """What has been counted, by part of the step: bytes, operations and launches; and bytes of each kernel."""
+
+    def __init__(self) -> None:
+        self.bytes: Counter[str] = Counter()
+        self.launches: Counter[str] = Counter()
+        self.kernels: dict[str, list[int]] = {}
+
+    def add(self, part: str, size: int) -> None:
+        self.bytes[part] += size
+        self.launches[part] += 1
+
+
+def size_of(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() if value.is_cuda else 0
+    return sum(map(size_of, value)) if isinstance(value, list | tuple) else 0
+
+
+class Operations(TorchDispatchMode):
+    """Counts the bytes of torch's own operations outside compiled layers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if name in PRODUCTS | FREE or "attn" in name or "attention" in name or function.is_view:
+            return result
+        size = size_of(result)
+        if name in ("embedding", "index_select", "gather"):
+            size *= 2  # what it reads of the table is as much as it writes
+        elif name.endswith("_") and size_of(result) == 0:  # of lists, in place
+            size = size_of(args) * (7 if "adam" in name else 8) // (4 if "adam" in name else 4)
+        else:
+            size += size_of(args)
+        if "adam" in name or "foreach" in name or name in ("linalg_vector_norm", "stack"):
+            part = "optimiser and norm"
+        elif name == "sum" and size < 1 << 26:
+            part = "norms, dropout, residuals"
+        else:
+            part = "embeddings, loss: torch's"
+        if size:
+            self.ledger.add(part, size)
+            self.ledger.kernels.setdefault(f"aten.{name}", []).append(size)
+        return result
+
+
+def part_of(kernel: str) -> str:
+    if "logsumexp" in kernel or "exp_sub" in kernel:
+        return "loss: generated"
+    if "layer_norm" in kernel or "shift" in kernel:
+        return "norms, dropout, residuals"
+    if "relu" in kernel or "threshold" in kernel:
+        return "activation"
+    if "cat" in kernel:
+        return "gradients of heads, joined"
+    if "red_fused" in kernel:
+        return "gradients of biases"
+    return "weights to bf16, gradients to fp32"
+
+
+@contextmanager
+def counted(ledger: Ledger) -> Iterator[None]:
+    """Count while the block runs: generated kernels by their arguments, the rest by a dispatch mode."""
+    launch, compiled, rooms = CachingAutotuner.run, loss.compiled, (loss, model)
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        name = self.inductor_meta.get("kernel_name") or self.fn.__name__
+        size = sum(
+            size_of(x) * (2 if argument.startswith("in_out_ptr") else 1)
+            for argument, x in zip(self.fn.arg_names, args, strict=False)
+        )
+        with _disable_current_modes():
+            result = launch(self, *args, **kwargs)
+        ledger.add(part_of(name), size)
+        ledger.kernels.setdefault(name, []).append(size)
+        return result
+
+    def without_modes(function: Any, device: torch.device, eager: Any) -> Callable[..., Any]:
+        chosen = compiled(function, device, eager)
+
+        def call(*args: Any) -> Any:
+            with _disable_current_modes():
+                return chosen(*args)
+
+        return eager if chosen is eager else call
+
+    CachingAutotuner.run = run
+    for room in rooms:
+        room.compiled = without_modes
+    try:
+        yield
+    finally:
+        CachingAutotuner.run = launch
+        for room in rooms:
+            room.compiled = compiled
+
+
+def attention_work(settings: recipe.Model, batch: Batch) -> dict[str, float]:
+    """Return operations, exact and of whole tiles, and bytes of attention, forward (2 products) and backward (5)."""
+    (_, src, *_), (_, tgt, *_) = batch.src.integers, batch.tgt.integers
+    encoder_layers, decoder_layers = settings.depths
+    exact = tiles = size = 0.0
+    for layers, queries, keys, share in (
+        (encoder_layers, src, src, 1.0),
+        (decoder_layers, tgt, tgt, 0.5),  # causal: half the places are looked at
+        (decoder_layers, tgt, src, 1.0),
+    ):
+        places = (queries.astype(float) * keys).sum()
+        rows, columns = (-(-lengths.astype(float) // TILE) * TILE for lengths in (queries, keys))
+        blocks = (rows * columns).sum()
+        if share < 1:
+            blocks = (rows * (rows + TILE) / 2).sum()
+        heads = layers * settings.num_heads
+        exact += 14 * heads * settings.d_k * places * share
+        tiles += 14 * heads * settings.d_k * blocks
+        # Forward q, k, v and the output; backward these and its gradient are read, three are written, and the
+        # queries' in float32 first: set to zero, added to, converted.
+        width = 2 * heads * settings.d_k
+        size += width * (queries.sum() * (2 + 3 + 1 + 2 * 3) + keys.sum() * (2 + 2 + 2))
+    return {"exact": exact, "tiles": tiles, "bytes": size}
+
+
+def registers(directory: Path) -> dict[str, tuple[int, int, int]]:
+    """Return each generated kernel's registers, bytes spilt and shared memory, the most where there are several."""
+    tool, found = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump", {}
+    for cubin in directory.glob("*.cubin"):
+        done = subprocess.run([tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True)
+        for name, registers, stack, shared in re.findall(
+            r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", done.stdout
+        ):
+            now = int(registers), int(stack), int(shared)
+            found[name] = tuple(map(max, zip(now, found.get(name, now), strict=True)))
+    return found
+
+
+def step_counts(settings: recipe.Recipe, directory: Path, steps: int) -> tuple[Ledger, dict[str, Any]]:
+    """Take some steps and count the last one."""
+    ledger, counters = Ledger(), Counters()
+    corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, 20_000)
+    run = Run(settings, corpus, make_accelerator(settings, directory), directory, 0)
+    for step in range(1, steps + 1):
+        run.take_step(step, run.step_batch(step - 1))
+    batch, before = run.step_batch(steps), counters.kernels()
+    with counters.during() as counts, counted(ledger), Operations(ledger):
+        run.take_step(steps + 1, batch)
+    attention = [attention_work(settings.model, each) for each in batch.passes]
+    found = {name: sum(each[name] for each in attention) for name in ("exact", "tiles", "bytes")}
+    return ledger, {"counts": counts, "attention": found, "kernels": kernels_of(before, counters.kernels())}
+
+
+def table(ledger: Ledger, found: dict[str, Any], gpu: str) -> str:
+    rate, bandwidth = GPUS[gpu]
+    counts, attention = found["counts"], found["attention"]
+    flash = sum(count for name, count in found["kernels"].items() if "flash" in name)
+    rows = [
+        ("products", counts["products"], counts["product_bytes"], counts["flops"]),
+        ("attention, tiles whole", flash, attention["bytes"], attention["tiles"]),
+        *((part, ledger.launches[part], size, 0.0) for part, size in ledger.bytes.most_common()),
+    ]
+    lines = [f"| {gpu} | launches | GB | TFLOP | bytes, ms | operations, ms | least, ms | bound by |"]
+    lines += ["|--|--:|--:|--:|--:|--:|--:|--|"]
+    total = 0.0
+    for name, launches, size, work in rows:
+        times = {"bytes": size / bandwidth, "operations": work / rate, "launches": launches * LAUNCH}
+        least, bound = max(times.values()), max(times, key=times.__getitem__)
+        total += least
+        cells = f"{size / 1e9:.2f} | {work / 1e12:.2f} | {times['bytes'] * 1e3:.2f} | {times['operations'] * 1e3:.2f}"
+        lines.append(f"| {name} | {launches:.0f} | {cells} | {least * 1e3:.2f} | {bound} |")
+    useful = counts["flops"] + attention["exact"]
+    lines.append(f"| **sum** | | | {useful / 1e12:.2f} | | | {total * 1e3:.1f} | MFU {useful / rate / total:.0%} |")
+    exact = f"(attention of the tokens alone: {attention['exact'] / 1e12:.2f} TFLOP)"
+    return "\n".join([*lines, exact])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", help="the name of a recipe, without .yaml")
+    parser.add_argument("--gpu", choices=GPUS, action="append")
+    parser.add_argument("--kernels", type=Path, help="where NULL_GPU_KERNELS has kept the kernels: lists the longest")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    choose_compiler()
+    settings = recipe.load(ROOT / "recipes" / f"{options.recipe}.yaml", options.set)
+    with tempfile.TemporaryDirectory() as directory:
+        ledger, found = step_counts(settings, Path(directory), options.steps)
+    for gpu in options.gpu or ["h100"]:
+        print(table(ledger, found, gpu), end="\n\n")
+    if options.kernels:
+        used = registers(options.kernels)
+        print("| generated kernel | launches | MB each | GB | registers | spilt, bytes | shared, bytes |")
+        print("|--|--:|--:|--:|--:|--:|--:|")
+        for name, sizes in sorted(ledger.kernels.items(), key=lambda x: -sum(x[1])):
+            cells = " | ".join(map(str, used.get(name, ("?",) * 3)))
+            total = sum(sizes)
+            print(f"| {name[:60]} | {len(sizes)} | {total / len(sizes) / 1e6:.1f} | {total / 1e9:.2f} | {cells} |")
+
+
+if __name__ == "__main__":
+    main()
