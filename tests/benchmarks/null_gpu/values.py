@@ -1,0 +1,174 @@
+"""Are the values of the generated kernels right? A small model's loss and gradients by the code that GPUs run, computed
+on the null GPU: Triton's kernels by Triton's interpreter, all else by torch on the CPU, in the same memory.
+
+    eval "$(PYTHON device.py PYTHON)"; TRITON_INTERPRET=1 PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/values.py
+
+Prints the relative difference of the loss and of each gradient from those of the same model on the CPU, in float64.
+"""
+
+import copy
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from steps import ROOT
+from torch import Tensor
+from torch._inductor.output_code import CompiledFxGraph
+from torch._inductor.runtime.triton_helpers import libdevice
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+sys.path.append(str(ROOT / "tests"))
+from reference import batch_of, random_model, random_pairs, tiny
+
+from nmt_cli.training import loss as loss_module
+from nmt_cli.training.loss import LossModel
+from nmt_cli.transformer import attention, hardware
+from nmt_cli.transformer import model as modelling
+
+V = 100
+LENGTHS = [(1, 1), (9, 12), (30, 25), (30, 30), (5, 2)]
+NATIVE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "record_stream"}
+EMPTY = ctypes.create_string_buffer(16)
+
+
+def on_host(x: Tensor) -> Tensor:
+    """Return a CPU tensor of the same memory."""
+    if not x.is_cuda:
+        return x
+    places = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+    memory = (ctypes.c_char * max(1, places * x.element_size())).from_address(x.data_ptr() or ctypes.addressof(EMPTY))
+    flat = torch.frombuffer(memory, dtype=torch.uint8)[: places * x.element_size()].view(x.dtype)
+    return flat.as_strided(x.shape, x.stride())
+
+
+def on_device(x: Tensor) -> Tensor:
+    moved = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
+    on_host(moved).copy_(x)
+    return moved
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, offsets_q: Tensor, offsets_k: Tensor, causal: bool) -> Tensor:
+    """Attention within sentences, by one mask over all tokens."""
+    rows, columns = (
+        torch.searchsorted(offsets, torch.arange(len(x)), right=True) for offsets, x in ((offsets_q, q), (offsets_k, k))
+    )
+    allowed = rows[:, None] == columns
+    if causal:
+        allowed &= torch.arange(len(q))[:, None] >= torch.arange(len(k))
+    scores_HNM = torch.einsum("nhk,mhk->hnm", q, k) * q.shape[2] ** -0.5
+    return torch.einsum("hnm,mhk->nhk", scores_HNM.masked_fill(~allowed, -torch.inf).softmax(-1), v)
+
+
+def varlen(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """torch's varlen_attn; `rest` are offsets, longest lengths, is_causal, scale and the window."""
+    causal = rest[-1] is not None and rest[-1][1] == 0
+    out = masked_attention(q.double(), k.double(), v.double(), *rest[:2], causal).to(q.dtype)
+    return out.contiguous(), torch.zeros(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
+
+
+def varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
+    """Its gradient; `rest` begins with the output and its log Z."""
+    causal = rest[-1] is not None and rest[-1][1] == 0
+    with torch.enable_grad(), _disable_current_modes():
+        leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        out = masked_attention(*leaves, *rest[2:4], causal)
+        return [g.to(q.dtype).contiguous() for g in torch.autograd.grad(out, leaves, grad.double())]
+
+
+ATTENTION = {"_varlen_attn": varlen, "_varlen_attn_backward": varlen_backward}
+
+
+class OnHost(TorchDispatchMode):
+    """Computes every operation on CUDA tensors by the CPU, in their own memory."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = function.overloadpacket.__name__, dict(kwargs or {})
+        device = kwargs.get("device")
+        made_there = device is not None and torch.device(device).type == "cuda"
+        to_host = device is not None and not made_there
+        given = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.is_cuda]
+        if name in NATIVE or function.is_view or to_host or not (given or made_there):
+            return function(*args, **kwargs)
+        if made_there:
+            kwargs["device"] = torch.device("cpu")
+        aliases: dict[int, Tensor] = {}
+
+        def alias(x: Tensor) -> Tensor:
+            host = on_host(x)
+            aliases[id(host)] = x
+            return host
+
+        host_args, host_kwargs = tree_map_only(Tensor, alias, (args, kwargs))
+        with _disable_current_modes():
+            result = ATTENTION.get(name, function)(*host_args, **host_kwargs)
+            return tree_map_only(Tensor, lambda y: aliases.get(id(y)) if id(y) in aliases else on_device(y), result)
+
+
+def triton_math(name: str, x: Any) -> Any:
+    return getattr(tl.math, name)(x)
+
+
+def interpret() -> None:
+    """Let compiled code run what it compiled, and compute the rest of it on the host."""
+    launch, graph, compiled = CachingAutotuner.run, CompiledFxGraph.__call__, modelling.compiled
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return launch(self, *(on_host(x) if isinstance(x, Tensor) else x for x in args), **kwargs)
+
+    def call(self: Any, inputs: Any) -> Any:
+        with OnHost():
+            return graph(self, inputs)
+
+    def without_modes(function: Any, device: torch.device, eager: Any) -> Callable[..., Any]:
+        chosen = compiled(function, device, eager)
+
+        def called(*args: Any) -> Any:
+            with _disable_current_modes():
+                return chosen(*args)
+
+        return eager if chosen is eager else called
+
+    for name in ("rsqrt", "exp", "log", "erf"):  # the interpreter has Triton's own, not NVIDIA's
+        setattr(libdevice, name, partial(triton_math, name))
+    CachingAutotuner.run, CompiledFxGraph.__call__ = run, call
+    for room in (modelling, loss_module):
+        room.compiled = without_modes
+
+
+def computed(model: LossModel, device: str) -> list[Tensor]:
+    batch = batch_of(random_pairs(2, V, LENGTHS), device, (1,), np.arange(len(LENGTHS)))
+    loss, nll = model(batch)
+    gradients = torch.autograd.grad(loss, [*model.parameters()])
+    return [loss.detach().view(1), nll.detach().view(1), *gradients]
+
+
+def main() -> None:
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[sys.argv[1] if len(sys.argv) > 1 else "fp32"]
+    model = random_model(tiny(d_model=64, d_ff=96, d_k=16, d_v=16, dropout=0.2), V)
+    exact = computed(LossModel(copy.deepcopy(model), 0.1, torch.float64), "cpu")
+    for room in (attention, modelling):
+        room.has_kernel = lambda *_: True  # so that float32 takes the same way
+    ours = LossModel(copy.deepcopy(model).float(), 0.1, dtype).to("cuda")
+    assert hardware._can_compile(torch.device("cuda", 0))
+    interpret()
+    with OnHost():
+        found = computed(ours, "cuda")
+    names = ["loss", "nll", *(name for name, _ in ours.named_parameters())]
+    worst = 0.0
+    for name, a, b in zip(names, found, exact, strict=True):
+        difference = float((on_host(a).double() - b).norm() / b.norm())
+        worst = max(worst, difference)
+        print(f"{difference:.1e}  {name}")
+    print(f"{worst:.1e}  the worst of {len(names)}")
+
+
+if __name__ == "__main__":
+    main()
