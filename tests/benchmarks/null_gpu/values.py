@@ -18,11 +18,13 @@ import torch
 import triton.language as tl
 from steps import ROOT
 from torch import Tensor
+from torch._inductor.constant_folding import ConstantFolder
 from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.runtime.triton_helpers import libdevice
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
+from triton.runtime import interpreter
 
 sys.path.append(str(ROOT / "tests"))
 from reference import batch_of, random_model, random_pairs, tiny
@@ -54,32 +56,33 @@ def on_device(x: Tensor) -> Tensor:
     return moved
 
 
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, offsets_q: Tensor, offsets_k: Tensor, causal: bool) -> Tensor:
-    """Attention within sentences, by one mask over all tokens."""
+def probabilities(q: Tensor, k: Tensor, offsets_q: Tensor, offsets_k: Tensor, *rest: Any) -> Tensor:
+    """Return H x N x M: attention within sentences by one mask over all tokens; `rest` ends with the window."""
     rows, columns = (
         torch.searchsorted(offsets, torch.arange(len(x)), right=True) for offsets, x in ((offsets_q, q), (offsets_k, k))
     )
     allowed = rows[:, None] == columns
-    if causal:
+    if rest[-1] is not None and rest[-1][1] == 0:
         allowed &= torch.arange(len(q))[:, None] >= torch.arange(len(k))
-    scores_HNM = torch.einsum("nhk,mhk->hnm", q, k) * q.shape[2] ** -0.5
-    return torch.einsum("hnm,mhk->nhk", scores_HNM.masked_fill(~allowed, -torch.inf).softmax(-1), v)
+    scores_HNM = torch.einsum("nhk,mhk->hnm", q.double(), k.double()) * q.shape[2] ** -0.5
+    return scores_HNM.masked_fill(~allowed, -torch.inf).softmax(-1)
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """torch's varlen_attn; `rest` are offsets, longest lengths, is_causal, scale and the window."""
-    causal = rest[-1] is not None and rest[-1][1] == 0
-    out = masked_attention(q.double(), k.double(), v.double(), *rest[:2], causal).to(q.dtype)
-    return out.contiguous(), torch.zeros(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
+    """torch's varlen_attn, in float64."""
+    out = torch.einsum("hnm,mhk->nhk", probabilities(q, k, *rest), v.double())
+    return out.to(q.dtype).contiguous(), torch.zeros(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
 
 
-def varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
+def varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Its gradient; `rest` begins with the output and its log Z."""
-    causal = rest[-1] is not None and rest[-1][1] == 0
-    with torch.enable_grad(), _disable_current_modes():
-        leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
-        out = masked_attention(*leaves, *rest[2:4], causal)
-        return [g.to(q.dtype).contiguous() for g in torch.autograd.grad(out, leaves, grad.double())]
+    grad, own_HNM, scale = grad.double(), probabilities(q, k, *rest[2:]), q.shape[2] ** -0.5
+    of_own = torch.einsum("nhk,mhk->hnm", grad, v.double())
+    of_scores = own_HNM * (of_own - (of_own * own_HNM).sum(-1, keepdim=True)) * scale
+    of_q = torch.einsum("hnm,mhk->nhk", of_scores, k.double())
+    of_k = torch.einsum("hnm,nhk->mhk", of_scores, q.double())
+    of_v = torch.einsum("hnm,nhk->mhk", own_HNM, grad)
+    return tuple(x.to(q.dtype).contiguous() for x in (of_q, of_k, of_v))
 
 
 ATTENTION = {"_varlen_attn": varlen, "_varlen_attn_backward": varlen_backward}
@@ -111,6 +114,17 @@ class OnHost(TorchDispatchMode):
             return tree_map_only(Tensor, lambda y: aliases.get(id(y)) if id(y) in aliases else on_device(y), result)
 
 
+def take_new_numpy() -> None:
+    """Let Triton's interpreter take NumPy's integers: as arrays of one element they are no integers since NumPy 2.4."""
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
 def triton_math(name: str, x: Any) -> Any:
     return getattr(tl.math, name)(x)
 
@@ -118,6 +132,7 @@ def triton_math(name: str, x: Any) -> Any:
 def interpret() -> None:
     """Let compiled code run what it compiled, and compute the rest of it on the host."""
     launch, graph, compiled = CachingAutotuner.run, CompiledFxGraph.__call__, modelling.compiled
+    fold = ConstantFolder.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _disable_current_modes():
@@ -136,9 +151,14 @@ def interpret() -> None:
 
         return eager if chosen is eager else called
 
+    def folded(self: Any, *args: Any, **kwargs: Any) -> Any:  # the compiler reads what operations on constants give
+        with OnHost():
+            return fold(self, *args, **kwargs)
+
+    take_new_numpy()
     for name in ("rsqrt", "exp", "log", "erf"):  # the interpreter has Triton's own, not NVIDIA's
         setattr(libdevice, name, partial(triton_math, name))
-    CachingAutotuner.run, CompiledFxGraph.__call__ = run, call
+    CachingAutotuner.run, CompiledFxGraph.__call__, ConstantFolder.run = run, call, folded
     for room in (modelling, loss_module):
         room.compiled = without_modes
 
