@@ -204,3 +204,13 @@ def test_every_row_of_table_3_fits_the_memory(gpu: NullGpu, card: int) -> None:
     for found in gpu.steps(*names, "--steps", 2, "--pairs", 4000, NULL_GPU=card):
         assert found["steps"][-1]["synchronisations"] == 0
         assert found["reserved_mb"] < 0.95 * {75: 15360, 90: 81559}[card]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-5), ("bf16", 0.1)])
+def test_generated_kernels_compute_the_loss_and_its_gradients(gpu: NullGpu, dtype: str, tolerance: float) -> None:
+    """Those of float64 on the CPU, by Triton's interpreter."""
+    done = gpu.run("values.py", dtype, TRITON_INTERPRET=1, TORCHINDUCTOR_COMPILE_THREADS=1)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert len(rows) == 54
+    assert max(float(difference) for difference, *_ in rows) < tolerance
