@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 import nmt_cli
 from nmt_cli import artefact, console, documents, recipe_commands, serve_command
 from nmt_cli.errors import MissingError, UsageError
+from nmt_cli.interop import hub
 from nmt_cli.options import (
     CORPORA,
     MARIAN,
@@ -200,7 +201,6 @@ def translate(
     if sample and (beam is not None or terms):
         raise UsageError(f"--sample draws and does not search: leave out {'--terms' if terms else '--beam'}")
     from nmt_cli.corpus.terms import Terms
-    from nmt_cli.interop.hub import local
     from nmt_cli.translation import translate as command
     from nmt_cli.translation.segments import Sampling
 
@@ -211,7 +211,7 @@ def translate(
     options = command.TranslateOptions(
         input or file,
         output,
-        tuple(local(model) for model in models or ()),
+        hub.directories(models or []),
         search,
         precision,
         format or "text",
@@ -336,7 +336,8 @@ def attend(
     """Show where each head looks: all on a page, one in the terminal."""
     from nmt_cli.reporting.attend import attend as go
 
-    return go(text, model, output, role, layer, head, translation)
+    models = hub.directories([model] if model else [])
+    return go(text, models[0] if models else None, output, role, layer, head, translation)
 
 
 @app.command()
@@ -376,7 +377,7 @@ def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> Non
 
 
 def _translated(model: Path, lines: list[str]) -> list[str]:
-    with nmt_cli.Translator(model) as translator:
+    with nmt_cli.Translator(hub.directories([model])) as translator:
         return [translation.text for translation in translator.translate(lines)]
 
 

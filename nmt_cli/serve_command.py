@@ -38,12 +38,12 @@ def serve(
         from nmt_cli.serving import server
     except ModuleNotFoundError as error:
         raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
-    from nmt_cli.interop.hub import local
+    from nmt_cli.interop import hub
     from nmt_cli.translation.translate import choose_models
 
     return server.serve(
         server.ServeOptions(
-            choose_models([local(model) for model in models or ()]),
+            choose_models(hub.directories(models or [])),
             host,
             port,
             api_key_file,

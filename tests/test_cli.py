@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
+import nmt_cli
 from nmt_cli import __main__, __version__, errors
 
 COMMANDS = ["prepare", "train", "average-checkpoints", "translate", "reproduce", "score"]
@@ -131,3 +132,35 @@ def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
     assert [call.args for call in imported.call_args_list] == [("Helsinki-NLP/opus-mt-en-de",), ("owner/name@v1",)]
     options, _ = asked.call_args.args
     assert options.models == (*map(Path, words[:4]), *[tmp_path / "imported"] * 2)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_whoever_takes_a_model_takes_one_of_the_hub(
+    nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """By --model, and where a command does without it by $NMT_MODEL, which is said; --model wins."""
+    place = tmp_path / "imported"
+    asked = {"translate": Mock(return_value=0), "attend": Mock(return_value=0)}
+    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(side_effect={"owner/name": place}.get))
+    monkeypatch.setattr("nmt_cli.translation.translate.translate", asked["translate"])
+    monkeypatch.setattr("nmt_cli.reporting.attend.attend", asked["attend"])
+    monkeypatch.setenv("NMT_MODEL", "elsewhere" if named else "owner/name")
+    option = ["--model", "owner/name"] if named else []
+    for words in (["translate"], ["attend", "A dog."]):
+        code, _, err = nmt(*words, *option)
+        assert (code, "model: owner/name" in err, "elsewhere" in err) == (0, not named, False)
+    assert asked["translate"].call_args.args[0].models == (place,)
+    assert asked["attend"].call_args.args[1] == place
+
+
+def test_score_translates_with_a_model_of_the_hub(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ref").write_text("ein Hund\n")
+    (tmp_path / "src").write_text("a dog\n")
+    translator = MagicMock()
+    translator.return_value.__enter__.return_value.translate.return_value = [Mock(text="ein Hund")]
+    monkeypatch.setattr(nmt_cli, "Translator", translator, raising=False)
+    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(return_value=tmp_path / "imported"))
+    words = ["score", "--model", "owner/name", "--source", "src", "--reference", "ref", "--metric", "chrf"]
+    code, out, _ = nmt(*words)
+    assert (code, "100.0" in out) == (0, True)
+    assert translator.call_args.args == ((tmp_path / "imported",),)

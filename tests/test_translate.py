@@ -561,11 +561,10 @@ def test_a_language_token_that_each_segment_repeats_is_word_0() -> None:
 # ---- the command
 
 
-def test_the_model_is_named_or_in_the_environment_or_the_newest(
+def test_the_model_is_named_or_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NMT_MODEL", raising=False)
     with pytest.raises(MissingError, match="nmt reproduce"):
         choose_models([])
     for name, year, form in (("b", 2026, "text"), ("c", 2025, "text"), ("d", 2027, "trees"), ("a", 2024, "text")):
@@ -575,8 +574,6 @@ def test_the_model_is_named_or_in_the_environment_or_the_newest(
     console.set_quiet(False)
     assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since; d parses
     assert "model: runs/b/model" in capsys.readouterr().err
-    monkeypatch.setenv("NMT_MODEL", "elsewhere")
-    assert choose_models([]) == (Path("elsewhere"),)
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
 
 

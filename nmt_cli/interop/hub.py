@@ -1,7 +1,9 @@
 """Models of the Hugging Face hub: what of a repository is downloaded, and its licence."""
 
 import errno
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from nmt_cli.console import say
@@ -14,8 +16,18 @@ TEXT = "*.json", "*.spm", "README.md"
 WEIGHTS = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
 
 
-def local(model: Path) -> Path:
-    """Return a model's directory: OWNER/NAME of the hub is imported, unless OWNER is a directory here."""
+def directories(models: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the directories of the models named, else of that in $NMT_MODEL, else none; say which if not named.
+
+    OWNER/NAME of the hub is imported, unless OWNER is a directory here.
+    """
+    if not models and (chosen := os.environ.get("NMT_MODEL")):
+        say(f"model: {chosen}")
+        models = [Path(chosen)]
+    return tuple(_local(model) for model in models)
+
+
+def _local(model: Path) -> Path:
     if model.exists() or model.parent.is_dir() or not re.fullmatch(NAME, str(model)):
         return model
     from nmt_cli.interop.import_ import cached

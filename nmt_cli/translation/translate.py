@@ -50,15 +50,13 @@ class TranslateOptions:
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the models named, else $NMT_MODEL, else the newest that translates under runs/, or raise MissingError."""
+    """Return the models named, else the newest that translates under runs/, or raise MissingError."""
     if named:
         return tuple(named)
-    models = [Path(os.environ["NMT_MODEL"])] if os.environ.get("NMT_MODEL") else []
-    if not models:
-        models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
-        models.sort(key=lambda model: artefact.read_json(model / artefact.MANIFEST).get("created", ""))
-        while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
-            models.pop()  # it parses
+    models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
+    models.sort(key=lambda model: artefact.read_json(model / artefact.MANIFEST).get("created", ""))
+    while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
+        models.pop()  # it parses
     if not models:
         raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
     say(f"model: {models[-1]}")
