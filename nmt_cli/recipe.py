@@ -58,6 +58,9 @@ class Synthetic(Section):  # real text of one language, of which a model supplie
     sampling: bool = Field(False, description="draw each token from the model's probabilities instead")
 
 
+SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side that is real
+
+
 class Corpus(Section):  # where the text comes from; a named corpus brings its own defaults
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
@@ -87,8 +90,9 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
 
     @property
     def directory(self) -> Path:
-        """Where the prepared corpus lies unless the user says otherwise."""
-        return Path("data") / str(self.name).removeprefix("hub:").replace("/", "-")
+        """Where the prepared corpus lies unless the user says otherwise; with synthetic text beside that without."""
+        kinds = dict.fromkeys(SYNTHETIC_KINDS[entry.side] for entry in self.synthetic)
+        return Path("data") / "-".join([str(self.name).removeprefix("hub:").replace("/", "-"), *kinds])
 
     @property
     def has_text(self) -> bool:

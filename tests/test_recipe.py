@@ -204,6 +204,17 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     assert recipe.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
 
 
+def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:
+    """So the recipes of a teacher, of its student and of back-translation can be played one after the other."""
+    recipes = [recipe.load(Path(name)) for name in ("multi30k", "student", "backtranslate")]
+    places = [each.corpus.directory for each in recipes]
+    names = ["multi30k-en-de", "multi30k-en-de-distilled", "multi30k-en-de-back-translated"]
+    assert places == [Path("data") / name for name in names]
+    both = [{"side": side, "model": "m"} for side in ("tgt", "src", "tgt")]
+    corpus = recipe.from_plain({"corpus": {"name": "mine", "synthetic": both}}, "both").corpus
+    assert corpus.directory == Path("data/mine-back-translated-distilled")
+
+
 def test_every_named_corpus_goes_both_ways() -> None:
     named = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in recipe.NAMED_CORPORA}
     for name, there in named.items():
