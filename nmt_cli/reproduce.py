@@ -101,7 +101,7 @@ def _compare(files: RunFiles, without: RunFiles, score: Scorer) -> None:
         place = models[name] if artefact.present(models[name]) else models[name] / "model"
         lines = _translate(run, place)["test"]
         options = ScoreOptions(corpus=corpus.directory, split="test", metrics=("bleu", "chrf"))
-        figures = [f"{each.score:.2f}" for each in score(options, lines).scores]
+        figures = [each.shown() for each in score(options, lines).scores]
         megabytes = (place / "model.safetensors").stat().st_size / 1e6
         words, milliseconds = _speed(place, sources[:TIMED_LINES], files.settings.decoding)
         figures += [f"{megabytes:.1f}", f"{megabytes / 4:.1f}", f"{words:,.0f}", f"{milliseconds:.1f}"]

@@ -23,9 +23,12 @@ def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -
     options = PrepareOptions(workers=1)
     assert reproduce.reproduce(settings, settings.corpus, data, run, options, evaluate) == 0
     table = captured.readouterr().err.partition("with and without synthetic text")[2]
-    rows = {name: re.search(rf"^{name}[^\n]*?  +([\d., ]+)$", table, re.MULTILINE) for name in ROWS}
+    rows = {name: re.search(rf"^{name}[^\n]*?  +([\d., ±]+)$", table, re.MULTILINE) for name in ROWS}
     assert all(rows.values()), table
-    return {name: [float(x.replace(",", "")) for x in found[1].split()] for name, found in rows.items() if found}
+    found = {name: row[1] for name, row in rows.items() if row}
+    plain = {name: re.sub(r" ± \d+\.\d+", "", row).replace(",", "").split() for name, row in found.items()}
+    assert all(found[name].count("±") == len(plain[name]) for name in ROWS[:2]), "scores have an interval"
+    return {name: [float(figure) for figure in row] for name, row in plain.items()}
 
 
 def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
