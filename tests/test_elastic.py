@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,6 +191,22 @@ def test_what_ends_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome:
     else:
         with pytest.raises(Exception, match=outcome):
             run()
+
+
+def test_a_signal_that_another_thread_got_ends_the_forks(lab: Lab) -> None:
+    """The kernel may choose any thread, as it does after a stop and `kill -CONT`; then the main one is not woken."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def get_it() -> None:
+        while signal.getsignal(signal.SIGTERM) is before:
+            time.sleep(0.01)
+        time.sleep(0.3)  # the main thread waits for the forks by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    thread = threading.Thread(target=get_it)
+    thread.start()
+    assert distributed.in_processes(lab.recipe(*FORKS), lambda: int(bool(time.sleep(15)))) == 143
+    thread.join()
 
 
 def ended(pid: int) -> bool:

@@ -39,6 +39,7 @@ Answer = TypeVar("Answer")
 TOKENS_PER_PROCESS, MAX_PROCESSES = 256, 16  # of a CPU
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
 LAST_SECONDS = 20.0  # for the first process to end by itself when another one was lost
+SIGNAL_SECONDS = 1.0  # a signal that the kernel gave another thread than the main one wakes nothing
 AGREE_EVERY = 10  # steps on CUDA between two answers of all processes: each waits for the devices
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 INIT_METHOD = "NMT_INIT_METHOD"  # environment variable: the file of the forks' rendezvous; others could use a port
@@ -107,7 +108,7 @@ def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
         codes = [fork.exitcode for fork in forks]
         while codes[0] is None and not any(codes) and not answers.poll():
             running = [fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None]
-            wait([answers, *running])
+            wait([answers, *running], SIGNAL_SECONDS)
             codes = [fork.exitcode for fork in forks]
         code = next(filter(None, codes), 0)
         answer = answers.recv() if not code and answers.poll() else 0
