@@ -92,7 +92,8 @@ def _compare(files: RunFiles, without: RunFiles, score: Scorer) -> None:
         manifest, decoding = artefact.verify(place, "model", content=False), recipe.load_stored(place / "recipe.yaml")
         settings = files.settings.model_copy(update={"decoding": decoding.decoding})
         teacher = replace(files, directory=files.directory / "teacher", settings=settings, model=manifest)
-        runs, models = {"teacher": teacher, **runs}, {"teacher": place, **models}
+        name = f"teacher (scores by beam {decoding.decoding.beam})"
+        runs, models = {name: teacher, **runs}, {name: place, **models}
     sources, beam = corpus.lines("test")[0], files.settings.decoding.beam
     if not sources:
         return say("There is no test set, so nothing is compared")

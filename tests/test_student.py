@@ -25,6 +25,7 @@ def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -
     table = captured.readouterr().err.partition("with and without synthetic text")[2]
     rows = {name: re.search(rf"^{name}[^\n]*?  +([\d., ±]+)$", table, re.MULTILINE) for name in ROWS}
     assert all(rows.values()), table
+    assert ("teacher (scores by beam 1)" in table) == bool(values["training"]["teacher"])
     found = {name: row[1] for name, row in rows.items() if row}
     plain = {name: re.sub(r" ± \d+\.\d+", "", row).replace(",", "").split() for name, row in found.items()}
     assert all(found[name].count("±") == len(plain[name]) for name in ROWS[:2]), "scores have an interval"
