@@ -19,7 +19,7 @@ from nmt_cli.training.run import TRANSLATIONS, RunFiles, read_run, translations_
 from nmt_cli.training.train import train
 from nmt_cli.translation.translator import Translator
 
-TIMED_LINES = 500
+TIMED_LINES, TIMES = 500, 3
 WITHOUT = "-without"  # how the run and the corpus without synthetic text are called beside those with it
 
 
@@ -114,18 +114,21 @@ def _compare(files: RunFiles, without: RunFiles, score: Scorer) -> None:
 
 
 def _speed(model: Path, lines: list[str], decoding: recipe.Decoding) -> tuple[float, float]:
-    """Return words per second of all lines, and the milliseconds of a line alone, in one process."""
-    options = decoding.model_dump()
+    """Return words per second of all lines, and the milliseconds of a line alone, in one process.
+
+    Each is the least of several times, since other work of the machine only adds to them.
+    """
+    options, few = decoding.model_dump(), lines[:20]
     with Translator(model, workers=1) as translator:
-        list(translator.translate(lines[:8], **options))
-        start = time.perf_counter()
-        list(translator.translate(lines, **options))
-        seconds, few = time.perf_counter() - start, lines[:20]
-        start = time.perf_counter()
-        for line in few:
-            list(translator.translate([line], **options))
-        alone = time.perf_counter() - start
-    return sum(len(line.split()) for line in lines) / seconds, 1000 * alone / len(few)
+
+        def seconds(texts: list[str]) -> float:
+            start = time.perf_counter()
+            list(translator.translate(texts, **options))
+            return time.perf_counter() - start
+
+        whole = min(seconds(lines) for _ in range(TIMES))
+        alone = sum(min(seconds([line]) for _ in range(TIMES)) for line in few)
+    return sum(len(line.split()) for line in lines) / whole, 1000 * alone / len(few)
 
 
 def _translate(run: RunFiles, model: Path) -> dict[str, list[str]]:
