@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nmt_cli import artefact, recipe
+from nmt_cli import artefact, console, recipe
 from nmt_cli.recipe import Recipe
 
 # One thread: what tests compute is too small for more, and waiting threads make a busy machine crawl.
@@ -36,6 +36,15 @@ training: {{steps: 30, tokens_per_step: 400, micro_batches: 4, warmup_steps: 60,
 averaging: {{last: 3}}
 decoding: {{beam: 1}}
 """
+
+
+@pytest.fixture(autouse=True)
+def own_settings() -> Iterator[None]:
+    """What commands set for their process is set back: --quiet, and torch's threads, which decide the last bits."""
+    yield
+    console.set_quiet(False)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,6 @@ from nmt_cli.console import Progress, duration
 Captured = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(autouse=True)
-def _loud() -> object:
-    yield
-    console.set_quiet(False)
-
-
 def print_everything() -> None:
     console.say("a line")
     console.table("Scores", ["metric", "value"], [["BLEU", 27.3]])
