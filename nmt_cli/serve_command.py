@@ -32,7 +32,7 @@ def serve(
 ) -> int:
     """Answer translation requests over HTTP, as LibreTranslate and DeepL do.
 
-    SIGTERM: what has been asked is answered, nothing new is taken.
+    SIGTERM: what has been asked is answered, nothing new is taken. Glossaries are in memory and end with it.
     """
     try:
         from nmt_cli.serving import server

@@ -60,7 +60,16 @@ try:
     api.translate_text("rot", target_lang="FR")
 except deepl.DeepLException as error:
     assert "FR is not supported" in str(error)
-said = [one.text for one in results]
+glossary = api.create_glossary("ours", "EN", "DE", {"rot": "Baum"})
+assert [(one.glossary_id, one.entry_count) for one in api.list_glossaries()] == [(glossary.glossary_id, 1)]
+assert api.get_glossary(glossary.glossary_id).name == "ours" and api.get_glossary_entries(glossary) == {"rot": "Baum"}
+assert [(one.source_lang, one.target_lang) for one in api.get_glossary_languages()] == [("en", "de")]
+assert "Baum" in api.translate_text("rot und", source_lang="EN", target_lang="DE", glossary=glossary).text.split()
+api.delete_glossary(glossary)
+try:
+    api.get_glossary(glossary.glossary_id)
+except deepl.exceptions.GlossaryNotFoundException:
+    said = [one.text for one in results]
 """,
 }
 NODE = """

@@ -1,13 +1,16 @@
 """DeepL's dialect. Errors are {"message": text}.
 
 What has no meaning here is taken and does nothing: formality, context, model_type, outline_detection, and which tags
-split sentences. Glossaries are refused.
+split sentences. Of glossaries there is version 2, with one dictionary each.
 """
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from nmt_cli.corpus.terms import Terms
+from nmt_cli.serving import glossaries
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.languages import base_of, name_of
 from nmt_cli.serving.service import Service
@@ -32,10 +35,9 @@ async def _open(request: Request) -> tuple[Service, Fields]:
 
 async def translate(request: Request) -> JSONResponse:
     service, fields = await _open(request)
-    if fields.given("glossary_id") or fields.given("glossary_ids"):
-        raise Refusal(400, "Glossaries are not supported")
     texts, _ = service.texts_of(request, fields, "text")
     target, source = fields.text("target_lang"), fields.text("source_lang", default="") or "auto"
+    terms = _terms(service, fields, source, target)
     tags = fields.word("tag_handling", ("", "html", "xml"))
     form = Form(
         kind="html" if tags else "text",
@@ -45,7 +47,7 @@ async def translate(request: Request) -> JSONResponse:
         spaced=fields.flag("preserve_formatting"),
     )
     billed = fields.flag("show_billed_characters")
-    answer = await service.translate(request, texts, (source, target), form)
+    answer = await service.translate(request, texts, (source, target), form, terms=terms)
     translations = list[dict[str, object]]()
     for text, [translation, *_] in zip(texts, answer.texts, strict=True):
         one: dict[str, object] = {"detected_source_language": base_of(answer.source).upper(), "text": translation}
@@ -53,6 +55,20 @@ async def translate(request: Request) -> JSONResponse:
             one["billed_characters"] = len(text)
         translations.append(one)
     return JSONResponse({"translations": translations})
+
+
+def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
+    """Return the terms of the glossary that a request names."""
+    if fields.given("glossary_ids"):
+        raise Refusal(400, "Invalid request: glossary_ids is not supported: name one glossary, as glossary_id")
+    key = fields.text("glossary_id", default="")
+    if not key:
+        return None
+    if source == "auto":
+        raise Refusal(400, "Invalid request: glossary_id needs source_lang")
+    glossary = service.glossaries.get(key)
+    glossary.check_pair(source, target)
+    return glossary.terms
 
 
 def _names(fields: Fields, name: str, most: int) -> tuple[str, ...]:
@@ -81,13 +97,57 @@ async def usage(request: Request) -> JSONResponse:
 
 
 async def glossary_pairs(request: Request) -> JSONResponse:
-    await _open(request)
-    return JSONResponse({"supported_languages": []})  # Weblate asks for it
+    service, _ = await _open(request)
+    pairs = dict.fromkeys((base_of(model.source), base_of(model.target)) for model in service.pool.models)
+    listed = [{"source_lang": source, "target_lang": target} for source, target in pairs]
+    return JSONResponse({"supported_languages": listed})
+
+
+async def create_glossary(request: Request) -> JSONResponse:
+    service, fields = await _open(request)
+    name, entries = fields.text("name").strip(), fields.text("entries")
+    if not name or len(name) > glossaries.MOST_NAME:
+        raise Refusal(400, f"Invalid request: name must have 1 to {glossaries.MOST_NAME:,} characters")
+    model = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))
+    kind = fields.word("entries_format", glossaries.FORMATS)
+    if len(entries) > (most := service.limits.characters):
+        raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({most:,})")
+    terms = await run_in_threadpool(glossaries.parse, entries, kind)
+    glossary = glossaries.Glossary(name, base_of(model.source), base_of(model.target), terms)
+    service.glossaries.add(glossary)
+    return JSONResponse(glossary.about(), 201)
+
+
+async def list_glossaries(request: Request) -> JSONResponse:
+    service, _ = await _open(request)
+    return JSONResponse({"glossaries": [glossary.about() for glossary in service.glossaries]})
+
+
+async def show_glossary(request: Request) -> JSONResponse:
+    service, _ = await _open(request)
+    return JSONResponse(service.glossaries.get(request.path_params["key"]).about())
+
+
+async def delete_glossary(request: Request) -> Response:
+    service, _ = await _open(request)
+    service.glossaries.remove(request.path_params["key"])
+    return Response(status_code=204)
+
+
+async def glossary_entries(request: Request) -> Response:
+    service, _ = await _open(request)
+    tsv = service.glossaries.get(request.path_params["key"]).tsv()
+    return Response(tsv, media_type="text/tab-separated-values")
 
 
 ROUTES = [
     Route("/v2/translate", translate, methods=["POST"]),
     Route("/v2/languages", languages, methods=["GET", "POST"]),
     Route("/v2/glossary-language-pairs", glossary_pairs),
+    Route("/v2/glossaries", create_glossary, methods=["POST"]),
+    Route("/v2/glossaries", list_glossaries),
+    Route("/v2/glossaries/{key}", delete_glossary, methods=["DELETE"]),
+    Route("/v2/glossaries/{key}", show_glossary),
+    Route("/v2/glossaries/{key}/entries", glossary_entries),
     Route("/v2/usage", usage, methods=["GET", "POST"]),
 ]

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from nmt_cli.corpus.terms import Terms
 from nmt_cli.errors import DataError
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import Detector
 from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.languages import base_of, match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
@@ -50,6 +52,7 @@ class Service:
     keys: Sequence[bytes] = ()  # one of which each request must bring, if there are any
     protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
     characters: int = 0  # of all requests so far
+    glossaries: Glossaries = field(default_factory=Glossaries)
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
@@ -93,6 +96,7 @@ class Service:
         pair: tuple[str, str],
         form: Form,
         alternatives: int = 0,
+        terms: Terms | None = None,
     ) -> Answer:
         """Translate the texts of a request between two languages, the first of which may be "auto"; 400 for languages
         that no model has."""
@@ -105,7 +109,7 @@ class Service:
             cut = await run_in_threadpool(lambda: [form.read(text) for text in texts])
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
-        options = Options(n_best=alternatives + 1, alignments=any(text.aligned for text in cut))
+        options = Options(n_best=alternatives + 1, alignments=any(text.aligned for text in cut), terms=terms)
         results = await self.pool.translate(request, model, [text.units for text in cut], options)
         written = await run_in_threadpool(_written, model, cut, results, alternatives + 1)
         return Answer(written, model.source, confidence)

@@ -1,0 +1,105 @@
+"""DeepL's glossaries: terms that a translation has to say, in memory until the server ends; all API keys share them."""
+
+import csv
+import datetime
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nmt_cli.corpus.terms import Terms
+from nmt_cli.errors import DataError
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.languages import base_of
+
+MOST_GLOSSARIES = 100
+MOST_ENTRIES = 5000  # of a glossary; its characters are bounded as those of a request's texts are
+MOST_NAME = 1000  # characters
+QUOTA_EXCEEDED = 456  # DeepL's own status
+FORMATS = "tsv", "csv"
+
+
+@dataclass(frozen=True)
+class Glossary:
+    name: str
+    source: str  # languages, without countries
+    target: str
+    terms: Terms
+    key: str = field(default_factory=lambda: str(uuid.uuid4()))
+    created: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat())
+
+    def about(self) -> dict[str, object]:
+        return {
+            "glossary_id": self.key,
+            "name": self.name,
+            "ready": True,
+            "source_lang": self.source,
+            "target_lang": self.target,
+            "creation_time": self.created,
+            "entry_count": len(self.terms.terms),
+        }
+
+    def tsv(self) -> str:
+        return "\n".join(f"{term.source}\t{'|'.join(term.forms)}" for term in self.terms.terms)
+
+    def check_pair(self, source: str, target: str) -> None:
+        """400 unless a request's languages are those of the glossary."""
+        if (base_of(source), base_of(target)) != (self.source, self.target):
+            raise Refusal(400, f"Invalid request: the glossary is for {self.source} to {self.target}")
+
+
+class Glossaries:
+    def __init__(self) -> None:
+        self._by_key = dict[str, Glossary]()
+
+    def __iter__(self) -> Iterator[Glossary]:
+        return iter(self._by_key.values())
+
+    def add(self, glossary: Glossary) -> None:
+        if len(self._by_key) >= MOST_GLOSSARIES:
+            raise Refusal(QUOTA_EXCEEDED, f"There are {MOST_GLOSSARIES} glossaries already: delete one first")
+        self._by_key[glossary.key] = glossary
+
+    def get(self, key: str) -> Glossary:
+        if key not in self._by_key:
+            raise Refusal(404, "There is no such glossary, or not any more")
+        return self._by_key[key]
+
+    def remove(self, key: str) -> None:
+        del self._by_key[self.get(key).key]
+
+
+def parse(entries: str, kind: str) -> Terms:
+    """Return the terms of entries as tsv or csv, which a request brings; case is as given, and a target may be several
+    forms with | between. 400, with the line, for what is no term, and for terms that overlap."""
+    lines = list[str]()
+    try:
+        for number, cells in _rows(entries, kind):
+            lines += [""] * (number - 1 - len(lines))
+            lines.append(" " + "\t".join(cells))  # the space: in a glossary no line is a comment
+        if sum(map(bool, lines)) > MOST_ENTRIES:
+            raise DataError(f"entries has more than {MOST_ENTRIES:,} terms")
+        return Terms.parse(lines, "entries")
+    except (DataError, csv.Error) as error:
+        raise Refusal(400, f"Invalid request: {error}") from None
+
+
+def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield each entry's first line, counted from 1, and its source and target; csv may name the languages after."""
+    lines = entries.removeprefix("\ufeff").split("\n")
+    if kind == "csv":
+        reader, first = csv.reader((line.removesuffix("\r") + "\n" for line in lines), strict=True), 1
+        found = list[tuple[int, list[str]]]()
+        try:
+            for row in reader:
+                found.append((first, row))
+                first = reader.line_num + 1
+        except csv.Error as error:
+            raise DataError(f"entries, line {first:,} is no csv: {error}") from None
+    else:
+        found = [(number, line.split("\t")) for number, line in enumerate(lines, 1)]
+    for number, cells in found:
+        if not any(map(str.strip, cells)):
+            continue
+        if len(cells) not in ({2, 4} if kind == "csv" else {2}):
+            raise DataError(f"entries, line {number:,} is no term: a source and a target are wanted")
+        yield number, [" ".join(cell.split()) for cell in cells[:2]]

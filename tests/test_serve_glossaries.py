@@ -1,0 +1,111 @@
+"""nmt serve's glossaries, as DeepL has them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+from serving import client_of
+from starlette.testclient import TestClient
+
+from nmt_cli.serving import glossaries
+from nmt_cli.serving.fields import Refusal
+
+NEW = {"name": "ours", "source_lang": "EN", "target_lang": "de", "entries": "rot\tBaum", "entries_format": "tsv"}
+TEXT = {"text": ["rot und"], "source_lang": "EN", "target_lang": "DE"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("glossaries"))
+
+
+@pytest.fixture
+def client(model: Path) -> Iterator[TestClient]:
+    with client_of(model) as client:
+        yield client
+
+
+def create(client: TestClient, **changes: Any) -> str:
+    answer = client.post("/v2/glossaries", json={**NEW, **changes})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["glossary_id"])
+
+
+def test_a_glossary_is_made_shown_used_and_deleted(client: TestClient) -> None:
+    key = create(client)
+    [listed] = client.get("/v2/glossaries").json()["glossaries"]
+    shown = {"glossary_id": key, "name": "ours", "source_lang": "en", "target_lang": "de", "entry_count": 1}
+    assert shown.items() <= listed.items()
+    assert client.get(f"/v2/glossaries/{key}").json() == listed
+    plain = client.post("/v2/translate", json=TEXT).json()["translations"][0]["text"]
+    assert "Baum" not in plain.split()
+    for more in ({}, {"tag_handling": "html"}):
+        answer = client.post("/v2/translate", json={**TEXT, **more, "glossary_id": key}).json()
+        assert "Baum" in answer["translations"][0]["text"].split()
+    assert client.delete(f"/v2/glossaries/{key}").status_code == 204
+    for method, path in (("GET", ""), ("GET", "/entries"), ("DELETE", "")):
+        answer = client.request(method, f"/v2/glossaries/{key}{path}")
+        assert (answer.status_code, list(answer.json())) == (404, ["message"])
+    assert client.post("/v2/translate", json=TEXT).json()["translations"][0]["text"] == plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "tsv"),
+    [
+        ("tsv", "rot\tBaum|Haus\r\n\n#1\tHund\n", "rot\tBaum|Haus\n#1\tHund"),
+        ("csv", '"rot, und",Baum\r\nHund,Haus,en,de\n', "rot, und\tBaum\nHund\tHaus"),
+    ],
+)
+def test_entries_come_back_as_tsv(client: TestClient, kind: str, entries: str, tsv: str) -> None:
+    key = create(client, entries=entries, entries_format=kind)
+    answer = client.get(f"/v2/glossaries/{key}/entries", headers={"Accept": "text/tab-separated-values"})
+    assert answer.text == tsv
+    assert answer.headers["Content-Type"].startswith("text/tab-separated-values")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": " "}, "name must have"),
+        ({"entries": None}, "missing entries"),
+        ({"entries": ""}, "has no terms"),
+        ({"entries": 5}, "entries must be text"),
+        ({"entries": "rot"}, "line 1"),
+        ({"entries": "rot\tBaum\tany"}, "line 1"),
+        ({"entries": "rot\tBaum\n\nrot\tHaus"}, "line 3"),
+        ({"entries": "a b\tx\nb c\ty"}, "line 2: “b c” can overlap"),
+        ({"entries": 'a,b\n"c', "entries_format": "csv"}, "line 2"),
+        ({"entries": "\n".join(f"a{n}\tb" for n in range(5001))}, "exceeds text limit"),
+        ({"entries_format": "xml"}, "entries_format must be"),
+        ({"target_lang": "XX"}, "XX is not supported"),
+    ],
+)
+def test_bad_glossaries_are_refused_with_the_line(client: TestClient, change: dict[str, Any], words: str) -> None:
+    answer = client.post("/v2/glossaries", json={**NEW, **change})
+    assert (answer.status_code, list(answer.json())) == (400, ["message"])
+    assert words in answer.json()["message"]
+    assert client.get("/v2/glossaries").json() == {"glossaries": []}
+
+
+def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_path: Path) -> None:
+    key = create(client)
+    for change in ({"source_lang": None}, {"target_lang": "EN"}, {"glossary_ids": [key]}, {"glossary_id": [key]}):
+        answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key, **change})
+        assert (answer.status_code, list(answer.json())) == (400, ["message"]), change
+    back = make_model(tmp_path, "corpus.src=de", "corpus.tgt=en")
+    with client_of(model, back) as both:
+        fields = {**TEXT, "source_lang": "DE", "target_lang": "EN", "glossary_id": create(both)}
+        assert "for en to de" in both.post("/v2/translate", json=fields).json()["message"]
+
+
+def test_their_number_and_size_are_bounded(client: TestClient) -> None:
+    with pytest.raises(Refusal, match="more than 5,000 terms"):
+        glossaries.parse("\n".join(f"a{number}\tb" for number in range(5001)), "tsv")
+    keys = [create(client) for _ in range(100)]
+    assert client.post("/v2/glossaries", json=NEW).status_code == 456
+    client.delete(f"/v2/glossaries/{keys[0]}")
+    create(client)
