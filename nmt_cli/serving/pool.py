@@ -23,7 +23,7 @@ from nmt_cli.translation.translator import Translator
 RETRY_SECONDS = 1
 WARM_UP = "Hello."
 # Segments of long texts that a thread of a CPU searches at once: more would be faster for these, and slow down others.
-LATER = 4
+LATER = 1
 
 
 @dataclass(frozen=True)
