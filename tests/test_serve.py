@@ -232,7 +232,7 @@ def test_the_log_has_no_text_of_users(client: TestClient, capsys: pytest.Capture
     client.post("/translate", json={"q": "Geheimnis", "source": "Geheimnis", "target": "de"})
     lines = capsys.readouterr().err.strip().split("\n")
     assert len(lines) == 3
-    assert lines[0].startswith("POST /translate 200 1 texts 9 characters ")
+    assert lines[0].startswith("POST /translate 200 1 text 9 characters ")
     assert not any("Geheimnis" in line for line in lines)
 
 

@@ -116,7 +116,7 @@ def test_the_log_is_on_stderr_unless_quiet(model: Path) -> None:
         stdout, stderr = process.communicate(timeout=60)
         assert (process.returncode, stdout) == (0, "")
         assert stderr.count("\n") == lines, stderr
-        assert ("POST /translate 200 1 texts 3 characters" in stderr) == (not options)
+        assert ("POST /translate 200 1 text 3 characters" in stderr) == (not options)
 
 
 def failed(*words: str) -> tuple[int, str]:

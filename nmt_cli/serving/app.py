@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt_cli.console import say
+from nmt_cli.console import counted, say
 from nmt_cli.errors import printable
 from nmt_cli.serving import deepl, files, libretranslate, sentences
 from nmt_cli.serving.fields import Fields, Refusal
@@ -117,6 +117,8 @@ class Watch:
             path = scope["path"] if scope["path"] in self.paths else "(other)"
             self.service.metrics.requests.labels(path, status).inc()
             state = scope.get("state", {})
-            texts = f" {state['texts']:,} texts {state['characters']:,} characters" if "texts" in state else ""
+            texts = ""
+            if "texts" in state:
+                texts = f" {counted(state['texts'], 'text')} {counted(state['characters'], 'character')}"
             milliseconds = 1000 * (time.monotonic() - begun)
             say(f"{printable(scope['method'], 20)} {path} {status}{texts} {milliseconds:.1f} ms")
