@@ -284,7 +284,8 @@ def _written(
             around = _around(segment.elements, point.parent)
             path = [number for number in around if _touches(runs[number], gap)]
             here.append((path, point))
-        left, right = paths[gap - 1] if gap else [], paths[gap] if unit else []
+        left = paths[gap - 1] if gap else []
+        right = paths[gap] if unit else []
         by_paths = sorted(here, key=lambda each: (-_common(each[0], left), _common(each[0], right)))
         if [each for each in by_paths if each[1].ordered] != [each for each in here if each[1].ordered]:
             both = left[: _common(left, right)]  # their order is worth more than the elements around them

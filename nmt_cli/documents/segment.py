@@ -154,9 +154,10 @@ class Builder:
         self._look_around(those)
         inner = [each for each in self._line if isinstance(each, str) or each.order in those]
         space_first, space_last = inner[0] == " " and not lead, inner[-1] == " " and not trail
-        ends = " " if space_first else "", " " if space_last else ""
+        before = " " if space_first else ""
+        after = " " if space_last else ""
         forbidden = self.protection.forbidden if self.protection else None
-        return [lead, Segment(self.text, elements, points, self.write, forbidden, ends, source), trail]
+        return [lead, Segment(self.text, elements, points, self.write, forbidden, (before, after), source), trail]
 
     def _look_around(self, points: set[int]) -> None:
         before = after = " "

@@ -215,7 +215,9 @@ class Report:  # the order of the JSON
         return "\n\n".join("\n".join(printable(line, 2000) for line in block) for block in blocks)
 
     def markdown(self) -> str:
-        verdict = "" if not self.gated else " ❌" if self.failures else " ✅"
+        verdict = ""
+        if self.gated:
+            verdict = " ❌" if self.failures else " ✅"
         blocks = [f"### {self.scores[0].name} {self.scores[0].shown()}{verdict}"]
         blocks += [f"**Gate failed:** {_cell(failure)}" for failure in self.failures]
         blocks += [f"**Warning:** {_cell(warning)}" for warning in self.warnings]

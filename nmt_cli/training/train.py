@@ -271,7 +271,9 @@ class Run:
 def _announce(run: Run) -> None:
     pairs, parameters = len(run.corpus.src), sum(p.numel() for p in run.transformer.parameters())
     step, steps, expect = run.state.step, run.settings.training.steps, run.settings.expect
-    start = "finished with" if step >= steps else "resuming after" if step else "starting at"
+    start = "resuming after" if step else "starting at"
+    if step >= steps:
+        start = "finished with"
     dtype = str(run.dtype).removeprefix("torch.")
     device = f"{run.accelerator.num_processes} x {run.accelerator.device.type}, {dtype}"
     epoch = f"{pairs:,} pairs, {run.plan.steps_per_epoch:,} steps an epoch"
