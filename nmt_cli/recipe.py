@@ -73,7 +73,9 @@ class Corpus(Section):  # where the text comes from; a named corpus brings its o
     dev_tgt: str | None = Field(None, description="development file, target side")
     test_src: str | None = Field(None, description="test file, source side")
     test_tgt: str | None = Field(None, description="test file, target side")
-    hold_out: int = Field(0, ge=0, description="pairs of your text held out for each of dev and test that is not named")
+    hold_out: int = Field(
+        0, ge=0, description="pairs of your text held out, with all that share a side, for dev and test if not named"
+    )
     mix_src: list[str] = Field([], description="files of general text to mix into your own, source side")
     mix_tgt: list[str] = Field([], description="files of general text to mix into your own, target side")
     mix_share: float = Field(0.5, gt=0, lt=1, description="share of the training pairs that is general text")

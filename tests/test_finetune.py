@@ -7,7 +7,7 @@ import torch
 
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus import sources
-from nmt_cli.corpus.prepare import PrepareOptions, _held_out, prepare
+from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import MissingError, UsageError
@@ -104,38 +104,3 @@ def test_the_share_of_the_start_is_chosen_on_both_dev_sets() -> None:
     assert choose_share({0.0: [18.0, 29.5], 0.5: [17.0, 31.0]}, start) == 0.0
     alone = {0.0: [20.0], 0.2: [20.2], 0.4: [19.7], 0.6: [19.6]}
     assert choose_share(alone, [10.0]) == 0.4
-
-
-def test_dev_and_test_are_cut_once_from_text_with_repeated_files_and_damaged_lines(
-    numbers_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {f"train_{side}": [f"{numbers_text}/train.{code}"] * 2 for side, code in (("src", "en"), ("tgt", "de"))}
-    section = {**files, "name": "own", "hold_out": 10, "tokenizer": {"vocabulary_size": 300}}
-    corpus = recipe.from_plain({"corpus": section}, "test").corpus
-    data = open_corpus(prepare(corpus, tmp_path / "data", PrepareOptions(workers=1)))
-    held_out = [pair for split in ("dev", "test") for pair in zip(*data.lines(split), strict=True)]
-    assert len(held_out) == len(set(held_out)) == 20
-    assert capsys.readouterr().err.count("no dev set is named") == 1
-    lines = Path(files["train_src"][0]).read_bytes().split(b"\n")
-    lines[lines.index(held_out[3][0].encode())] += b"\xff"
-    (tmp_path / "src").write_bytes(b"\n".join(lines))
-    damaged = corpus.model_copy(update={"train_src": [str(tmp_path / "src")], "train_tgt": files["train_tgt"][:1]})
-    text = sources.open_text(damaged, None, tmp_path, tmp_path)
-    assert len(_held_out(text, "dev", corpus)) == 9
-
-
-def test_what_cleaning_would_drop_is_not_held_out(numbers_text: Path, tmp_path: Path) -> None:
-    """A set of empty lines and copies would measure nothing."""
-    sides = [Path(f"{numbers_text}/train.{code}").read_text().split("\n")[:400] for code in ("en", "de")]
-    for i in range(0, 400, 3):
-        sides[1][i] = "" if i % 2 else sides[0][i]
-    files = {f"train_{side}": [str(tmp_path / side)] for side in ("src", "tgt")}
-    for (name,), lines in zip(files.values(), sides, strict=True):
-        Path(name).write_text("\n".join([*lines, ""]))
-    plain = {**files, "name": "own", "hold_out": 20, "tokenizer": {"vocabulary_size": 300}}
-    corpus = recipe.from_plain({"corpus": plain}, "test").corpus
-    data = open_corpus(prepare(corpus, tmp_path / "data", PrepareOptions(workers=1)))
-    for split in ("dev", "test"):
-        pairs = list(zip(*data.lines(split), strict=True))
-        assert 4 < len(pairs) < 20
-        assert all(src and tgt and src != tgt for src, tgt in pairs)

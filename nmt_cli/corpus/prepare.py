@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import artefact, console, recipe
-from nmt_cli.corpus import cleaning, moses, readers, sources, stages, store, synthetic, tokenizer, twins
+from nmt_cli.corpus import cleaning, hold_out, moses, readers, sources, stages, store, synthetic, tokenizer, twins
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
 from nmt_cli.processors import usable_cores
@@ -102,7 +102,9 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
     if reused:
         tokenizer.Tokenizer(reused)
         text.files.extend(tokenizer.files_of(reused))
-    held_out = {split: _held_out(text, split, corpus) for split in text.splits if split != "train"}
+    held_out = {split: _held_out(text, split) for split in text.splits if split != "train"}
+    with stages.Pool(options.processes) as pool:
+        held_out |= hold_out.draw(corpus, pool.map)
     held_out_pairs = [pair for pairs in held_out.values() for pair in pairs]
     hashes = cleaning.held_out_hashes(held_out_pairs, corpus.cleaning)
     text.files.extend(synthetic.files_of(corpus))
@@ -198,25 +200,19 @@ def _chunks(text: sources.Text, split: str, limit: int | None = None) -> Iterato
         console.warn(f"{message}: this is an excerpt or another edition, and results will differ")
 
 
-def _held_out(text: sources.Text, split: str, corpus: recipe.Corpus) -> list[tuple[str, str]]:
-    """Return a development or test set as it stands: only a CR before LF and a leading BOM go, and no line; of one
-    chosen from training text also what cleaning would drop."""
-    pairs, source, number = list[tuple[str, str]](), text.splits[split], 0
+def _held_out(text: sources.Text, split: str) -> list[tuple[str, str]]:
+    """Return a named development or test set as it stands: only a CR before LF and a leading BOM go, and no line."""
+    pairs, source = list[tuple[str, str]](), text.splits[split]
     for raw in (raw for chunk in _chunks(text, split) for raw in zip(chunk.src, chunk.tgt, strict=True)):
-        number += 1
         try:
-            lines = [str(line, "utf-8-sig" if number == 1 else "utf-8") for line in raw if line is not None]
+            lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
             src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
         except ValueError:
-            if source.chosen:
-                continue
+            number = len(pairs) + 1
             raise DataError(f"{source.name}: line {number:,} is not UTF-8, or too long. Correct it") from None
-        repaired = cleaning.repair(src, corpus.cleaning), cleaning.repair(tgt, corpus.cleaning)
-        if not source.chosen or not cleaning.unusable(*repaired, corpus):
-            pairs.append((src, tgt))
+        pairs.append((src, tgt))
     if not pairs:
-        why = "has no line that cleaning keeps" if source.chosen else "is empty"
-        raise DataError(f"{source.name} {why}")
+        raise DataError(f"{source.name} is empty")
     return pairs
 
 

@@ -57,7 +57,6 @@ class Split:
     name: str  # in messages
     chunks: Iterable[Chunk]
     rows: int | None = None  # how many pairs there must be; None: any number
-    chosen: bool = False  # from training text, by hold_out: then what cleaning would drop is left out
 
 
 @dataclass(frozen=True)
@@ -146,34 +145,27 @@ def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work:
         fetch(file, mirror)
     rows = {"train": corpus.rows, **HELD_OUT_ROWS.get(kind, {})}
     for split, names in pairs.items():
-        text.splits[split] = Split(", ".join(chain(*names)), _read(names, text.hashes), rows.get(split))
+        text.splits[split] = Split(", ".join(chain(*names)), read(names, text.hashes), rows.get(split))
     if mix:
         chunks = _mixed(pairs["train"], mix, corpus.mix_share, text.hashes)
         text.splits["train"] = Split(", ".join(chain(*pairs["train"], *mix)), chunks)
-    own, mix = (list(dict.fromkeys(names)) for names in (pairs["train"], mix))  # no pair is held out twice
-    for split, names, phase in (("dev", own, 0.25), ("test", own, 0.75), ("general", mix, 0.5)):
-        total = _count(names) if corpus.hold_out and split not in text.splits else 0
-        if most := min(corpus.hold_out, total // 20):  # cleaning drops them from training
-            listed, chunks = ", ".join(chain(*names)), _thinned(_read(names, {}), most / total, phase)
-            text.splits[split] = Split(f"{split}, held out of {listed}", chunks, chosen=True)
-            say(f"no {split} set is named: up to {most:,} pairs of {listed} are held out for it")
     return text
 
 
-def _read(names: Files, hashes: dict[Path, str]) -> Iterator[Chunk]:
+def read(names: Files, hashes: dict[Path, str]) -> Iterator[Chunk]:
     for i, sides in enumerate(names):
         yield from read_pairs(*sides, names[:i].count(sides), hashes)
 
 
 def _count(names: Files) -> int:
-    return sum(len(chunk.src) for chunk in _read(names, {}))
+    return sum(len(chunk.src) for chunk in read(names, {}))
 
 
-def _thinned(chunks: Iterable[Chunk], share: float, phase: float = 0.5) -> Iterator[Chunk]:
-    """Yield this share of the pairs, evenly spread; two phases (0 to 1) that are far apart choose different pairs."""
+def _thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
+    """Yield this share of the pairs, evenly spread."""
     read = 0
     for chunk in chunks:
-        places = [int((read + i) * share + phase) for i in range(len(chunk.src) + 1)]
+        places = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]
         keep = [i for i in range(len(chunk.src)) if places[i] < places[i + 1]]
         yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
         read += len(chunk.src)
@@ -189,8 +181,8 @@ def _mixed(own: Files, mix: Files, share: float, hashes: dict[Path, str]) -> Ite
     passes = min(times * wanted / general, MOST_REPEATS)
     say(f"training text: {times} x your {pairs:,} pairs, and {passes:.2g} x the {general:,} general pairs")
     whole = math.ceil(passes)
-    yield from _read(own * times, hashes)
-    yield from _thinned(_read(mix * whole, hashes), passes / whole)
+    yield from read(own * times, hashes)
+    yield from _thinned(read(mix * whole, hashes), passes / whole)
 
 
 def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:
@@ -203,8 +195,7 @@ def local_files(corpus: recipe.Corpus, mirror: Path | None) -> list[Path]:
     if not mirror and family(corpus) != "own":
         return []
     with tempfile.TemporaryDirectory() as work:
-        uncut = corpus.model_copy(update={"hold_out": 0})
-        return open_text(uncut, mirror, Path(work), Path(work)).files
+        return open_text(corpus, mirror, Path(work), Path(work)).files
 
 
 def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, int | None, int | None]:
@@ -227,7 +218,7 @@ def count_pairs(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
     if kind == "hub":
         return sum(map(_rows, _mirror_files(corpus, mirror or Path())["train"]))
     with tempfile.TemporaryDirectory() as work:
-        text = open_text(corpus.model_copy(update={"hold_out": 0}), mirror, Path(work), Path(work))
+        text = open_text(corpus, mirror, Path(work), Path(work))
         for file in text.files:
             if not file.is_file():
                 raise MissingError(f"{file} is not there. Check the path")
