@@ -95,6 +95,8 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
         "10 to 20",  # expected
         "nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a",  # the signature
         "200 of 200",
+        "Of 7 test lines 6 have a near-twin in training (source 6, target 6, both in one pair 6).",
+        "BLEU with near-twins 74.08 ± 8.93.",
         "source equals target",  # dropped, with its example
         "that were averaged, of steps 100, 200.",
         f"nmt train {run}/recipe.yaml --run runs/again --data {data}",
@@ -130,7 +132,7 @@ def test_two_runs_side_by_side(small, tmp_path):
     assert 'class="s1 dashed"' in page  # each run has its colour
     assert 'class="averaged"' not in page  # checkpoints of one run say nothing of the other
     shown = " ".join(re.sub("<[^>]*>", " ", page).split())
-    assert "small – 16,192 200 2.000 12.50 74.36 other model.num_layers: 2 -&gt; 1 10,816 204 2.000 12.50" in shown
+    assert "small – 16,192 200 2.000 12.50 74.36 ± 8.25 other model.num_layers: 2 -&gt; 1 10,816 204 2.000" in shown
     assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
 
 

@@ -172,7 +172,8 @@ class Report:  # the order of the JSON
         copies = "" if self.copies is None else f", {self.copies:,} copied from the source"
         return f"{self.hypotheses.name} against {against}: {counted(count, 'line')}, {self.empty:,} empty{copies}"
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
+        """Return sentences about terms and near-twins, where something is known of them."""
         terms = [self.terms.sentence] if self.terms else []
         if not self.twins:
             return terms
@@ -193,7 +194,7 @@ class Report:  # the order of the JSON
     def text(self) -> str:
         width = 2 + max(len(score.name) for score in self.scores)
         shown = 2 + max(len(score.shown()) for score in self.scores)
-        blocks = [[self._counts(), *self._notes()], list[str]()]
+        blocks = [[self._counts(), *self.notes()], list[str]()]
         for score in self.scores:
             notes = [score.signature, *textwrap.wrap(f"compare with {score.compare_with}", 100)]
             blocks[1].append(f"{score.name:<{width}}{score.shown():<{shown}}{score.verbose}".rstrip())
@@ -226,7 +227,7 @@ class Report:  # the order of the JSON
             signature = "`" + score.signature.replace("|", "\\|") + "`"
             counts = f"{score.verbose}<br>" if score.verbose else ""
             rows.append([score.name, f"**{score.shown()}**", counts + signature, _cell(score.compare_with)])
-        blocks += [_cell(self._counts()), *map(_cell, self._notes()), _table(rows, "|:--|--:|:--|:--|")]
+        blocks += [_cell(self._counts()), *map(_cell, self.notes()), _table(rows, "|:--|--:|:--|:--|")]
         if self.baseline:
             rows, note = self._comparison()
             blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]
