@@ -85,10 +85,11 @@ class Index:
         known = {self._rank[word] for word in words if word in self._rank}
         if not known or len(known) < needed:
             return (), set()
-        candidates = set[int]()
-        for rank in sorted(known)[: len(known) - needed + 1]:  # words that no held-out line has are the rarest of all
+        candidates, unknown = set[int](), size - len(known)  # words that no held-out line has: the rarest of all
+        for place, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, 5 * size // 3)
+                most = 8 * (size - place) // 3 - size  # of sets that share no rarer word, and so no more than the rest
+                first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
         sets = self._sets
         near = {i for i in candidates if 8 * len(sets[i] & known) >= 3 * (size + len(sets[i]))}  # integers: exact

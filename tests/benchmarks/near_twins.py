@@ -125,8 +125,14 @@ def plant(held_out: Sides, pairs: int) -> list[tuple[int, str, str]]:
     return changed
 
 
-def _look_up(directory: Path, chunk: tuple[list[str], list[str]]) -> twins.Flags:
-    return stages._held_out(directory, True).look_up(*chunk)[0]
+def _peak_mb() -> int:
+    """Return this process' peak memory; that of rusage begins with what the process had that started it."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().split("\n") if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
+
+
+def _look_up(directory: Path, chunk: tuple[list[str], list[str]]) -> tuple[twins.Flags, int]:
+    return stages._held_out(directory, True).look_up(*chunk)[0], _peak_mb()
 
 
 def measure(corpora: Path, pairs: int, workers: int) -> None:
@@ -137,7 +143,7 @@ def measure(corpora: Path, pairs: int, workers: int) -> None:
             for side, lines in zip(("src", "tgt"), sides, strict=True):
                 Path(place, f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
         flags = np.zeros(sum(len(sides[0]) for sides in held_out.values()), np.uint8)
-        begin, making = time.monotonic(), 0.0
+        begin, making, most = time.monotonic(), 0.0, 0
 
         def chunks() -> Iterator[tuple[list[str], list[str]]]:
             nonlocal making
@@ -148,14 +154,16 @@ def measure(corpora: Path, pairs: int, workers: int) -> None:
                 start = time.monotonic()
 
         with stages.Pool(workers) as pool:
-            for found in pool.map(partial(_look_up, Path(place)), chunks()):
+            for found, megabytes in pool.map(partial(_look_up, Path(place)), chunks()):
                 flags |= found
+                most = max(most, megabytes)
         took = time.monotonic() - begin
         counts = twins.summary(Path(place), flags)
-    near = [resource.getrusage(who).ru_maxrss // 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     test = counts["test"]
-    print(f"{pairs:,} pairs, {len(flags):,} held out, {workers} workers: {took:.0f} s, text {making:.0f}")
-    print(f"peak MB of this process and of the largest worker: {near}")
+    print(f"{pairs:,} pairs, {len(flags):,} held out, {workers} workers")
+    print(f"seconds: {took:.0f}; to make the text {making:.0f}; of all CPUs {cpu:.0f}")
+    print(f"peak MB of this process, which makes the text, and of the largest worker: {_peak_mb()}, {most}")
     print(f"planted {len(planted):,}: near-twins by source, target, pair {test['near']}; dev {counts['dev']['near']}")
 
 
