@@ -94,7 +94,14 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("training: {keep_checkpoints: 4}\naveraging: {last: 5}", "averaging.last is larger"),
         ("model: {d_model: 65536, max_length: 1048576}", "max_length x d_model may be 268,435,456 at most"),
         ("model: {d_model: 63}", "model.d_model must be even"),
-        ("corpus: {name: mine, train_src: [a, b], train_tgt: [a]}", "as many files"),
+        *(
+            (f"corpus: {{name: mine, {kind}_src: [a, b], {kind}_tgt: [a]}}", f"{kind}_tgt must name as many files")
+            for kind in ("train", "mix")
+        ),
+        *(
+            (f"corpus: {{name: mine, {kind}_src: a}}", f"{kind}_tgt must name as many files")
+            for kind in ("dev", "test", "general")
+        ),
         ("expect: {bleu: 30}", "two numbers"),
         ("expect: {pairs: [30, 20]}", "expect.pairs and expect.bleu must be two numbers"),
         ("expect: {dev_steps: [300, 300]}", "dev_steps must rise"),
