@@ -40,7 +40,7 @@ json.dump(data, open(options.to_json, "w"))
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
     reference = [f"Satz {'abcdefghij'[i % 10]} mit Nummer {i}" for i in range(60)]
-    texts = {"ref": reference, "src": reference, "good": [line[:-1] for line in reference]}
+    texts = {"ref": reference, "src": [f"source {i}" for i in range(60)], "good": [line[:-1] for line in reference]}
     texts["bad"] = [line[: 5 + i % 4] + "\r" for i, line in enumerate(reference)]
     return {name: write(tmp_path / name, lines) for name, lines in texts.items()}
 
@@ -65,6 +65,8 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
     (comet,) = report.scores
     rows = [json.loads(line)["comet"] for line in segments.read_text().splitlines()]
     assert comet.score == pytest.approx(sum(rows) / 60)
+    pairs = zip(*(files[name].read_text().splitlines() for name in ("good", "ref")), strict=True)
+    assert rows == pytest.approx([100 * len({*said} & {*wanted}) / len({*wanted}) for said, wanted in pairs])
     assert comet.mean == pytest.approx(comet.score, abs=1)
     assert 0 < (comet.ci or 0) < 5
     assert "|bs:1000|seed:12345|" in comet.signature

@@ -272,3 +272,16 @@ def test_which_settings_a_begun_run_may_change() -> None:
         "model": "",
     }.items():
         assert {key for key in free if key.startswith(section)} == {f"{section}.{name}" for name in names.split()}
+
+
+def test_what_a_start_decides_and_what_the_recipe_still_says(read: Read, tmp_path: Path) -> None:
+    """Sizes, languages and tokenizer are the model's; how it is trained, and what the recipe names itself, is not."""
+    theirs = "model: {d_model: 48, norm: pre}\ntraining: {seed: 7}\ndecoding: {beam: 9}\n"
+    stored = read(theirs + "corpus: {name: old, src: fr, tgt: zh, train_src: [a], train_tgt: [b]}")
+    (tmp_path / "recipe.yaml").write_bytes(to_yaml(stored))
+    for corpus, languages in (("name: mine", ("fr", "zh")), ("name: mine, tgt: ja", ("fr", "ja"))):
+        found = read(f"corpus: {{{corpus}}}\nmodel: {{dropout: 0.3}}\ntraining: {{init_from: {tmp_path}}}")
+        assert (found.model.d_model, found.model.norm, found.model.dropout) == (48, "pre", 0.3)
+        assert (found.corpus.src, found.corpus.tgt) == languages
+        assert found.corpus.tokenizer.file == str(tmp_path / "tokenizer.model")
+        assert (found.corpus.train_src, found.training.seed, found.decoding.beam) == ([], 1, 4)
