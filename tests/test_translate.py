@@ -477,6 +477,10 @@ def test_pairs_are_scored_without_search(
         assert record["tokens"] == translator.tokenizer.tokens(pair[1])
         assert record["log_probability"] == pytest.approx(math.fsum(values), abs=1e-5)
         assert record["score"] == pytest.approx(record["log_probability"] / ((5 + len(values)) / 6) ** 0.5)
+    for alpha, power in ((0, 0), (None, translator.recipe.decoding.alpha)):  # no penalty is not the recipe's
+        (one,) = translator.score([(sources[0], targets[0])], alpha=alpha)
+        assert one.score == pytest.approx(one.log_probability / ((5 + len(exact[0])) / 6) ** power)
+    assert power > 0
     nats = -sum(record["log_probability"] for record in scored) / sum(len(record["tokens"]) for record in scored)
     assert f"{nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
     (tmp_path / "out").write_text("eins\nzwei\n")
