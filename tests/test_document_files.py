@@ -141,6 +141,13 @@ def test_messages_without_a_translation_get_one_that_is_fuzzy() -> None:
     assert len(again.parts) < len(catalogue.parts)
 
 
+def test_a_language_of_one_form_has_the_plural_there() -> None:
+    catalogue = Catalogue(PO.replace("nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;", "nplurals=1; plural=0;"), None)
+    translated(catalogue.parts, same)
+    (files,) = [entry for entry in polib.pofile(catalogue.written()) if entry.msgid_plural]
+    assert files.msgstr_plural == {0: "%d files"}
+
+
 def test_a_catalogue_that_is_complete_comes_out_byte_for_byte() -> None:
     text = 'msgid   "a"\nmsgstr "b"\n\n\n#~ msgid "c"\n#~ msgstr ""\n'
     assert Catalogue(text, None).written() == text

@@ -318,6 +318,11 @@ def test_placeholders_stand_beside_their_neighbours(text: str, pairs: dict[str, 
     assert translated(line(text, Protection(strict=True)), lambda source: words_of(source, pairs)) == expected
 
 
+@pytest.mark.parametrize("text", ["%s{name}", "{name}/%s", "%s:{name}", "%s{name}-{name}", "({name}%s)"])
+def test_placeholders_side_by_side_are_one_that_keeps_its_place_if_any_must(text: str) -> None:
+    assert list(Protection().pieces(f"a {text} b")) == [("a ", "text", ""), (text, "ordered", ""), (" b", "text", "")]
+
+
 def test_numbers_and_words_are_no_placeholders() -> None:
     text = "In 1984, 50 % of 3.5 dogs and 12% cats were {not here} at 5:30; a@b, 100%."
     assert not PLACEHOLDER.search(text)

@@ -560,6 +560,8 @@ def test_a_language_token_that_each_segment_repeats_is_word_0() -> None:
     hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], looked=[0, 1])
     parts = [([0, 1, EOS], hypothesis), ([0, 2, EOS], hypothesis)]
     assert alignment(SimpleNamespace(tokenizer=source), parts) == "0-0 0-2 1-1 2-3"
+    parts.append(([0, 1, EOS], hypothesis))
+    assert alignment(SimpleNamespace(tokenizer=source), parts) == "0-0 0-2 0-4 1-1 2-3 3-5", "each after all before it"
 
 
 # ---- the command

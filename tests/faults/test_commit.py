@@ -18,6 +18,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from tiny_model import make_model
 
 from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
@@ -26,6 +27,7 @@ from nmt_cli.recipe import Recipe, Training
 from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training.checkpoints import State
 from nmt_cli.transformer.weights import load_tensors, save_model
+from nmt_cli.translation.translate import TranslateOptions, translate
 
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
 WRITING = os.O_WRONLY | os.O_RDWR
@@ -325,3 +327,11 @@ def test_a_replaced_file_is_on_the_disk_before_its_name_is(tmp_path: Path, event
     (_, written), (_, renamed), (_, parent) = events
     assert [kind for kind, _ in events] == ["fsync", "replace", "fsync"]
     assert (renamed, parent) == (f"{written}->{tmp_path / 'best.json'}", str(tmp_path))
+
+
+def test_translations_are_on_the_disk_before_their_name_is(tmp_path: Path, events: list[tuple[str, str]]) -> None:
+    model, out = make_model(tmp_path / "tiny"), tmp_path / "out"
+    (tmp_path / "in").write_text("der Hund\n")
+    events.clear()
+    assert translate(TranslateOptions(tmp_path / "in", out, (model,), precision="fp32", workers=1)) == 0
+    assert events == [("fsync", f"{out}.part"), ("replace", f"{out}.part->{out}"), ("fsync", str(tmp_path))]
