@@ -20,6 +20,7 @@ from texts import ROOT
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.serving import detect
+from nmt_cli.serving.languages import match
 
 HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot und</code>\n'
 
@@ -116,6 +117,14 @@ def test_languages_health_and_settings(client: TestClient) -> None:
 @pytest.mark.parametrize("code", ["en", "EN", "en-US", "en_GB", "eng", "eng_Latn"])
 def test_codes_of_other_tools_are_known(client: TestClient, code: str) -> None:
     assert ask(client, q="rot", source=code, target="de-AT") == ask(client, q="rot")
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [("pt-BR", "pt_BR"), ("PT-pt", "pt-PT"), ("pt", "pt-PT"), ("por", "pt-PT"), ("pt-AO", "pt-PT"), ("gl", None)],
+)
+def test_a_code_means_the_same_one_before_another_of_its_language(code: str, meant: str | None) -> None:
+    assert match(code, ["de", "pt-PT", "pt_BR"]) == meant
 
 
 def test_auto_finds_the_language_among_those_that_there_are(client: TestClient, alone: Translator) -> None:
