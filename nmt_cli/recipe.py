@@ -30,7 +30,11 @@ class Section(BaseModel):
         hint: Any = cls.model_fields[str(info.field_name)].annotation
         is_list, is_section = get_origin(hint) is list, isinstance(hint, type) and issubclass(hint, Section)
         if value is None or (isinstance(value, str) and value.lower() in ("", "~", "null", "none")):
-            return None if type(None) in get_args(hint) else [] if is_list else {} if is_section else value
+            if type(None) in get_args(hint):
+                return None
+            if is_list:
+                return []
+            return {} if is_section else value
         return [value] if is_list and not isinstance(value, list) else value
 
 

@@ -97,8 +97,12 @@ def bracketed(words: list[str], labels: list[str]) -> str:
         raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
     tree, rest = "(TOP", iter(words)
     for label in labels:
-        closing = label.startswith("/")
-        tree += ")" if closing else f" ({label}" if f"/{label}" in labels else f" ({label} {next(rest)})"
+        if label.startswith("/"):
+            tree += ")"
+        elif f"/{label}" in labels:  # a phrase
+            tree += f" ({label}"
+        else:
+            tree += f" ({label} {next(rest)})"
     return f"{tree})"
 
 

@@ -112,7 +112,8 @@ def score_lines(
     if as_paper:
         samples = f"bs:{scorer.n_bootstrap}|seed:{scorer.seed}|" if intervals else ""
         signature = f"nrefs:{len(references)}|{samples}case:mixed|tok:moses2017-{language}|punct:replace-unicode"
-        signature += f"{'|quotes:ascii' if fold_quotes else ''}|split:{'atat' if language == 'de' else 'none'}"
+        signature += "|quotes:ascii" if fold_quotes else ""
+        signature += "|split:atat" if language == "de" else "|split:none"
         signature += "|smooth:none|arithmetic:multi-bleu"
     details, verbose = {}, ""
     if "bleu" in metric:

@@ -61,9 +61,13 @@ def compiled(function: Callable[..., Any], device: torch.device, eager: Callable
 def _can_compile(device: torch.device) -> bool:
     if device.type == "cpu":
         return False
+    from torch._inductor import config as inductor  # takes a second: torch's compiler
+
     torch.fx.experimental._config.use_duck_shape = False  # two sizes that are equal now may differ in the next batch
     torch._dynamo.config.specialize_float = True  # floats are settings, not data
     torch._dynamo.config.optimize_ddp = False  # it would cut graphs at DDP's buckets; a graph is but one layer
+    # One kernel for all weights that a layer casts; not for reductions, which may fail (issue 187269 of pytorch).
+    inductor.combo_kernels = inductor.combo_kernels_pointwise_only = True
     try:
         torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
     except Exception as error:  # for want of Triton, a C compiler, Python's headers, a cache that can be written

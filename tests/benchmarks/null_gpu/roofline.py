@@ -92,13 +92,14 @@ class Operations(TorchDispatchMode):
         return result
 
 
-def part_of(kernel: str) -> str:
+def part_of(kernel: str, arguments: list[str]) -> str:
     if "logsumexp" in kernel or "exp_sub" in kernel:
         return "loss: generated"
     if "layer_norm" in kernel or "shift" in kernel:
         return "norms, dropout, residuals"
-    if "relu" in kernel or "threshold" in kernel:
-        return "activation"
+    joined = re.fullmatch(r"triton_poi_fused_\d+", kernel)  # of several kernels: its name says no operation
+    if "relu" in kernel or "threshold" in kernel or (joined and "in_out_ptr0" in arguments):
+        return "activation"  # its gradient is written in place, beside a weight's that is cast
     if "cat" in kernel:
         return "gradients of heads, joined"
     if "red_fused" in kernel:
@@ -119,7 +120,7 @@ def counted(ledger: Ledger) -> Iterator[None]:
         )
         with _disable_current_modes():
             result = launch(self, *args, **kwargs)
-        ledger.add(part_of(name), size)
+        ledger.add(part_of(name, self.fn.arg_names), size)
         ledger.kernels.setdefault(name, []).append(size)
         return result
 
