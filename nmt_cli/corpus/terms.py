@@ -1,13 +1,14 @@
 """Terms: phrases of the source, each with the forms of which its translation must say one.
 
 Everything here goes by words: runs of letters and digits, or single other characters (so each Chinese or Japanese one).
-A phrase is in a text where its words are, one after the other. Of several that begin at a word the longest counts, and
-what it covers belongs to no other. To occur once in the translation is enough, however often the phrase occurs: a
-pronoun may stand for the second, or one word for both.
+A phrase is in a text where its words are, one after the other. A text is read from its beginning: of several phrases at
+a word the longest counts, and what it covers belongs to no other, so of two that overlap the first counts. To occur
+once in the translation is enough, however often the phrase occurs: a pronoun may stand for the second, or one word for
+both.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,8 +47,7 @@ def _joined(those: Words) -> str:
 class Terms:
     """A list of terms, ready to be found in texts.
 
-    DataError, with the line, for two with the same phrase, and for phrases one of which begins as another ends: where
-    they overlap in a text it would be unclear which of them to say.
+    DataError, with the line, for two with the same phrase.
     """
 
     def __init__(self, terms: Iterable[Term], name: str = "the list of terms") -> None:
@@ -86,36 +86,32 @@ class Terms:
 
     def find(self, text: str) -> list[Term]:
         """Return the terms in a normalised text, each once."""
-        exact, found, place = words(text), dict[Term, None](), 0
+        return list(dict.fromkeys(term for term, _, _ in self.spans(text)))
+
+    def spans(self, text: str) -> Iterator[tuple[Term, int, int]]:
+        """Yield the terms in a normalised text, each with where its phrase begins and ends."""
+        matches = list(_WORD.finditer(text))
+        exact, place = tuple(match[0] for match in matches), 0
         folded = _folded(exact)
         while place < len(exact):
             length = 1
             for phrase, term in self._by_start.get(folded[place], ()):
                 if _equal(phrase, exact[place : place + len(phrase)], term.any_case):
-                    found[term], length = None, len(phrase)
+                    length = len(phrase)
+                    yield term, matches[place].start(), matches[place + length - 1].end()
                     break
             place += length
-        return list(found)
 
     def _check(self, name: str) -> None:
-        starts = dict[Words, list[tuple[Words, Term]]]()  # by the words, in any case, that phrases begin with
-        phrases = [each for same_start in self._by_start.values() for each in same_start]
-        for phrase, term in phrases:
-            for length in range(1, len(phrase) + 1):
-                starts.setdefault(_folded(phrase[:length]), []).append((phrase, term))
-        for phrase, term in phrases:
-            for begin in range(len(phrase)):
-                rest = phrase[begin:]
-                for other_phrase, other in starts.get(_folded(rest), ()):
-                    longer = len(other_phrase) > len(rest)
-                    same = _equal(rest, other_phrase[: len(rest)], term.any_case or other.any_case)
-                    if other is not term and same and longer == bool(begin):
-                        first, second = sorted((term, other), key=lambda each: each.line)
-                        what = "repeats"
-                        if begin:
-                            what = f"can overlap “{first.source}” of"
-                        place = f"{name}, line {second.line:,}: “{second.source}”"
-                        raise DataError(f"{place} {what} line {first.line:,}. Leave one of them out")
+        for same_start in self._by_start.values():
+            seen = dict[Words, list[tuple[Words, Term]]]()
+            for phrase, term in sorted(same_start, key=lambda each: each[1].line):
+                same = seen.setdefault(_folded(phrase), [])
+                for other_phrase, other in same:
+                    if _equal(phrase, other_phrase, term.any_case or other.any_case):
+                        place = f"{name}, line {term.line:,}: “{term.source}”"
+                        raise DataError(f"{place} repeats line {other.line:,}. Leave one of them out")
+                same.append((phrase, term))
 
 
 def _folded(phrase: Words) -> Words:

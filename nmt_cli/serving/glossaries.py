@@ -70,7 +70,7 @@ class Glossaries:
 
 def parse(entries: str, kind: str) -> Terms:
     """Return the terms of entries as tsv or csv, which a request brings; case is as given, and a target may be several
-    forms with | between. 400, with the line, for what is no term, and for terms that overlap."""
+    forms with | between. 400, with the line, for what is no term, and for a phrase that comes twice."""
     lines = list[str]()
     try:
         for number, cells in _rows(entries, kind):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nmt_cli.corpus.terms import Term
+from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, WIDE, Tokenizer
 from nmt_cli.errors import UsageError
 from nmt_cli.translation.constraints import Constraints
@@ -117,15 +117,16 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
     return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
 
 
-def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int) -> list[list[int]]:
+def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Terms | None = None) -> list[list[int]]:
     """Return a normalised line as sources: cut at its sentence ends if it has more than `seen` tokens, EOS counted; a
-    sentence of more than `limit` also where clauses end, else between words, else anywhere."""
+    sentence of more than `limit` also where clauses end, else between words, but not in a term's phrase, else
+    anywhere."""
     parts = [line]
     head = tokenizer.language(tokenizer.encode(parts)[0])  # every source begins with it
     limit -= len(head)
     for ends, most, room in ((_SENTENCE_END, seen, 0), (_CLAUSE_END, limit, limit), (_WORD_END, limit, limit)):
         sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
-        cut = [_cut(tokenizer, part, ends, room) if size >= most else [part] for part, size in sized]
+        cut = [_cut(tokenizer, part, ends, room, terms) if size >= most else [part] for part, size in sized]
         parts = list(itertools.chain.from_iterable(cut))
     sources = [ids[i : i + limit - 1] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
     return [[*(head if i else []), *ids, EOS] for i, ids in enumerate(sources)]
@@ -145,9 +146,12 @@ def sentences_of(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int) -> list[str]:
-    """Cut a text where the pattern ends, but not between neighbours that have fewer than `room` tokens together."""
+def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, terms: Terms | None) -> list[str]:
+    """Cut a text where the pattern ends, but not between neighbours that have fewer than `room` tokens together, nor in
+    a term's phrase."""
     places = [0, *(match.end() for match in ends.finditer(text)), len(text)]
+    for _, start, end in terms.spans(text) if terms else ():
+        places = [place for place in places if not start < place < end]
     parts = [text[a:b] for a, b in itertools.pairwise(places)]
     packed, size = [""], 0
     for part, ids in zip(parts, tokenizer.encode(list(map(str.strip, parts))), strict=True):

@@ -289,7 +289,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         ids = self.tokenizer.encode([text])[0]
         sources = [[*ids[: self.max_length - 1], EOS]] if ids else []
         if split and len(ids) >= self.seen_tokens:
-            sources = segments.split_line(self.tokenizer, text, self.seen_tokens, self.filter_tokens)
+            sources = segments.split_line(self.tokenizer, text, self.seen_tokens, self.filter_tokens, terms)
         with self._scheduler.changed:  # which other threads hold when they count
             self.counts["lines"] += 1
             self.counts["split"] += len(sources) > 1
