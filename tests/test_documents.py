@@ -214,6 +214,7 @@ def test_any_characters_are_read_without_loss(text: str) -> None:
         ("Press <kbd>Ctrl</kbd> or <code>a <b>b</b></code> now", ["Press or now"]),
         ("<pre>x y</pre><script>var a</script><style>b</style><textarea>c</textarea>", []),
         ("<div translate='no'>x <b>y</b></div>z<p translate=no>a<p>b", ["z", "b"]),
+        ("<p translate=no>x <svg><title>y</title></svg> z<p>b", ["b"]),
         (
             "<title>A &amp; B</title><a title=x placeholder='y z' href=q aria-label=\"w\">v</a>",
             ["A & B", "x", "y z", "w", "v"],
@@ -250,10 +251,12 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
             {"Katzen": "cats", ",": "dogs", "Hunde": "dogs", "!": "dogs"},
             "<i>Katzen</i> , <b>Hunde</b> !",
         ),
-        # What no word comes from takes the nearest; what has no text goes where its neighbours go.
+        # What no word comes from takes the nearest word; what has no text goes where its neighbours go.
         ("a <b>very</b> old dog", {"ein": "a", "Hund": "dog"}, "<b>ein</b> Hund"),
+        ("a dog <b>barks</b>.", {"Ein": "a", "Hund": "dog", ".": "."}, "Ein <b>Hund</b> ."),
         ("see <img src=x> dog", {"Hund": "dog", "sehen": "see"}, "<img src=x> Hund sehen"),
         ("see <a href=x><img src=x></a> dog", {"Hund": "dog", "sehen": "see"}, "<a href=x><img src=x></a> Hund sehen"),
+        ("dog</i><x></x>is", {"dog": "dog", "is": "is"}, "dog</i><x></x>is"),
         # Tags that do not belong together keep their order.
         ("a</i> dog <b>is", {"ist": "is", "Hund": "dog", "ein": "a"}, "ist Hund ein</i> <b>"),
         ("<b>a <i>dog</b> is</i>", {"ein": "a", "Hund": "dog", "ist": "is"}, "<b>ein <i>Hund</b> ist</i>"),

@@ -153,15 +153,21 @@ def _copied(tokens: list[_Token], names: set[str]) -> dict[int, int]:
             ends[open_tags[token.name].pop()] = place + 1
         if token.kind == "raw" or (token.kind == "start" and (token.name in names or _has_translate_no(token))):
             begins.append(place)
-    blocks = [place for place, token in enumerate(tokens) if token.name in BLOCKS]
     copied = dict[int, int]()
     for place in begins:
-        token = tokens[place]
-        if token.kind == "raw" or token.name in VOID:
-            copied[place] = place + 1
-        elif place in ends:
+        if place in ends:
             copied[place] = ends[place]
-        elif token.name not in names:  # its end is left out, as that of a paragraph may be
+        elif tokens[place].kind == "raw" or tokens[place].name in VOID:
+            copied[place] = place + 1
+    blocks, end = list[int](), 0
+    for place, token in enumerate(tokens):
+        if place >= end and token.name in BLOCKS:
+            blocks.append(place)  # not one inside of what is copied: the title of a picture
+        end = max(end, copied.get(place, 0))
+    for place in begins:
+        if (
+            place not in copied and tokens[place].name not in names
+        ):  # its end is left out, as that of a paragraph may be
             after = bisect.bisect(blocks, place)
             copied[place] = blocks[after] if after < len(blocks) else len(tokens)
     return copied

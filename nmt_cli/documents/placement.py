@@ -101,13 +101,13 @@ def _split(segment: Segment, text: str, unit: _Unit) -> list[_Unit]:
     start = max(unit.origin - len(word) + 1, 0)
     start = segment.text.find(word, start, unit.origin + len(word))
     if start < 0:
-        return [replace(unit)]
+        return [unit]
     marks = [mark.at for element in segment.elements for mark in (element.open, element.close)]
     marks += [point.at for point in segment.points]
     cuts = sorted({start, *(at for at in marks if start < at < start + len(word))})
     ends = [*cuts[1:], start + len(word)]
     shift = unit.start - start
-    return [_Unit(a + shift, b + shift, a) for a, b in zip(cuts, ends, strict=True)]
+    return [replace(unit, start=a + shift, end=b + shift, origin=a) for a, b in zip(cuts, ends, strict=True)]
 
 
 def _runs(segment: Segment, units: list[_Unit]) -> list[list[Run]]:
@@ -309,7 +309,10 @@ def _spaces(space: str, left: str, right: str, points: list[Mark]) -> list[str]:
     if not points:
         return [space if space.strip() or (left and right) else ""]
     first, last = points[0].before, points[-1].after
-    apart = [bool(a.after or b.before) for a, b in pairwise(points)]  # others come together here
+    apart = []
+    for one, other in pairwise(points):
+        beside = one.after, other.before
+        apart.append(" " in beside if one.at == other.at else any(beside))  # others come together here only
     before = bool(left) and _apart(first, left[-1], space) and (space != "" or not right or left[-1] not in _OPENING)
     free = space != "" or not left or right[:1].isalnum() or right[:1] in _OPENING
     after = bool(right) and _apart(last, right[0], space) and free
