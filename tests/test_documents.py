@@ -256,7 +256,10 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
         ("a dog <b>barks</b>.", {"Ein": "a", "Hund": "dog", ".": "."}, "Ein <b>Hund</b> ."),
         ("see <img src=x> dog", {"Hund": "dog", "sehen": "see"}, "<img src=x> Hund sehen"),
         ("see <a href=x><img src=x></a> dog", {"Hund": "dog", "sehen": "see"}, "<a href=x><img src=x></a> Hund sehen"),
-        ("dog</i><x></x>is", {"dog": "dog", "is": "is"}, "dog</i><x></x>is"),
+        # White space in an element without text parts the words beside it, and nothing else does.
+        ("dog</i><x></x>is", {"dogis": "dogis"}, "dog</i><x></x>is"),
+        ("<x></x></>dog", {"dog": "dog"}, "<x></x></>dog"),
+        ("dog<b><!-- x --> </b>is", {"dog": "dog", "is": "is"}, "dog<b><!-- x --></b> is"),
         # Tags that do not belong together keep their order.
         ("a</i> dog <b>is", {"ist": "is", "Hund": "dog", "ein": "a"}, "ist Hund ein</i> <b>"),
         ("<b>a <i>dog</b> is</i>", {"ein": "a", "Hund": "dog", "ist": "is"}, "<b>ein <i>Hund</b> ist</i>"),

@@ -188,7 +188,7 @@ def _with_empty_elements(segment: Segment, runs: list[list[Run]]) -> list[Mark]:
         if not element.open.hollow:
             parts = parts[len(element.open.parts) : -len(element.close.parts)]
         whole = replace(element.open, parts=parts, kind="point", ordered=any(mark.ordered for mark in within))
-        blank = element.open.after == element.close.before == " "
+        blank = " " in (element.open.after, element.close.before)
         whole.joins = all(mark.joins for mark in within)
         whole.after, whole.parent = " " if blank else element.close.after, element.parent
         inside.setdefault(element.parent, []).append(whole)
@@ -309,10 +309,7 @@ def _spaces(space: str, left: str, right: str, points: list[Mark]) -> list[str]:
     if not points:
         return [space if space.strip() or (left and right) else ""]
     first, last = points[0].before, points[-1].after
-    apart = []
-    for one, other in pairwise(points):
-        beside = one.after, other.before
-        apart.append(" " in beside if one.at == other.at else any(beside))  # others come together here only
+    apart = [bool(a.after or b.before) for a, b in pairwise(points)]  # others come together here
     before = bool(left) and _apart(first, left[-1], space) and (space != "" or not right or left[-1] not in _OPENING)
     free = space != "" or not left or right[:1].isalnum() or right[:1] in _OPENING
     after = bool(right) and _apart(last, right[0], space) and free

@@ -20,7 +20,7 @@ class Mark:
     """A tag or a point, as it is met: `at` is the length of the text before it.
 
     `before` and `after` are the characters beside it: a space for any white space and for the segment's ends, nothing
-    for another point.
+    for another point or a tag of an element without text.
     """
 
     parts: Parts
@@ -151,7 +151,8 @@ class Builder:
             trail = last[len(rest) :]
         elements, points = _matched(self.marks)
         those = {point.order for point in points}
-        self._look_around(those)
+        empty = [element for element in elements if element.open.at == element.close.at]  # each becomes a point
+        self._look_around(those | {mark.order for element in empty for mark in (element.open, element.close)})
         inner = [each for each in self._line if isinstance(each, str) or each.order in those]
         space_first, space_last = inner[0] == " " and not lead, inner[-1] == " " and not trail
         before = " " if space_first else ""
