@@ -165,9 +165,7 @@ def _copied(tokens: list[_Token], names: set[str]) -> dict[int, int]:
             blocks.append(place)  # not one inside of what is copied: the title of a picture
         end = max(end, copied.get(place, 0))
     for place in begins:
-        if (
-            place not in copied and tokens[place].name not in names
-        ):  # its end is left out, as that of a paragraph may be
+        if place not in copied and tokens[place].name not in names:  # its end is left out: a paragraph's may be
             after = bisect.bisect(blocks, place)
             copied[place] = blocks[after] if after < len(blocks) else len(tokens)
     return copied

@@ -150,8 +150,8 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
     """Cut a text where the pattern ends, but not between neighbours that have fewer than `room` tokens together, nor in
     a term's phrase."""
     places = [0, *(match.end() for match in ends.finditer(text)), len(text)]
-    for _, start, end in terms.spans(text) if terms else ():
-        places = [place for place in places if not start < place < end]
+    within = {place for _, start, end in (terms.spans(text) if terms else ()) for place in range(start + 1, end)}
+    places = [place for place in places if place not in within]
     parts = [text[a:b] for a, b in itertools.pairwise(places)]
     packed, size = [""], 0
     for part, ids in zip(parts, tokenizer.encode(list(map(str.strip, parts))), strict=True):
