@@ -175,8 +175,10 @@ def test_translations_are_cached_and_go_on_after_a_kill(corpus_of: Any, tmp_path
     assert pairs_of(prepare(settings, tmp_path / "again", OPTIONS)) == whole
     assert prepare(settings, tmp_path / "again", OPTIONS)
     assert Words.asked == []
-    prepare(corpus_of(beam=2), tmp_path / "other", OPTIONS)
-    assert len(Words.asked) == 2 + 500
+    for number, others in enumerate(({"beam": 2}, {"sampling": True})):
+        Words.asked = []
+        prepare(corpus_of(**others), tmp_path / f"other-{number}", OPTIONS)
+        assert len(Words.asked) == 2 + 500
 
 
 def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
