@@ -105,7 +105,7 @@ def _compare(files: RunFiles, without: RunFiles, score: Scorer) -> None:
         figures = [each.shown() for each in score(options, lines).scores]
         megabytes = (place / "model.safetensors").stat().st_size / 1e6
         words, milliseconds = _speed(place, sources[:TIMED_LINES], files.settings.decoding)
-        figures += [f"{megabytes:.1f}", f"{megabytes / 4:.1f}", f"{words:,.0f}", f"{milliseconds:.1f}"]
+        figures += [f"{megabytes:.2f}", f"{megabytes / 4:.2f}", f"{words:,.0f}", f"{milliseconds:.1f}"]
         columns.append(figures)
     names = ["test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits"]
     names += [f"source words per second, one core, beam {beam}", f"a line alone, beam {beam}, ms"]

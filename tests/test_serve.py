@@ -13,14 +13,16 @@ import tiny_model
 from tiny_model import WORDS, make_model
 
 pytest.importorskip("starlette")
-from serving import PAIR, TEXTS, client_of, said
+from serving import PAIR, TEXTS, client_of, said, service_of
 from starlette.testclient import TestClient
 from texts import ROOT
 
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.serving import detect
+from nmt_cli.serving.app import create_app
 from nmt_cli.serving.languages import match
+from nmt_cli.serving.service import SURE
 
 HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot und</code>\n'
 
@@ -280,3 +282,13 @@ def test_a_text_that_is_found_to_be_in_the_target_language_stays_as_it_is(client
     answer = client.post("/sentences", json={"q": text, "source": "auto", "target": "de"}).json()
     assert [each["hypotheses"] for each in answer["sentences"]] == [[{"text": text, "alignment": []}]]
     assert answer["detectedLanguage"]["language"] == "de"
+
+
+@pytest.mark.parametrize(("sure", "stays"), [(SURE, True), (SURE - 1, False)])
+def test_how_sure_it_must_be_that_there_is_nothing_to_translate(model: Path, sure: int, stays: bool) -> None:
+    with service_of(model) as service, TestClient(create_app(service)) as client:
+        service.detector.detect = lambda _: [("de", sure), ("en", 100 - sure)]
+        answer = ask(client, q="rot", source="auto")
+        code, confidence = ("de", sure) if stays else ("en", 100 - sure)
+        assert answer["detectedLanguage"] == {"language": code, "confidence": confidence}
+        assert (answer["translatedText"] == "rot") == stays

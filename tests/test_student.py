@@ -51,7 +51,8 @@ def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
     bleu = [corpus_bleu(read_lines(place / "test.hyp"), references)[0] for place in places]
     assert rows["test BLEU"] == pytest.approx(bleu, abs=0.006)
     sizes = [(place / "model" / "model.safetensors").stat().st_size for place in (reference_run, *places[1:])]
-    assert rows["megabytes, float32"] == pytest.approx([size / 1e6 for size in sizes], abs=0.06)
+    assert rows["megabytes, float32"] == pytest.approx([size / 1e6 for size in sizes], abs=0.006)
+    assert rows["megabytes, 8 bits"] == pytest.approx([size / 4e6 for size in sizes], abs=0.006)
     assert all(len(figures) == 3 and min(figures) >= 0 for figures in rows.values())
     assert min(rows["source words per second"]) > 0
     watched = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.hyp")}
