@@ -109,6 +109,13 @@ def test_a_body_that_is_not_what_it_says_is_refused(
     refused(client.post("/translate", content=body, headers=headers), 400, words)
 
 
+def test_as_much_as_the_limits_say_is_translated(model: Path) -> None:
+    with client_of(model, limits=Limits(characters=6, texts=2)) as client:
+        for texts, status in ((["rot", "rot"], 200), (["rot", "rote"], 400), (["rot", "ro", "r"], 400)):
+            assert client.post("/translate", json={"q": texts, **PAIR}).status_code == status
+            assert client.post("/v2/translate", json={"text": texts, "target_lang": "DE"}).status_code == status
+
+
 def test_ten_megabytes_and_a_hundred_thousand_texts_are_refused(client: TestClient) -> None:
     refused(client.post("/translate", json={"q": "x" * 10_000_000, **PAIR}), 413, "exceed the limit")
     refused(client.post("/translate", json={"q": ["a"] * 100_000, **PAIR}), 413, "exceed the limit")
