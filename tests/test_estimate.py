@@ -119,3 +119,9 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)
+    for name, base, big in (
+        ("parameters", "65 M", "213 M"), ("steps", "100,000", "300,000"), ("FLOPs in all", "3.3e18", "2.3e19"),
+        ("seconds per step", "0.4", "1.0"), ("target tokens/s", "62,500", "25,000"),
+        ("time to the end", "12 h", "3.5 d"),
+    ):  # fmt: skip
+        assert re.search(rf"^{name} .* {re.escape(base)} +{re.escape(big)} *$", err, re.MULTILINE), name

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,9 @@ from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.serving import detect
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.languages import match
+from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.service import SURE
+from nmt_cli.serving.texts import Form
 
 HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot und</code>\n'
 
@@ -85,6 +88,12 @@ def command(model: Path, text: str, *options: str) -> str:
     words = [sys.executable, "-m", "nmt_cli", "translate", "--model", str(model), "--precision", "fp32", "-q", *options]
     done = subprocess.run(words, input=text, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
     return done.stdout
+
+
+def test_a_line_with_fewer_hypotheses_stands_with_its_last() -> None:
+    text = Form().read("one\ntwo")
+    results = [SimpleNamespace(hypotheses=[SimpleNamespace(text=each) for each in line]) for line in ("abc", "xy")]
+    assert [text.written(None, results, rank) for rank in range(3)] == ["a\nx", "b\ny", "c\ny"]
 
 
 def test_html_is_translated_as_the_command_does_it(client: TestClient, model: Path) -> None:
@@ -235,6 +244,13 @@ def test_metrics_count_what_was_asked(model: Path) -> None:
     ):
         assert line in page.split("\n")
     assert "process_resident_memory_bytes" in page
+
+
+def test_what_waits_and_what_is_searched_are_two_gauges() -> None:
+    metrics = Metrics()
+    metrics.watch(lambda: (3, 5))
+    page = metrics.page().decode().split("\n")
+    assert {"nmt_segments_waiting 3.0", "nmt_slots_in_use 5.0"} <= {*page}
 
 
 def test_the_log_has_no_text_of_users(client: TestClient, capsys: pytest.CaptureFixture[str]) -> None:
