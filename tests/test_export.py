@@ -110,6 +110,15 @@ def test_the_example_runs_as_it_stands(target, exported):
     assert output.getvalue().strip()
 
 
+def test_the_card_says_where_the_model_is_from(exported, models, lines, tmp_path):
+    assert "trained on toy-en-de" in (exported("hf") / "README.md").read_text()
+    model = load_model(models())
+    about = {"imported": "OWNER/NAME@c0ffee"}
+    save_model(tmp_path / "model", model.model.state_dict(), model.recipe, model.tokenizer_file, about)
+    assert export(tmp_path / "model", "hf", tmp_path / "out", None, lines) == 0
+    assert "imported from OWNER/NAME@c0ffee" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_transformers_searches_as_the_recipe_does(exported):
     out = exported("hf")
     config = artefact.read_json(out / "generation_config.json")
