@@ -14,7 +14,7 @@ from tiny_model import content, make_model, memory_file
 
 from nmt_cli import Translator, documents
 from nmt_cli.console import Progress
-from nmt_cli.documents import markdown
+from nmt_cli.documents import alignment, markdown
 from nmt_cli.documents import translate as module
 from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.placeholders import Protection
@@ -224,3 +224,40 @@ def test_the_suffix_says_what_a_file_is() -> None:
     for wrong in ({"plain": ["n_best"]}, {"form": "jsonl"}, {"form": "po"}, {"plain": ["alignments", "prefix"]}):
         with pytest.raises(UsageError):
             kind(tags="html", **wrong)
+
+
+@pytest.mark.parametrize("unit", ["[", "![", "[a][", "[*", "[<b>", "[a\n"])
+def test_markdown_whose_brackets_are_not_closed_is_refused(unit: str) -> None:
+    """Each would look for its partner to the end: minutes for a text of this length."""
+    with pytest.raises(DataError, match="too many open brackets"):
+        markdown.parse(unit * 30_000)
+
+
+def test_tables_that_are_mostly_empty_are_refused() -> None:
+    """Every row is filled up to the width of the head: 60,000 cells from 1,800 characters."""
+    with pytest.raises(DataError, match="rows far shorter"):
+        markdown.parse((f"{'|a' * 90}|\n{'|-' * 90}|\n" + "|\n" * 700 + "\n") * 50)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- [one](u) and [two][ref], [ ] [x] [^1]\n" * 500,
+        "Intervals [0, 1) and [a, b[ of *numbers*.\n\n" * 500,
+        f"{'|a' * 20}|\n{'|-' * 20}|\n" + f"{'|b' * 20}|\n" * 300,
+        "[![badge](a)](b)\n" * 300,
+        "a|b\n-|-\nc|d\n\n" * 500,
+    ],
+)
+def test_markdown_as_people_write_it_is_not_refused(text: str) -> None:
+    assert documents.segment.render(markdown.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["a" * 20_000 + "\u2603", "\u2603 " + "a b " * 5000, "\u2603 " + "der Hund " * 2000])
+def test_spellings_of_long_texts_are_compared_in_bounded_time(text: str) -> None:
+    """Character by character it would take a time that grows with the square of the length, or more."""
+    own = f"{text.replace(chr(0x2603), ' ? ')} "
+    places = alignment._places(own, text)
+    assert len(places) == len(own) + 1
+    assert places == sorted(places)
+    assert places[-1] <= len(text)

@@ -13,7 +13,7 @@ from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.documents import markup
 from nmt_cli.documents.placeholders import PLACEHOLDER, Protection
 from nmt_cli.documents.placement import Aligned, place
-from nmt_cli.documents.segment import Builder, Parts, render, segments_of
+from nmt_cli.documents.segment import Builder, Parts, Segment, render, segments_of
 
 PIECES = [
     *(
@@ -332,3 +332,46 @@ def test_placeholders_side_by_side_are_one_that_keeps_its_place_if_any_must(text
 def test_numbers_and_words_are_no_placeholders() -> None:
     text = "In 1984, 50 % of 3.5 dogs and 12% cats were {not here} at 5:30; a@b, 100%."
     assert not PLACEHOLDER.search(text)
+
+
+def words_linked(segment: Segment) -> Aligned:
+    """The segment's own text as its translation, word by word."""
+    spans = [match.span() for match in re.finditer(r"\S+", segment.text)]
+    return Aligned(segment.text, [(end, start) for start, end in spans])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A dog runs. " * 900,
+        "a " * 5000,
+        "x" * 9000,
+        "\u6211\u4eec\u3002" * 3000,
+        "<b>a</b> " * 900,
+        "<b>a " * 900,
+        "<b>" * 900 + "a" + "</b>" * 900,
+        "a<wbr>" * 900,
+        "A {dog} runs, %s. " * 400,
+        "A &amp; dog. " * 600,
+        "x" + "&amp;" * 1300,
+        "xxx" + "&amp;a" * 1300,
+    ],
+)
+def test_a_long_text_is_several_segments_and_stays_whole(text: str) -> None:
+    """Placing marks takes a time that grows with their product with the words: both are bounded for a segment."""
+    parts = markup.parse(text, Protection())
+    assert render(parts) == text
+    segments = segments_of(parts)
+    for segment in segments:
+        assert len(segment.text) <= 3000
+        assert len(segment.points) + 2 * len(segment.elements) <= 50
+        segment.result = place(segment, words_linked(segment))
+    assert re.sub(r"\s", "", render(parts)) == re.sub(r"\s", "", text)
+
+
+def test_a_long_text_is_cut_between_sentences() -> None:
+    text = "A <b>dog</b> runs. " * 200
+    segments = segments_of(markup.parse(text))
+    assert len(segments) > 2
+    assert all(segment.text.startswith("A dog") and segment.text.endswith("runs.") for segment in segments)
+    assert sum(len(segment.elements) for segment in segments) == 200

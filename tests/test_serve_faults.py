@@ -4,22 +4,27 @@ import asyncio
 import json
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
+import uvicorn
 from serving import PAIR, TEXTS, client_of, resident, service_of
 from starlette.testclient import TestClient
 from test_threads import Gate
+from uvicorn.server import ServerState
 
 from nmt_cli.engine.search import Search
 from nmt_cli.errors import DivergedError, UsageError
+from nmt_cli.serving import server
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.service import Limits
+from nmt_cli.serving.service import Limits, Service
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -160,6 +165,66 @@ def test_wrong_methods_and_paths_are_refused(client: TestClient, method: str, pa
 def test_files_that_cannot_be_translated_are_refused(client: TestClient, name: str, data: bytes, words: str) -> None:
     refused(client.post("/translate_file", data=PAIR, files={"file": (name, data)}), 400, words)
     refused(client.post("/translate_file", data={**PAIR, "file": "rot"}), 400, "missing file")
+
+
+@pytest.mark.parametrize("unit", ["[", "![", "[a][", "[*", "<[", "[<b>", "[a\n"])
+def test_markdown_that_would_take_minutes_is_refused(model: Path, unit: str) -> None:
+    text = (unit * 100_000)[:100_000]
+    with client_of(model, limits=Limits()) as client:
+        answer = client.post("/translate_file", data=PAIR, files={"file": ("a.md", text)})
+        refused(answer, 400, "too many open brackets")
+
+
+@pytest.mark.parametrize("unit", ["<b>", "<b", "</b>", "<!--", "<code>", "&", "<b translate=no>", "%", "{", "<p>"])
+def test_html_of_one_tag_that_is_repeated_is_answered(model: Path, unit: str) -> None:
+    with client_of(model, limits=Limits()) as client:
+        text = (unit * 100_000)[:100_000]
+        answer = client.post("/translate", json={"q": text, **PAIR, "format": "html"})
+        assert (answer.status_code, answer.json()["translatedText"]) == (200, text)
+
+
+def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time for the headers, or for the body; answers may take longer."""
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.2)
+    real = Service.translate
+
+    async def translate(self: Service, *arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.5)
+        return await real(self, *arguments, **options)
+
+    monkeypatch.setattr(Service, "translate", translate)
+    body = json.dumps({"q": "rot", **PAIR})
+    head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+
+    async def ask(config: uvicorn.Config) -> None:
+        state = ServerState()
+        made = await asyncio.get_running_loop().create_server(
+            lambda: server.Protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        )
+        place = made.sockets[0].getsockname()
+
+        async def said(*parts: str) -> str:
+            reader, writer = await asyncio.open_connection(*place)
+            for part in parts:
+                writer.write(part.encode())
+            answer = await asyncio.wait_for(reader.read(), 60)
+            writer.close()
+            return answer.decode()
+
+        assert await said() == ""
+        assert await said(head) == ""
+        assert "408" in (cut := await said(head, "\r\n", body[:5])).split("\n")[0]
+        assert "took longer than 0.2 seconds" in cut
+        whole = await said(head, "Connection: close\r\n\r\n", body)
+        assert "translatedText" in whole
+        twice = await said(head, "\r\n", body, head)  # the second one does not end
+        assert twice.count("translatedText") == 1
+        made.close()
+
+    with service_of(model, limits=Limits(body_seconds=0.2)) as service:
+        config = uvicorn.Config(create_app(service), log_config=None, lifespan="off")
+        config.load()
+        asyncio.run(ask(config))
 
 
 def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
@@ -325,8 +390,11 @@ def test_two_models_of_one_pair_are_refused(model: Path) -> None:
             pass
 
 
-def random_request(draw: random.Random) -> dict[str, Any]:
-    """A request with some sense in it, or none."""
+FILE = 'msgid ""\nmsgstr ""\n\nmsgid "rot"\nmsgstr ""\n'
+
+
+def random_request(draw: random.Random, keys: list[str], files: list[str]) -> dict[str, Any]:
+    """A request with some sense in it, or none; `keys` are those of glossaries, `files` where files can be fetched."""
     texts = [
         "rot",
         "",
@@ -353,38 +421,61 @@ def random_request(draw: random.Random) -> dict[str, Any]:
         "type",
     ]
     names += ["source_lang", "split_sentences", "ignore_tags", "preserve_formatting", "show_billed_characters", "file"]
+    names += ["name", "entries", "entries_format", "glossary_id"]
+    texts += ["rot,Baum,en,de\nund", '"', "\t", "[" * 3000, "<b>" * 1000, "csv", "0" * 36]
     fields = {name: draw.choice(values) for name in draw.sample(names, draw.randrange(6))}
     if draw.random() < 0.6:
         fields |= {"q": draw.choice(texts), **PAIR, "text": draw.choice(texts), "target_lang": "DE"}
+        entries = draw.choice(["rot\tBaum", "und\tund|ist", "rot,Baum", *texts])
+        fields |= {"source_lang": "EN", "name": "ours", "entries": entries}
     body = json.dumps(fields).encode()
+    paths = ["/translate"] * 4 + ["/v2/translate"] * 3 + ["/detect", "/sentences", "/languages", "/v2/languages"]
+    paths += ["/translate_file"] * 4 + ["/v2/glossaries"] * 6 + ["/v2/glossary-language-pairs", "/sentences"]
+    paths += ["/health", "/frontend/settings", "/metrics", "/v2/usage", "/page/x", "/%00", "/"]
+    paths += [f"/v2/glossaries/{key}{end}" for key in ("x", *keys[-2:]) for end in ("", "/entries")]
+    paths += ["/download_file/x", *files[-2:]]
+    path = draw.choice(paths)
     kind = draw.choice(["json", "json", "form", "multipart", "raw"])
+    if path == "/translate_file" and draw.random() < 0.7:
+        kind = "multipart"
     if kind == "form":
         body = b"&".join(f"{name}={value}".encode(errors="replace") for name, value in fields.items())
     if kind == "multipart":
+        file = draw.random() < 0.7
+        if file:
+            fields.pop("file", None)
         parts = [f'--a\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()]
+        if file:
+            name = f"a.{draw.choice(['txt', 'html', 'MD', 'po', 'pdf', ''])}"
+            start = f'--a\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+            parts.append(f"{start}{draw.choice([*texts, FILE])}\r\n")
         body = "".join([*parts, "--a--\r\n"]).encode(errors="replace")
     if draw.random() < 0.15:
         body = bytes(draw.choice([each, draw.randrange(256)]) for each in body)
     headers = {"json": JSON, "form": FORM, "multipart": {"Content-Type": "multipart/form-data; boundary=a"}, "raw": {}}
-    paths = ["/translate"] * 4 + ["/v2/translate"] * 3 + ["/detect", "/sentences", "/languages", "/v2/languages"]
-    paths += ["/translate_file", "/health", "/frontend/settings", "/metrics", "/v2/usage", "/page/x", "/%00", "/"]
-    method = draw.choice(["POST"] * 8 + ["GET", "PUT", "OPTIONS", "HEAD", "PATCH"])
-    return {"method": method, "url": draw.choice(paths), "content": body, "headers": headers[kind]}
+    method = draw.choice(["POST"] * 8 + ["GET", "GET", "PUT", "OPTIONS", "HEAD", "PATCH", "DELETE"])
+    return {"method": method, "url": path, "content": body, "headers": headers[kind]}
 
 
 def fuzz(client: TestClient, count: int) -> None:
     draw = random.Random(11)
-    statuses = set[int]()
+    statuses, keys, files = Counter[int](), list[str](), list[str]()
     for _ in range(count):
-        request = random_request(draw)
+        request = random_request(draw, keys, files)
         answer = client.request(**request)
-        statuses.add(answer.status_code)
+        statuses[answer.status_code] += 1
         assert answer.status_code < 500, request
         if answer.status_code >= 400 and request["method"] != "HEAD" and answer.content != b"Disallowed CORS":
             [(name, text)] = answer.json().items()
             assert name == ("message" if request["url"].startswith("/v2/") else "error")
             assert "Traceback" not in text
-    assert {200, 400} <= statuses
+        if answer.status_code in (200, 201) and request["method"] == "POST":
+            content = answer.json() if request["url"] in ("/v2/glossaries", "/translate_file") else {}
+            keys += [content[name] for name in content if name == "glossary_id"]
+            files += [urlsplit(content[name]).path for name in content if name == "translatedFileUrl"]
+    assert {200, 201, 400, 404} <= statuses.keys(), statuses
+    assert keys
+    assert files
     assert client.get("/health").json() == {"status": "ok"}
     assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
 
@@ -399,6 +490,7 @@ def test_whatever_is_sent_the_answer_is_no_500(model: Path) -> None:
 def test_five_thousand_requests_leave_nothing_behind(model: Path) -> None:
     with service_of(model, limits=Limits(5000, 50)) as service, TestClient(create_app(service)) as client:
         fuzz(client, 500)
+        client.post("/detect", json={"q": "rot"})  # loads what detects languages, if no request has
         before = resident()
         fuzz(client, 5000)
         assert resident() < 1.05 * before

@@ -1,6 +1,8 @@
 """The only place that knows the model: texts in, translations with the origins of their tokens out."""
 
-from collections import deque
+import itertools
+import re
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from typing import Any
@@ -9,6 +11,8 @@ from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.translator import NOT_YET, Translator
+
+_MOST_PAIRS = 100_000  # of equal characters, or words, of two spellings that are compared: it takes time for each
 
 
 def translate_aligned(translator: Translator, texts: Iterable[Any], **options: Any) -> Iterator[Aligned]:
@@ -58,11 +62,26 @@ def _places(own: str, text: str) -> list[int]:
     if own == f"{text} ":
         return list(range(len(own) + 1))
     places, last = list[int](), 0
-    for start, place, size in SequenceMatcher(None, own, text, autojunk=False).get_matching_blocks():
+    for start, place, size in _common(own, text):
         places += [last] * (start - len(places))
         places += range(place, place + size)
         last = place + size
     return places + [last] * (len(own) + 1 - len(places))
+
+
+def _common(own: str, text: str) -> list[tuple[int, int, int]]:
+    """Return the places in both and the length of what two spellings have in common, in order: by characters, by words
+    where that would take long, and where that would, too, only how they begin."""
+    for pattern in (r"(?s:.)", r"\s+|\S+"):
+        one, other = re.findall(pattern, own), re.findall(pattern, text)
+        counts = Counter(other)
+        if sum(number * counts[each] for each, number in Counter(one).items()) > _MOST_PAIRS:
+            continue
+        starts, places = ([0, *itertools.accumulate(map(len, each))] for each in (one, other))
+        blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+        return [(starts[a], places[b], starts[a + size] - starts[a]) for a, b, size in blocks]
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, text, strict=False))
+    return [(0, 0, sum(1 for _ in same))]
 
 
 def _word_start(text: str, place: int) -> int:

@@ -2,19 +2,28 @@
 
 The library says of each block which lines it has and what its text is, and of what stands in a line nothing but the
 order. So its rules for lines are wrapped to note where each matched. All that is not text is copied.
+
+Its time may grow with the square of a text's length: every bracket looks for its partner up to the end of its
+paragraph, and rows of a table are filled up to the width of its head. Both are counted, and texts with too much of
+them refused.
 """
 
+import bisect
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from types import SimpleNamespace
+from typing import Any
 
-from markdown_it import MarkdownIt, rules_inline
+from markdown_it import MarkdownIt, helpers, rules_block, rules_inline
+from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
 from nmt_cli.documents import markup
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Builder, Parts, Segment
+from nmt_cli.errors import DataError
 
 Rule = Callable[[StateInline, bool], bool]
 _RULES: dict[str, Rule] = {
@@ -32,6 +41,10 @@ _RULES: dict[str, Rule] = {
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a box to tick, the kind of an alert
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
+# Steps of searches that a document may have, for each of its characters and in any case; what a cell that a row lacks
+# counts. Manuals and lists of links have less than 3 for each character.
+_STEPS, _FREE_STEPS, _CELL = 20, 100_000, 30
+_LEFT = "steps left"  # the name of their count in the library's environment of a document
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
 
 
@@ -39,7 +52,7 @@ def parse(text: str, protection: Protection | None = None) -> Parts:
     """Return a document as text to copy and segments."""
     head = match[0] if (match := _FRONT_MATTER.match(text)) else ""
     body = text[len(head) :]
-    parts, end, env = Parts([head]), 0, dict[str, object]()
+    parts, end, env = Parts([head]), 0, dict[str, object]({_LEFT: _FREE_STEPS + _STEPS * len(body)})
     lines = body.split("\n")
     starts = [0]
     for line in lines:
@@ -67,7 +80,34 @@ def _parser() -> MarkdownIt:
     for name, rule in _RULES.items():
         parser.inline.ruler.at(name, functools.partial(_noting, rule))
     parser.inline.ruler2.disable("fragments_join")
+    parser.core.ruler.disable("inline")  # done by _Reader
+    parser.helpers = SimpleNamespace(**vars(helpers) | {"parseLinkLabel": _label_end})  # type: ignore[assignment]
+    parser.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
     return parser
+
+
+def _count(env: MutableMapping[str, Any], steps: int) -> None:
+    env[_LEFT] -= steps
+    if env[_LEFT] < 0:
+        text = "this Markdown has too many open brackets, or rows far shorter than the heads of their tables. Divide it"
+        raise DataError(text)
+
+
+def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
+    """Return where the text of a link ends whose bracket is at `start`, or -1."""
+    end = helpers.parseLinkLabel(state, start, disableNested)
+    _count(state.env, (state.posMax if end < 0 else end) - start)
+    return end
+
+
+def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    count = len(state.tokens)
+    found = rules_block.table(state, start, end, silent)
+    if found and not silent:
+        cells = sum(token.type == "inline" for token in state.tokens[count:])
+        source = state.src[state.bMarks[start] : state.eMarks[state.line - 1]]
+        _count(state.env, _CELL * max(cells - source.count("|") - source.count("\n") - 1, 0))
+    return found
 
 
 def _noting(rule: Rule, state: StateInline, silent: bool) -> bool:
@@ -157,6 +197,7 @@ class _Reader:
         _parser().inline.parse(self.source, _parser(), self.env, tokens)
         tokens = [token for token in tokens if "place" in token.meta and token.type != "text"]
         end = len(match[0]) if (match := _NO_TEXT.match(self.source)) else 0
+        ends = dict[str, list[int]]()  # of the elements that are copied, by their names
         parts = Parts([self.slice(0, end)])
         for number, token in enumerate(tokens):
             start, stop = token.meta["place"]
@@ -169,7 +210,10 @@ class _Reader:
             self._add_text(end, start)
             name = markup.name_of(token.content) if token.type == "html_inline" else ""
             if name in markup.COPIED:
-                stop = next((t.meta["place"][1] for t in tokens[number:] if t.content.startswith(f"</{name}")), stop)
+                if name not in ends:
+                    ends[name] = [at for at, each in enumerate(tokens) if each.content.startswith(f"</{name}")]
+                after = bisect.bisect(ends[name], number)
+                stop = tokens[ends[name][after]].meta["place"][1] if after < len(ends[name]) else stop
             if token.type == "hardbreak" or name in markup.BLOCKS:
                 parts += [*self.builder.build(), self.slice(start, stop)]
                 self._begin()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,6 +12,14 @@ from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)+"
+# A segment of so many characters or marks ends with its sentence, one of twice as many at once: the time to place
+# marks grows with the product of the two, and sentences of long lines are translated one by one in any case.
+_LONG, _MANY = 1000, 25
+_CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
+_WIDE = "\u3002\uff01\uff1f"
+_SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE}][{_CLOSERS}]*)\s*")
+_ENTITY_START = re.compile(r"&[^&;]*\Z")  # of HTML
+_LAST, _NEAR = re.compile(rf"[.!?\u2026{_WIDE}][{_CLOSERS}]*\Z"), 20  # so many characters are looked at
 _WHITE_START, _WHITE_END = re.compile(rf"\A{_WHITE}"), re.compile(rf"{_WHITE}\Z")
 
 
@@ -80,7 +88,7 @@ def render(parts: Parts) -> str:
 
 @dataclass
 class Builder:
-    """Collects a segment, piece by piece."""
+    """Collects a segment, piece by piece, or several where one would be too long."""
 
     write: Callable[[str], str] = str
     protection: Protection | None = None
@@ -90,12 +98,16 @@ class Builder:
     _space: bool = False  # there was white space since the last word
     _parted: bool = False  # a point parts what comes from the last word
     _line: list[Mark | str] = field(default_factory=list)  # marks, words and spaces, as they come
+    _built: Parts = field(default_factory=list)  # the segments before this one
 
     def add_source(self, source: str, read: Callable[[str], str] = str) -> None:
         """Add a piece of text as the document spells it, which `read` turns into text; placeholders become points."""
         for piece in self.protection.pieces(source) if self.protection else [Piece(source)]:
             if piece.kind == "text":
-                self.add_text(read(piece.source), piece.source)
+                for part in _parts(piece.source):
+                    end = match.end() if self._size >= 1 and (match := _SENTENCE_END.search(part)) else len(part)
+                    self.add_text(read(part[:end]), part[:end])
+                    self.add_text(read(part[end:]), part[end:])
             elif piece.kind in ("open", "close"):
                 self.add_tag(piece.name, [piece.source], close=piece.kind == "close")
             else:
@@ -104,8 +116,13 @@ class Builder:
     def add_text(self, text: str, source: str) -> None:
         if not text:
             return
-        self.source.append(source)
         words = normalise(text)
+        if self._is_full(space=self._space or not words):
+            self._begin_another()
+            if not words:
+                self._built.append(source)
+                return
+        self.source.append(source)
         if not words or normalise(f".{text}")[1] == " ":
             self._add_space()
         if not words:
@@ -133,13 +150,33 @@ class Builder:
         self._parted = self._parted or not joins
 
     def _add(self, mark: Mark) -> None:
+        if self._is_full(space=self._space):
+            self._begin_another()
+            mark.at = 0
         self.source += mark.parts
         mark.order = len(self.marks)
         self.marks.append(mark)
         self._line.append(mark)
 
+    @property
+    def _size(self) -> float:
+        return max(len(self.text) / _LONG, len(self.marks) / _MANY)
+
+    def _is_full(self, *, space: bool) -> bool:
+        """Return whether the segment shall end, before white space or not."""
+        end = _LAST.search(self.text[-_NEAR:]) if self._size >= 1 else None
+        return self._size >= 2 or (end is not None and (space or end[0][0] in _WIDE))
+
+    def _begin_another(self) -> None:
+        self._built += self._segment()
+        self.text, self.source, self.marks, self._line = "", [], [], []
+        self._space = self._parted = False
+
     def build(self) -> Parts:
-        """Return the segment, with the white space around it; all as it stands if there is nothing to translate."""
+        """Return the segments, with the white space around them; all as it stands if there is nothing to translate."""
+        return [*self._built, *self._segment()]
+
+    def _segment(self) -> Parts:
         if not any(character.isalpha() for character in self.text):
             return self.source
         source, lead, trail = list(self.source), "", ""
@@ -170,6 +207,21 @@ class Builder:
             if isinstance(each, Mark):
                 each.after = after
             after = _beside(each, after, points, 0)
+
+
+def _parts(source: str) -> Iterator[str]:
+    """Yield a text in parts that are not too long for a segment, cut between sentences or words, if that can be."""
+    begin = 0
+    while len(source) - begin > _LONG:
+        limit = begin + _LONG
+        ends = [match.end() for match in _SENTENCE_END.finditer(source, begin, limit)]
+        cut = ends[-1] if ends else source.rfind(" ", begin, limit) + 1
+        if cut <= begin:
+            entity = _ENTITY_START.search(source, limit - _NEAR, limit)
+            cut = entity.start() if entity else limit
+        yield source[begin:cut]
+        begin = cut
+    yield source[begin:]
 
 
 def _beside(each: Mark | str, character: str, points: set[int], side: int) -> str:

@@ -14,10 +14,13 @@ YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 class Refusal(Exception):
     """An answer of 4xx or 5xx, with one sentence; each dialect has its own words around it."""
 
-    def __init__(self, status: int, text: str, *, retry_after: int | None = None) -> None:
+    def __init__(self, status: int, text: str, *, retry_after: int | None = None, close: bool = False) -> None:
+        """`close` ends the connection, of which not all has been read."""
         super().__init__(text)
         self.status, self.text = status, text
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+        if close:
+            self.headers["Connection"] = "close"
 
 
 class Fields:

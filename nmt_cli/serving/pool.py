@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -20,10 +21,18 @@ from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.pending import Options, Pending, Translation
 from nmt_cli.translation.translator import Translator
 
+Result = TypeVar("Result")
 RETRY_SECONDS = 1
 WARM_UP = "Hello."
+SHORT = 1000  # characters whose tokens are found about as soon as another thread takes over
+LINE = 50  # that each line counts more
 # Segments of long texts that a thread of a CPU searches at once: more would be faster for these, and slow down others.
 LATER = 1
+
+
+async def call_here(function: Callable[..., Result], *arguments: object) -> Result:
+    """Call a function as `run_in_threadpool` would, but in this thread, which takes a tenth of a millisecond less."""
+    return function(*arguments)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,9 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         units = [unit for text in texts for unit in text]
         countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
         try:
-            pending = await run_in_threadpool(model.submit, units, options, countdown)
+            short = sum(len(unit) + LINE for unit in units) <= SHORT
+            run = call_here if short else run_in_threadpool
+            pending = await run(model.submit, units, options, countdown)
             await self._finish(request, countdown)
             self.metrics.observe(pending, begun)
             results = iter([one.translation() for one in pending])
@@ -108,11 +119,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         return [[next(results) for _ in text] for text in texts]
 
     async def _finish(self, request: Request, countdown: "_Countdown") -> None:
-        finished, gone = asyncio.ensure_future(countdown.over.wait()), asyncio.ensure_future(_gone(request))
+        gone = asyncio.ensure_future(_gone(request))
         try:
-            await asyncio.wait({finished, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({countdown.over, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            finished.cancel()
             gone.cancel()
         if countdown.left and gone.done():
             raise ClientDisconnect
@@ -124,9 +134,10 @@ class _Countdown:
     """Counts the texts of a request that are not translated yet, in the thread of the server."""
 
     def __init__(self, left: int) -> None:
-        self.left, self.over, self._loop = left, asyncio.Event(), asyncio.get_running_loop()
+        self.left, self._loop = left, asyncio.get_running_loop()
+        self.over = self._loop.create_future()
         if not left:
-            self.over.set()
+            self.over.set_result(None)
 
     def tell(self, _: Pending) -> None:
         self._loop.call_soon_threadsafe(self._one_less)
@@ -134,7 +145,7 @@ class _Countdown:
     def _one_less(self) -> None:
         self.left -= 1
         if not self.left:
-            self.over.set()
+            self.over.set_result(None)
 
 
 async def _gone(request: Request) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from nmt_cli import signals
 from nmt_cli.console import say
@@ -23,6 +24,8 @@ from nmt_cli.serving.pool import Pool, load
 from nmt_cli.serving.service import Limits, Service
 
 KEEP_ALIVE_SECONDS = 30
+HEADER_SECONDS = 30  # in which a request's headers have to come
+READ_SECONDS = 0.1  # in which requests that are on their way arrive, once no more are taken
 SPARE_SECONDS = 5  # beside those that a translation may take, before connections that are still open are cut
 BACKLOG = 2048
 
@@ -57,6 +60,7 @@ def serve(options: ServeOptions) -> int:
             app = create_app(service, options.cors)
             config = uvicorn.Config(
                 app,
+                http=Protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -73,6 +77,43 @@ def serve(options: ServeOptions) -> int:
     return 0
 
 
+class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes connections whose headers do not come to an end, for which uvicorn has no limit."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(error)
+
+    def _in_request(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._in_request():
+            self._stop_waiting()
+        elif not self._timer:
+            self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if not self._in_request():
+            self.transport.close()
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ready: str) -> None:
         super().__init__(config)
@@ -81,6 +122,13 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         say(self._ready)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and read what has been sent on the others, before those without a request close."""
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(READ_SECONDS)
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

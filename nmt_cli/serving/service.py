@@ -1,5 +1,6 @@
 """What all routes share: the models, the limits, and how a request becomes translations."""
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.languages import base_of, match
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.pool import SHORT, Model, Pool, call_here
 from nmt_cli.serving.texts import Form, Text
 from nmt_cli.translation.pending import Options, Translation
 
@@ -31,6 +32,7 @@ KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
 class Limits:
     characters: int = 100_000  # of all texts of a request
     texts: int = 1000  # of a request
+    body_seconds: float = 30  # until a request's body is there
 
     @property
     def bytes(self) -> int:
@@ -58,7 +60,13 @@ class Service:
         self.detector = Detector(self.pool.sources, self.pool.languages)
 
     async def read(self, request: Request) -> Fields:
-        return await reader.read(request, self.limits.bytes, self.limits.texts + OTHER_FIELDS)
+        """Return a request's fields; 408 where its body takes too long to come."""
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                return await reader.read(request, self.limits.bytes, self.limits.texts + OTHER_FIELDS)
+        except TimeoutError:
+            text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
+            raise Refusal(408, text, close=True) from None
 
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
         """403 where the key is not one of ours, `missing` where there is none; it comes as a field or in a header."""
@@ -105,13 +113,15 @@ class Service:
         if confidence is not None and to_code and base_of(to_code) == base_of(source):
             return Answer([[text] for text in texts], source, confidence)  # there is nothing to translate
         model = self.pool.find(source, pair[1])
+        short = form.kind == "text" and not form.protect and sum(map(len, texts)) <= SHORT
+        run = call_here if short else run_in_threadpool
         try:
-            cut = await run_in_threadpool(lambda: [form.read(text) for text in texts])
+            cut = await run(lambda: [form.read(text) for text in texts])
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
         options = Options(n_best=alternatives + 1, alignments=any(text.aligned for text in cut), terms=terms)
         results = await self.pool.translate(request, model, [text.units for text in cut], options)
-        written = await run_in_threadpool(_written, model, cut, results, alternatives + 1)
+        written = await run(_written, model, cut, results, alternatives + 1)
         return Answer(written, model.source, confidence)
 
     async def language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
