@@ -1,6 +1,5 @@
 """Our own route, for the page: a text sentence by sentence, with other translations and aligned words."""
 
-import re
 from itertools import repeat
 
 from starlette.concurrency import run_in_threadpool
@@ -17,10 +16,11 @@ from nmt_cli.translation.segments import sentences_of
 
 
 async def sentences(request: Request) -> JSONResponse:
-    """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment": [[source word, target word],
+    """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment": [[source place, target place],
     ...]}, ...]}, ...], "after"}.
 
-    Words are what white space parts, counted from 0. "before" is the text between a sentence and the one before it,
+    Places are characters of "source" and "text", counted from 0: where a piece of the translation begins, and where
+    what it translates. "before" is the text between a sentence and the one before it,
     "after" what follows the last one: all of these and the sources, in order, are the text that was sent.
     """
     service: Service = request.app.state.service
@@ -53,25 +53,14 @@ def _hypotheses(model: Model, source: str, translation: Translation) -> list[dic
     found = list[dict[str, object]]()
     for rank in range(len(translation.hypotheses)):
         shown = align(model, source, translation, rank)
-        words, pairs = (_words(source), _words(shown.text)), set[tuple[int, int]]()
-        begin = 0
+        pairs, begin = set[tuple[int, int]](), 0
         for end, origin in shown.links:
             token = shown.text[begin:end]
             if token.strip():
-                first = begin + len(token) - len(token.lstrip())
-                pairs.add((words[0][origin], words[1][first]))
+                pairs.add((origin, begin + len(token) - len(token.lstrip())))
             begin = end
         found.append({"text": shown.text, "alignment": sorted(pairs)})
     return found
-
-
-def _words(text: str) -> list[int]:
-    """Return for each character the number of its word."""
-    numbers, last = list[int](), 0
-    for number, match in enumerate(re.finditer(r"\S+", text)):
-        numbers += [last] * (match.start() - len(numbers)) + [number] * len(match[0])
-        last = number
-    return numbers + [last] * (len(text) + 1 - len(numbers))
 
 
 ROUTES = [Route("/sentences", sentences, methods=["POST"])]

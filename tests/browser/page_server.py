@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -68,7 +69,9 @@ async def backwards(scope, receive, send):
     text, found, end = fields["q"], [], 0
     for start, stop in sentences_of(text):
         words = text[start:stop].upper().split()
-        pairs = [[place, len(words) - 1 - place] for place in range(len(words))]
+        sources = [match.start() for match in re.finditer(r"\S+", text[start:stop])]
+        targets = [match.start() for match in re.finditer(r"\S+", " ".join(reversed(words)))]
+        pairs = list(zip(sources, reversed(targets), strict=True))
         texts = [" ".join([*reversed(words), *["AUCH"] * rank]) for rank in range(fields["alternatives"] + 1)]
         hypotheses = [{"text": each, "alignment": pairs} for each in texts]
         found.append({"before": text[end:start], "source": text[start:stop], "hypotheses": hypotheses})

@@ -11,6 +11,7 @@ from tiny_model import make_model
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 from page_server import backwards, serving
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from nmt_cli.serving.metrics import Metrics
@@ -193,6 +194,27 @@ def test_aligned_words_are_highlighted_by_pointer_and_by_keyboard(tab, server):
     assert tab.see(LIT) == ["der", "DER"]
     type_text(tab, "x")
     assert tab.see(LIT) == []
+
+
+def test_words_without_spaces_between_are_highlighted_by_themselves(tab, server):
+    """As the browser cuts Chinese into words; places are of characters, not of their halves in UTF-16."""
+
+    async def chinese(scope, receive, send):
+        await Request(scope, receive).json()
+        hypotheses = [{"text": "🙂 the weather today", "alignment": [[0, 0], [2, 14], [4, 6], [5, 6]]}]
+        sentence = {"before": "", "source": "🙂 今天天气。", "hypotheses": hypotheses}
+        await JSONResponse({"sentences": [sentence], "after": ""})(scope, receive, send)
+
+    server.instead = chinese
+    type_text(tab, "🙂 今天天气。")
+    tab.until(f"{SHOWN} === '🙂 the weather today'")
+    words = "[...document.querySelectorAll('#mirror .word')].map(e => e.textContent)"
+    assert tab.see(words) == ["🙂", "今天", "天气"]
+    for place, lit in ((1, ["🙂", "🙂"]), (2, ["今天", "today"]), (3, ["天气", "weather"])):
+        tab.hover(f"#mirror .word:nth-of-type({place})")
+        assert tab.see(LIT) == lit
+    tab.hover(f"{SENTENCE} .word:nth-of-type(3)")
+    assert tab.see(LIT) == ["天气", "weather"]
 
 
 def test_a_server_that_is_gone_is_said_and_the_page_goes_on_when_it_is_back(tab, server):

@@ -1,6 +1,8 @@
 // The translation sentence by sentence: its words and those of the text that they translate, and other translations.
 
-const WORD = /(?:[^\s\x1c-\x1f\x85]|\ufeff)+/g; // what Python's \S+ finds: the server counts words so
+const WORD = /\S+/g;
+const UNSPACED = /\p{sc=Han}|\p{sc=Hiragana}|\p{sc=Katakana}|\p{sc=Thai}|\p{sc=Lao}|\p{sc=Khmer}|\p{sc=Myanmar}/u;
+const SEGMENTER = new Intl.Segmenter(undefined, { granularity: "word" });
 const SOURCE = 0;
 const TARGET = 1;
 const END = "\u200b"; // so that an empty last line of the text has its height
@@ -14,7 +16,7 @@ let after = ""; // the white space that follows them
 let opened = null; // the sentence whose other translations are listed
 let current = null; // the word that the arrow keys have reached
 let lit = []; // words that are highlighted
-const places = new WeakMap(); // of each word its sentence, its side and its number
+const places = new WeakMap(); // of each word its sentence, its side, and where it begins and ends, in characters
 
 const textOf = (sentence) => sentence.hypotheses[sentence.choice].text;
 
@@ -69,18 +71,30 @@ function write(sentence) {
   sentence.target.ariaLabel = textOf(sentence).trim() || EMPTY;
 }
 
+// Yield each word and its index: what white space parts, and where words are written without, what the browser knows.
+function* wordsOf(string) {
+  for (const { 0: run, index } of string.matchAll(WORD)) {
+    if (!UNSPACED.test(run)) yield [run, index];
+    else for (const part of SEGMENTER.segment(run)) if (part.isWordLike) yield [part.segment, index + part.index];
+  }
+}
+
+const lengthOf = (string) => [...string].length; // as the server counts
+
 function spelt(string, sentence, side) {
   const nodes = document.createDocumentFragment();
   const words = [];
-  let end = 0;
-  for (const match of string.matchAll(WORD)) {
+  let [end, place] = [0, 0];
+  for (const [text, index] of wordsOf(string)) {
     const word = document.createElement("span");
     word.className = "word";
-    word.textContent = match[0];
-    places.set(word, { sentence, side, place: words.length });
+    word.textContent = text;
+    const start = place + lengthOf(string.slice(end, index));
+    place = start + lengthOf(text);
+    places.set(word, { sentence, side, start, end: place });
     words.push(word);
-    nodes.append(string.slice(end, match.index), word);
-    end = match.index + match[0].length;
+    nodes.append(string.slice(end, index), word);
+    end = index + text.length;
   }
   nodes.append(string.slice(end));
   sentence.words[side] = words;
@@ -104,9 +118,10 @@ export function forget() {
 // ---- Aligned words
 
 function partners(word) {
-  const { sentence, side, place } = places.get(word);
-  const pairs = sentence.hypotheses[sentence.choice].alignment.filter((pair) => pair[side] === place);
-  return pairs.map((pair) => sentence.words[1 - side][pair[1 - side]]).filter(Boolean);
+  const { sentence, side } = places.get(word);
+  const holds = (each, place) => places.get(each).start <= place && place < places.get(each).end;
+  const pairs = sentence.hypotheses[sentence.choice].alignment.filter((pair) => holds(word, pair[side]));
+  return sentence.words[1 - side].filter((each) => pairs.some((pair) => holds(each, pair[1 - side])));
 }
 
 function light(word) {
