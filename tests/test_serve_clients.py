@@ -2,6 +2,7 @@
 skipped where it cannot be installed."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,44 @@ except deepl.exceptions.GlossaryNotFoundException:
     said = [one.text for one in results]
 """,
 }
+# Weblate asks with units of its data base; these are in memory only. What it has in its caches, it does not look up.
+WEBLATE, NATIVE = "weblate==5.14.3", ("borgbackup", "pycairo", "pygobject", "tesserocr")  # these need libraries
+SETTINGS = """
+from weblate.settings_example import *
+DATABASES = {"default": {"ENGINE": "django.db.backends.dummy"}}
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+SECRET_KEY, SITE_DOMAIN = "-", "localhost"
+"""
+MACHINERY = """
+import os, sys
+from unittest.mock import MagicMock
+for name in ("cairo", "gi", "gi.repository"):  # it draws with these
+    sys.modules[name] = MagicMock()
+import django
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+django.setup()
+from django.core.cache import cache
+from weblate.lang.models import Language
+from weblate.machinery.deepl import DeepLTranslation
+from weblate.machinery.libretranslate import LibreTranslateTranslation
+from weblate.trans.models import Component, Project, Translation, Unit
+
+en, de = Language(id=1, code="en"), Language(id=2, code="de")
+project = Project(id=1, slug="project")
+component = Component(id=1, slug="component", project=project, source_language=en, file_format="po")
+translation = Translation(id=1, component=component, language=de)
+cache.set(project.get_glossary_tsv_cache_key(en, de), "rot\\tBaum")
+units = [(text, Unit(id=1, translation=translation, source=text, flags="python-format")) for text in texts]
+said = {}
+for kind, settings in ((LibreTranslateTranslation, {"url": url}), (DeepLTranslation, {"url": url + "/v2"})):
+    machine = kind({"key": "-", **settings})
+    machine.validate_settings()
+    pair = [machine.map_language_code(code) for code in ("en", "de")]
+    assert machine.is_supported(*pair)
+    found = machine._translate(*pair, units)
+    said[kind.__name__] = [found[text][0]["text"] for text in texts]
+said["glossaries"] = len(machine.get_glossaries(use_cache=False))
+"""
 NODE = """
 const { translate } = require("libretranslate");
 (async () => {
@@ -110,6 +149,38 @@ def test_clients_in_python(package: str, address: str, expected: list[str], tmp_
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected
+
+
+@pytest.mark.timeout(900)
+def test_the_machinery_of_weblate(model: Path, tmp_path: Path) -> None:
+    """LibreTranslate's and DeepL's: languages, batches of units, placeholders as each of them writes them ([X3X],
+    <x id="3"></x>), and a glossary."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
+    python = tmp_path / "bin" / "python"
+    listed = "import importlib.metadata as m; print(*m.requires('weblate'), sep='\\n')"
+    try:
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", WEBLATE], capture_output=True, check=True)
+        all_ = subprocess.run([python, "-c", listed], capture_output=True, text=True, check=True).stdout.lower()
+        needed = [each for each in all_.splitlines() if "extra ==" not in each and not each.startswith(NATIVE)]
+        subprocess.run([python, "-m", "pip", "install", "-q", *needed], capture_output=True, check=True)
+    except subprocess.CalledProcessError:
+        pytest.skip("Weblate cannot be installed here")
+    (tmp_path / "settings.py").write_text(SETTINGS)
+    texts = ["der Hund %(name)s geht.", "rot & <b>und</b> %s", "die Katze"]
+    with server(str(model), "--precision", "fp32", "--protect") as (_, address):
+        script = f"import json\nurl, texts = {address!r}, {texts!r}\n{MACHINERY}\nprint(json.dumps(said))\n"
+        done = subprocess.run(
+            [python, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["glossaries"] == 1
+    for name in ("LibreTranslateTranslation", "DeepLTranslation"):
+        for source, text in zip(texts, found[name], strict=True):
+            assert re.findall("%(?:[(]name[)])?s", text) == re.findall("%(?:[(]name[)])?s", source)
+            assert "[X" not in text
+            assert "<x" not in text
+    assert "Baum" in found["DeepLTranslation"][1]
 
 
 def test_the_client_in_javascript(address: str, expected: list[str], tmp_path: Path) -> None:

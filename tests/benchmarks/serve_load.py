@@ -1,10 +1,12 @@
-"""Loads `nmt serve` and a small server around CTranslate2 with clients, in turns: texts/s and latency.
+"""Loads `nmt serve`, a small server around CTranslate2, and LibreTranslate with clients, in turns: texts/s and latency.
 
-    pip install ctranslate2
-    PYTHONPATH=. python tests/benchmarks/serve_load.py MODEL CT2_DIRECTORY LINES_FILE [--seconds 3]
+    PYTHONPATH=. python tests/benchmarks/serve_load.py MODEL CT2_DIRECTORY LINES_FILE [--libretranslate PYTHON]
 
-CT2_DIRECTORY is from `nmt export MODEL --to ctranslate2 --out DIR`. Then, for `nmt serve` alone: short texts
-beside one of 50,000 characters, and `Translator` in this process. Needs the extras `serve` and `export`.
+CT2_DIRECTORY is from `nmt export MODEL --to ctranslate2 --quantization int8 --out DIR`, PYTHON that of an environment
+where `pip install libretranslate` was run: it gets the same model, as a package for argostranslate. What cuts texts
+into sentences there is a model that has to be downloaded; it is left out: LINES_FILE should have a sentence a line.
+Then, for `nmt serve` and CTranslate2: short texts beside one of 50,000 characters, and `Translator` in this process
+(`--load-only`: without these). Needs the extras `serve` and `export`.
 """
 
 import argparse
@@ -12,10 +14,13 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -37,8 +42,8 @@ translator = ctranslate2.Translator(directory, inter_threads=2, intra_threads=1,
 
 def work(text):
     lines = [tokenizer.encode(line, out_type=str) + ["</s>"] for line in text.split("\\n")]
-    found = translator.translate_batch(lines, beam_size=BEAM, length_penalty=0,
-                                       max_batch_size=1024, batch_type="tokens")
+    found = translator.translate_batch(lines, beam_size=BEAM, length_penalty=0, max_batch_size=1024,
+                                       batch_type="tokens", max_decoding_length=max(map(len, lines)) + 50)
     return "\\n".join(tokenizer.decode(one.hypotheses[0]) for one in found)
 
 async def translate(request):
@@ -47,6 +52,15 @@ async def translate(request):
 work("Hello.")
 app = Starlette(routes=[Route("/translate", translate, methods=["POST"])])
 uvicorn.run(app, port=int(port), log_level="error")
+"""
+
+LIBRETRANSLATE = """
+import sys
+from argostranslate import sbd
+sbd.MiniSBDSentencizer.split_sentences = lambda self, text: [text]
+from libretranslate.main import main
+sys.argv = ["libretranslate", "--port", sys.argv[1], "--disable-web-ui", "--disable-files-translation"]
+main()
 """
 
 
@@ -65,10 +79,17 @@ class Client:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[float]:
-    """Start a server; yield the seconds from there to its first answer."""
+def running(command: list[str], port: int, home: Path | None = None) -> Iterator[float]:
+    """Start a server, silent and with a home of its own if one is given; yield the seconds from there to its first
+    answer."""
     begun = time.perf_counter()
-    process = subprocess.Popen(command)
+    if home:
+        names = "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"
+        own = {"ARGOS_PACKAGES_DIR": str(home / "packages"), **dict.fromkeys(names, str(home))}
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, env=os.environ | own, cwd=home, **silent)
+    else:
+        process = subprocess.Popen(command)
     try:
         while True:
             try:
@@ -152,6 +173,20 @@ def engine(model: Path, lines: list[str]) -> None:
     print(f"Translator in this process: {shown(took)}", flush=True)
 
 
+def packages(ct2: Path, home: Path) -> Path:
+    """Write the exported model as packages for argostranslate, which wants two; return `home`."""
+    for source, target in ("en", "de"), ("de", "en"):
+        package = home / "packages" / f"{source}_{target}"
+        shutil.copytree(ct2, package / "model")
+        shutil.copy(ct2 / "tokenizer.model", package / "sentencepiece.model")
+        about = {"package_version": "1.0", "argos_version": "1.9", "from_code": source, "to_code": target}
+        names = {"from_name": source, "to_name": target}
+        (package / "metadata.json").write_text(json.dumps(about | names))
+        config = json.loads((ct2 / "config.json").read_text()) | {"add_source_eos": True}
+        (package / "model" / "config.json").write_text(json.dumps(config))
+    return home
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
@@ -160,6 +195,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--port", type=int, default=5077)
     parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--libretranslate", metavar="PYTHON")
+    parser.add_argument("--load-only", action="store_true")
     options = parser.parse_args()
     lines, port = options.lines.read_text().splitlines(), options.port
     commands = {
@@ -168,22 +205,34 @@ def main() -> None:
             sys.executable, "-c", CTRANSLATE2.replace("BEAM", str(options.beam)), options.ct2, str(port)
         ],
     }  # fmt: skip
-    for clients in (1, 8, 32):
-        for name, command in commands.items():
-            with running(command, port) as first:
-                timed(port, lines, clients, 0.3)
-                took, rate = timed(port, lines, clients, options.seconds)
-            print(
-                f"{clients:2} clients, {name:11}: {rate:6.1f} texts/s, {shown(took)}; first answer {first:.2f} s",
-                flush=True,
-            )
-    for name, command in commands.items():
+    if options.libretranslate:
+        own = [options.libretranslate, "-c", LIBRETRANSLATE, str(port)]
+        commands["libretranslate"] = own  # as it comes: one search at a time, with four threads
+        commands["libretranslate 2x1"] = ["env", "ARGOS_INTER_THREADS=2", "ARGOS_INTRA_THREADS=1", *own]
+    with tempfile.TemporaryDirectory() as directory:
+        home = packages(Path(options.ct2), Path(directory))
+        compare(commands, port, lines, options.seconds, home)
+    if options.load_only:
+        return
+    for name, command in list(commands.items())[:2]:
         with running(command, port):
             timed(port, lines, 1, 0.3)
             print(f"{name}, alone: {shown(timed(port, lines, 1, options.seconds)[0])}", flush=True)
             for separator in ("\n", " ") if name == "nmt serve" else "\n":
                 beside_long(port, lines * (LONG // 1000), separator)
     engine(options.model, lines)
+
+
+def compare(commands: dict[str, list[str]], port: int, lines: list[str], seconds: float, home: Path) -> None:
+    for clients in (1, 8, 32):
+        for name, command in commands.items():
+            with running(command, port, home if "libre" in name else None) as first:
+                timed(port, lines, clients, 0.3)
+                took, rate = timed(port, lines, clients, seconds)
+            print(
+                f"{clients:2} clients, {name:18}: {rate:6.1f} texts/s, {shown(took)}; first answer {first:.2f} s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
