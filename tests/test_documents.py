@@ -259,7 +259,10 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
         # White space in an element without text parts the words beside it, and nothing else does.
         ("dog</i><x></x>is", {"dogis": "dogis"}, "dog</i><x></x>is"),
         ("<x></x></>dog", {"dog": "dog"}, "<x></x></>dog"),
-        ("dog<b><!-- x --> </b>is", {"dog": "dog", "is": "is"}, "dog<b><!-- x --></b> is"),
+        ("dog<b><!-- x --> </b>is", {"dog": "dog", "is": "is"}, "dog<b><!-- x --> </b>is"),
+        ("dog<b> <code>x</code> </b>is", {"dog": "dog", "is": "is"}, "dog<b> <code>x</code> </b>is"),
+        # What has no end stays where it is.
+        ("a dog <b translate=no>x</", {"Hund": "dog", "ein": "a"}, "Hund ein <b translate=no>x</"),
         # Tags that do not belong together keep their order.
         ("a</i> dog <b>is", {"ist": "is", "Hund": "dog", "ein": "a"}, "ist Hund ein</i> <b>"),
         ("<b>a <i>dog</b> is</i>", {"ein": "a", "Hund": "dog", "ist": "is"}, "<b>ein <i>Hund</b> ist</i>"),

@@ -92,13 +92,13 @@ def _tokens(text: str) -> Iterator[_Token]:
 def parse(text: str, protection: Protection | None = None, ignored: Collection[str] = ()) -> Parts:
     """Return a document, or a part of one, as text to copy and segments; what the `ignored` elements hold is copied."""
     tokens = list(_tokens(text))
-    ends = _copied(tokens, COPIED | {name.lower() for name in ignored})
+    ends, unended = _copied(tokens, COPIED | {name.lower() for name in ignored})
     parts, place = Parts(), 0
     spelling, builder = _begin(protection)
     while place < len(tokens):
         token, stop = tokens[place], ends.get(place, place + 1)
-        # What the text ends in before it is closed has to stay there, as it would swallow what follows.
-        block = token.name in BLOCKS or token.kind == "unclosed"
+        # What ends with its block, or with the text, has to stay there, as it would swallow what follows.
+        block = token.name in BLOCKS or token.kind == "unclosed" or place in unended
         if block:
             parts += builder.build()
             spelling, builder = _begin(protection)
@@ -143,8 +143,8 @@ def _add_tag(builder: Builder, token: _Token, protection: Protection | None) -> 
         builder.add_point(_tag(token, protection), joins=joins)
 
 
-def _copied(tokens: list[_Token], names: set[str]) -> dict[int, int]:
-    """Return where what is copied whole begins, and where the rest begins after each."""
+def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[int]]:
+    """Return where what is copied whole begins, with where the rest begins after each; and those without an end tag."""
     ends, open_tags, begins = dict[int, int](), dict[str, list[int]](), list[int]()
     for place, token in enumerate(tokens):
         if token.kind == "start" and token.name not in VOID:
@@ -164,11 +164,12 @@ def _copied(tokens: list[_Token], names: set[str]) -> dict[int, int]:
         if place >= end and token.name in BLOCKS:
             blocks.append(place)  # not one inside of what is copied: the title of a picture
         end = max(end, copied.get(place, 0))
-    for place in begins:
-        if place not in copied and tokens[place].name not in names:  # its end is left out: a paragraph's may be
-            after = bisect.bisect(blocks, place)
-            copied[place] = blocks[after] if after < len(blocks) else len(tokens)
-    return copied
+    # The end of these is left out, as that of a paragraph may be.
+    unended = {place for place in begins if place not in copied and tokens[place].name not in names}
+    for place in unended:
+        after = bisect.bisect(blocks, place)
+        copied[place] = blocks[after] if after < len(blocks) else len(tokens)
+    return copied, unended
 
 
 def _has_translate_no(token: _Token) -> bool:

@@ -182,15 +182,14 @@ def _with_empty_elements(segment: Segment, runs: list[list[Run]]) -> list[Mark]:
         parts, marks = Parts(), [element.open, *sorted(within, key=lambda mark: mark.order), element.close]
         for left, right in pairwise(marks):
             parts += left.parts
-            if left.kind == right.kind == "point" and " " in (left.after, right.before):
+            if " " in (left.after, right.before):
                 parts.append(" ")
         parts += element.close.parts
         if not element.open.hollow:
             parts = parts[len(element.open.parts) : -len(element.close.parts)]
         whole = replace(element.open, parts=parts, kind="point", ordered=any(mark.ordered for mark in within))
-        blank = " " in (element.open.after, element.close.before)
-        whole.joins = all(mark.joins for mark in within)
-        whole.after, whole.parent = " " if blank else element.close.after, element.parent
+        whole.joins = " " not in parts and all(mark.joins for mark in within)
+        whole.after, whole.parent = element.close.after, element.parent
         inside.setdefault(element.parent, []).append(whole)
     points = [point for number, those in inside.items() if number is None or runs[number] for point in those]
     return sorted(points, key=lambda point: point.order)
