@@ -7,7 +7,7 @@ lexicons of the training text (IBM Model 1, one each way) it links words of the 
 each other's best, with more than 90 % of the probability, and are no function words. Of other words it says nothing. A
 phrase is right if all its linked words are inside, and no others. Beside it LibreTranslate's way on the same model:
 elements are translated alone, too, and looked for in the translation of the whole; where one is not found the line
-stays as it is, or, in earlier versions, its pieces are translated one by one.
+stays as it is, or, as another of its versions does, its pieces are translated one by one.
 """
 
 import argparse
