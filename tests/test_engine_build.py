@@ -189,11 +189,19 @@ def test_switched_off_the_wheel_is_pure_and_the_build_says_so(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_random_models_touch_nothing_that_is_not_theirs(tmp_path: Path) -> None:
-    """Random shapes, options and lengths: no undefined behaviour, and no access behind a buffer, at any level."""
+def test_random_models_touch_nothing_that_is_not_theirs(own_library: Path, tmp_path: Path) -> None:
+    """Random shapes, options and lengths: no undefined behaviour, and no access behind a buffer, at any level.
+
+    Nor do results, to the last bit, depend on how a compiler arranges the source: checks between operations keep it
+    from fusing others than the source says.
+    """
     flags = ["-fsanitize=undefined", "-fsanitize-trap=undefined", "-fno-sanitize=function", "-DGUARD_PAGES"]
     build.build(tmp_path / "guarded.so", flags=flags)
     for level in levels_of(Path("/proc/cpuinfo").read_text()):
-        command = [sys.executable, str(ROOT / "tests/engine_fuzz.py"), str(tmp_path / "guarded.so"), "40", "1"]
-        done = subprocess.run(command, env={**os.environ, "NMT_ENGINE": level}, capture_output=True, text=True)
-        assert (done.returncode, done.stdout.endswith("no fault\n")) == (0, True), (level, done.stderr)
+        said = []
+        for path in (tmp_path / "guarded.so", own_library):
+            command = [sys.executable, str(ROOT / "tests/engine_fuzz.py"), str(path), "40", "1"]
+            done = subprocess.run(command, env={**os.environ, "NMT_ENGINE": level}, capture_output=True, text=True)
+            assert done.returncode == 0, (level, done.stderr)
+            said.append(done.stdout)
+        assert said[0] == said[1]

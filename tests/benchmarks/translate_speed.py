@@ -7,7 +7,8 @@
 Every system is a process of its own that loads, warms up, and then translates all lines from text to text, some times,
 in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
 Prints medians with their range, tokens by the model's own tokenizer, and how many lines are those of the first system;
-in the end how many of Marian's first are ours once our positions have its wavelengths, which are not the paper's.
+for ours also the time of one line through `nmt translate`, which stays open and is given a line when it has answered the
+one before; in the end how many of Marian's first are ours once our positions have its wavelengths, which are not the paper's.
 With `--device cuda` the peers use the GPU, as ours does wherever there is one. `--source-tokens N` takes the lines of N
 tokens only: a model that never ends a translation, as one with random weights, is then stopped by all systems after as
 many tokens.
@@ -39,6 +40,24 @@ def ours(arguments: argparse.Namespace, precision: str) -> Run:
     translator = Translator(arguments.model, precision=precision, workers=arguments.cores)
     search: Any = {"beam": BEAM, "alpha": 0.0, "split": False, "extra_length": EXTRA_LENGTH}
     return lambda lines: [t.text for t in translator.translate(lines, **search)]
+
+
+def our_process(arguments: argparse.Namespace, precision: str) -> Run:
+    """Return translation by `nmt translate`, which stays open."""
+    options = {"model": arguments.model, "precision": precision, "workers": arguments.cores, "beam": BEAM, "alpha": 0}
+    options |= {"split": "off", "extra-length": EXTRA_LENGTH}
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    command = [sys.executable, "-m", "nmt_cli", "translate", "--quiet", *words]
+    process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(lines: list[str]) -> list[str]:
+        answers = []
+        for line in lines:
+            print(line, file=process.stdin, flush=True)
+            answers.append(process.stdout.readline().removesuffix("\n"))
+        return answers
+
+    return run
 
 
 def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
@@ -98,20 +117,22 @@ def child(arguments: argparse.Namespace) -> None:
     name, kind = arguments.child.split()
     run = {"nmt": ours, "ctranslate2": ctranslate2, "pymarian": pymarian}[name](arguments, kind)
     lines, _ = read_pairs(arguments)
-    run(lines[:64])
+    ways = [run, our_process(arguments, kind)] if name == "nmt" else [run]
+    for way in ways:
+        way(lines[:64])
 
-    def timed(lines: list[str]) -> tuple[float, list[str]]:
+    def timed(run: Run, lines: list[str]) -> tuple[float, list[str]]:
         start = time.perf_counter()
         output = run(lines)
         return time.perf_counter() - start, output
 
     for _ in sys.stdin:
-        seconds, output = timed(lines)
-        latency = statistics.median(timed([line])[0] for line in lines[: arguments.alone])
+        seconds, output = timed(run, lines)
+        alone = [statistics.median(timed(way, [line])[0] for line in lines[: arguments.alone]) for way in ways]
         peak = (
             Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
         )  # ru_maxrss is the parent's at least
-        answer = {"seconds": seconds, "latency": latency, "megabytes": int(peak) / 1000, "output": output}
+        answer = {"seconds": seconds, "alone": alone, "megabytes": int(peak) / 1000, "output": output}
         print(json.dumps(answer), flush=True)
 
 
@@ -152,7 +173,7 @@ def main() -> None:
     source, reference = read_pairs(arguments)
     peer = next((system for system in answers if not system.startswith("nmt")), systems[0])
     base = statistics.median(a["seconds"] for a in answers[peer])
-    print(f"| system | lines/s (range) | tokens/s | x {peer} | ms for one line | peak MB | BLEU | same lines |")
+    print(f"| system | lines/s (range) | tokens/s | x {peer} | one line, ms | peak MB | BLEU | same lines |")
     print("|--|--|--|--|--|--|--|--|")
     for system, turns in answers.items():
         seconds = sorted(a["seconds"] for a in turns)
@@ -161,8 +182,9 @@ def main() -> None:
         tokens = sum(map(len, tokenizer.encode(output))) + len(output)
         bleu = sacrebleu.corpus_bleu(output, [reference]).score
         span = f"{len(output) / middle:.0f} ({len(output) / seconds[-1]:.0f}-{len(output) / seconds[0]:.0f})"
-        latency = 1000 * statistics.median(a["latency"] for a in turns)
-        print(f"| {system} | {span} | {tokens / middle:,.0f} | {base / middle:.2f} | {latency:.1f} "
+        alone = [1000 * statistics.median(times) for times in zip(*(a["alone"] for a in turns), strict=True)]
+        latency = ", by a pipe ".join(f"{time:.1f}" for time in alone)
+        print(f"| {system} | {span} | {tokens / middle:,.0f} | {base / middle:.2f} | {latency} "
               f"| {turns[-1]['megabytes']:.0f} | {bleu:.2f} | {same} |")  # fmt: skip
     if output := answers.get("pymarian float32", [{"output": []}])[0]["output"][:200]:
         lines = marian_toolkit.translate_with_its_positions(loaded, source[: len(output)], BEAM)
