@@ -11,7 +11,7 @@ from nmt_cli.translation.retry import retried
 from nmt_cli.translation.segments import Feed, Hypothesis, Results, Segment
 
 ROWS = 384  # hypotheses computed at once
-ENCODE_TOKENS = 2048  # source tokens encoded at once
+ENCODE_TOKENS = 2048  # source tokens that enter before steps go on
 MEMORY_TOKENS = 1 << 16  # source tokens in slots: bounds the memory of very long inputs
 STEPS = 8  # between two looks for what is new
 

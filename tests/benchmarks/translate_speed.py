@@ -7,11 +7,11 @@
 Every system is a process of its own that loads, warms up, and then translates all lines from text to text, some times,
 in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
 Prints medians with their range, tokens by the model's own tokenizer, and how many lines are those of the first system;
-for ours also the time of one line through `nmt translate`, which stays open and is given a line when it has answered the
-one before; in the end how many of Marian's first are ours once our positions have its wavelengths, which are not the paper's.
-With `--device cuda` the peers use the GPU, as ours does wherever there is one. `--source-tokens N` takes the lines of N
-tokens only: a model that never ends a translation, as one with random weights, is then stopped by all systems after as
-many tokens.
+for ours also the time of a line through `nmt translate`, which stays open and gets a line when it has answered the one
+before; in the end how many of Marian's first are ours once our positions have its wavelengths, which are not the
+paper's. With `--device cuda` the peers use the GPU, as ours does wherever there is one. `--source-tokens N` takes the
+lines of N tokens only: a model that never ends a translation, as one with random weights, is then stopped by all
+systems after as many tokens.
 """
 
 import argparse
@@ -118,8 +118,8 @@ def child(arguments: argparse.Namespace) -> None:
     run = {"nmt": ours, "ctranslate2": ctranslate2, "pymarian": pymarian}[name](arguments, kind)
     lines, _ = read_pairs(arguments)
     ways = [run, our_process(arguments, kind)] if name == "nmt" else [run]
-    for way in ways:
-        way(lines[:64])
+    for way, count in zip(ways, (64, 3), strict=False):
+        way(lines[:count])
 
     def timed(run: Run, lines: list[str]) -> tuple[float, list[str]]:
         start = time.perf_counter()
