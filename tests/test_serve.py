@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,6 +155,23 @@ def test_auto_finds_the_language_among_those_that_there_are(client: TestClient, 
     [first, second] = client.post("/detect", data={"q": german}).json()
     assert (first["language"], second["language"]) == ("de", "en")
     assert first["confidence"] > second["confidence"]
+
+
+def test_a_detection_holds_up_nobody(model: Path) -> None:
+    """The first one loads the detector, for a second."""
+    began, healthy = threading.Event(), threading.Event()
+
+    def slow(_: str) -> list[tuple[str, int]]:
+        began.set()
+        return [("de", 100 if healthy.wait(30) else 0)]
+
+    with service_of(model) as service, TestClient(create_app(service, "*")) as client, ThreadPoolExecutor(1) as other:
+        service.detector.detect = slow
+        detected = other.submit(client.post, "/detect", data={"q": "der Hund"})
+        assert began.wait(30)
+        assert client.get("/health").status_code == 200
+        healthy.set()
+        assert detected.result().json() == [{"confidence": 100, "language": "de"}]
 
 
 def test_without_the_detector_auto_is_the_only_language(

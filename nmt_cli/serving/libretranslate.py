@@ -1,5 +1,6 @@
 """LibreTranslate's routes. Errors are {"error": text}."""
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -49,7 +50,7 @@ async def languages(request: Request) -> JSONResponse:
 async def detect(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "q")
-    found = service.detector.detect("\n".join(texts))
+    found = await run_in_threadpool(service.detector.detect, "\n".join(texts))  # loads the detector, once
     return JSONResponse([{"confidence": sure, "language": code} for code, sure in found])
 
 
