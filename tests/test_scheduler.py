@@ -1,6 +1,5 @@
 """The scheduler: what is searched when, how threads share it, and what ends them. Searches are made up."""
 
-import math
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -21,12 +20,12 @@ class Work:
         threads: int = 1,
         room: int = 1,
         done: Callable[[Segment], None] | None = None,
-        later: float = math.inf,
+        later: int | None = None,
     ) -> None:
         self.gate, self.taken, self.done = threading.Event(), list[Segment](), list[Segment]()
         self.wrong: Callable[[Segment], bool] = lambda _: False  # a search with one of these raises an error
         self.held = [0] * threads  # by each thread
-        self.most_later = list[int]()  # how many that do not come first a thread held when it took one
+        self.places = list[list[int]]()  # of those that a thread held, when it took one
         searches = [self.search(number, room) for number in range(threads)]
         self.scheduler = Scheduler(searches, done or self.done.append, later)
 
@@ -38,7 +37,7 @@ class Work:
                     self.taken.append(segment)
                     held.append(segment)
                     self.held[number] = len(held)
-                    self.most_later.append(sum(each.ids != [0] for each in held))
+                    self.places.append([each.ids[0] for each in held])
                 if held and (segment is None or len(held) == room):
                     self.gate.wait(60)
                     if any(map(self.wrong, held)):
@@ -86,14 +85,15 @@ def test_a_short_text_does_not_wait_for_a_long_one() -> None:
     assert work.done == work.taken
 
 
-def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones() -> None:
+@pytest.mark.parametrize(("room", "later"), [(1, None), (2, 1)])
+def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones(room: int, later: int | None) -> None:
     """While a short text is there at any time, the long one's segments come one after PATIENCE others."""
 
     def submit_one(_: Segment) -> None:
         if next(numbers) < 5 * PATIENCE:
             work.submit(1)
 
-    numbers, work = count(), Work(done=submit_one)
+    numbers, work = count(), Work(room=room, done=submit_one, later=later)
     long = work.submit(4)
     work.submit(1)
     work.submit(1)
@@ -104,19 +104,18 @@ def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones() -> None:
 
 
 def test_a_long_text_leaves_room() -> None:
-    """A thread holds so many segments that do not come first and no more, and takes those that do; none is lost."""
+    """A thread holds so many segments that do not come first and no more, none of them beside one that does; none is
+    lost."""
     work = Work(threads=2, room=100, later=3)
-    long, other = work.submit(50), work.submit(50)
-    work.wait_for(lambda: work.scheduler.searching >= 6)
+    long, other = work.submit(30), work.submit(30)
+    work.wait_for(lambda: work.scheduler.searching >= 2)
     short = [segment for _ in range(20) for segment in work.submit(1)]
-    work.gate.set()
-    work.wait_for(lambda: not work.scheduler.unfinished)
+    work.finish()
     assert set(work.done) == {*long, *other, *short}
-    assert len(work.done) == 120
-    assert max(work.most_later) == 3
-    last = max(work.taken.index(segment) for segment in short)
-    assert last < 60, "they were next when the gate was opened"
-    work.scheduler.close()
+    assert len(work.done) == 80
+    assert [0, 0] in work.places
+    assert not [places for places in work.places if places[-1] and 0 in places]
+    assert max(map(len, filter(all, work.places))) == 3
 
 
 def test_threads_share_what_there_is() -> None:

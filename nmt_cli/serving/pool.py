@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -155,7 +154,7 @@ async def _gone(request: Request) -> None:
 
 def load(directory: Path, precision: str, workers: int | None) -> list[Model]:
     """Load a model, and translate with it once; return it for each of its target languages."""
-    later = math.inf if may_have_gpu() else LATER
+    later = None if may_have_gpu() else LATER
     translator = Translator(directory, precision=precision, workers=workers, later=later)
     source, target = translator.recipe.corpus.src, translator.recipe.corpus.tgt
     pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))

@@ -2,7 +2,6 @@
 
 import heapq
 import itertools
-import math
 import threading
 import time
 import traceback
@@ -23,13 +22,14 @@ class Scheduler:
     Of those that wait, the segments that come first in their texts are searched first, in the order in which they were
     submitted. One that comes second is due after PATIENCE others, one that comes third after twice as many, and so on,
     or as soon as no other waits. So a short text does not wait for the rest of a long one, nor a long one for the end
-    of many short ones. No thread searches more than `later` that do not come first at once: a step of few is short.
+    of many short ones. With `later`, a thread searches at most so many at once that do not come first, and beside one
+    that does it takes only those that are due: steps of few are short.
 
     Where a search raises an error, each segment that it holds is searched again, alone, and has the error if it comes
     again. Those that `close` finds have a UsageError.
     """
 
-    def __init__(self, searches: Sequence[Search], done: Callable[[Segment], None], later: float = math.inf) -> None:
+    def __init__(self, searches: Sequence[Search], done: Callable[[Segment], None], later: int | None = None) -> None:
         self.changed = threading.Condition()  # held while `done` runs; told when segments are done
         self._searches, self._done, self._most_later = searches, done, later
         self._numbers = itertools.count()
@@ -168,5 +168,15 @@ class Scheduler:
         held, share = self._held[number], -(-self.unfinished // len(self._held))
         if len(held) >= share:
             return []
-        queues = [self._first, self._later] if sum(held.values()) < self._most_later else [self._first]
+        queues = [self._first]
+        if self._later and self._leaves_room(held):
+            queues.append(self._later)
         return [queue for queue in queues if queue]
+
+    def _leaves_room(self, held: dict[Segment, bool]) -> bool:
+        """Whether the next later segment is no burden to those that a thread has, or is due."""
+        if self._most_later is None:
+            return True
+        later = sum(held.values())
+        due, _, _ = self._later[0]
+        return later < self._most_later and (later == len(held) or due <= self._taken)

@@ -78,7 +78,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         precision: str = "auto",
         workers: int | None = None,
-        later: float = math.inf,
+        later: int | None = None,
     ) -> None:
         places = [models] if isinstance(models, Path | str) else models
         first, *_ = opened = [open_model(Path(place)) for place in places]
@@ -98,7 +98,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         settings: "recipe.Recipe",
         longest: int,
         seen: float,
-        later: float = math.inf,
+        later: int | None = None,
     ) -> None:
         self.backend, self.tokenizer, self.recipe, self.max_length = backend, tokenizer, settings, longest
         self.filter_tokens = min(settings.corpus.cleaning.max_tokens or longest, longest)
