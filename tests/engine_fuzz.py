@@ -115,6 +115,7 @@ class Fuzz:
             draw.choice([0.5, 1.0, 3.0]),
             draw.choice([0, 1, 5, 5000]),
             draw.choice([0.0, 0.5, 1.0]),
+            draw.random() < 0.3,
             None if sampled or draw.random() < 0.5 else self.constraints(target),
         )
 

@@ -148,6 +148,27 @@ def test_a_sentence_that_is_given_up_leaves_room() -> None:
     assert second.hypotheses
 
 
+def test_patient_sentences_let_others_go_on() -> None:
+    """They take one call of `run` in four beside others, every call by themselves, and find what they always find."""
+    model = engine_model(model_of(2, eos=0, max_length=200))
+    ids, limit = sources_of(1)[0], 24
+
+    def calls_until_done(*neighbours: bool) -> tuple[int, Any]:
+        search = Search([model], 4)
+        slots = search.enter([Sentence(ids, limit, width=2, patient=True)])
+        search.enter([Sentence(ids, 100, width=2, patient=patient) for patient in neighbours])
+        for call in itertools.count(1):
+            if found := dict(search.run(1)).get(slots[0]):
+                return call, found
+
+    alone, found = calls_until_done()
+    assert alone == limit
+    assert calls_until_done(True) == (limit, found)
+    calls, same = calls_until_done(False, True)
+    assert 4 * (limit - 1) < calls <= 4 * limit
+    assert same == found
+
+
 def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """A failed allocation starts the unfinished sentences again with fewer at once; with one it is an error."""
     model, sources = engine_model(model_of(2)), sources_of(60)

@@ -116,6 +116,7 @@ def test_a_long_text_leaves_room() -> None:
     assert [0, 0] in work.places
     assert not [places for places in work.places if places[-1] and 0 in places]
     assert max(map(len, filter(all, work.places))) == 3
+    assert {segment for segment in work.done if not segment.patient} == {long[0], other[0], *short}
 
 
 def test_threads_share_what_there_is() -> None:

@@ -37,6 +37,7 @@ class Sentence:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    patient: bool = False  # beside others that are not, it goes on at every fourth call of `run`
     constraints: Constraints | None = None
 
 
@@ -84,7 +85,7 @@ class Search:
                 kept.append(numbers := array(code, values))
                 return ctypes.cast(numbers.buffer_info()[0], POINTER(kind))
 
-            for name in ("limit", "width", "best", "align", "alpha", "temperature", "top_k", "top_p"):
+            for name in ("limit", "width", "best", "align", "alpha", "temperature", "top_k", "top_p", "patient"):
                 setattr(request, name, getattr(sentence, name))
             request.ids, request.length = pointer(sentence.ids, "i", c_int32), len(sentence.ids)
             request.prefix, request.prefix_length = pointer(sentence.prefix, "i", c_int32), len(sentence.prefix)

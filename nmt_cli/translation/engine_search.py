@@ -64,8 +64,9 @@ _END = Segment([])
 
 
 def _sentence(segment: Segment, longest: int) -> Sentence:
-    settings, limit = segment.settings, segment.limit(longest)
-    plain = Sentence(segment.ids, limit, segment.prefix, settings.beam, settings.best, settings.alpha, settings.align)
+    settings, limit, patient = segment.settings, segment.limit(longest), segment.patient
+    how = settings.beam, settings.best, settings.alpha, settings.align
+    plain = Sentence(segment.ids, limit, segment.prefix, *how, patient=patient)
     if segment.constraints:
         return replace(plain, constraints=segment.constraints)
     if not (sampling := settings.sampling):

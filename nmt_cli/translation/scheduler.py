@@ -156,6 +156,7 @@ class Scheduler:
             _, _, segment = heapq.heappop(queue)
             if not segment.cancelled:
                 self._held[number][segment] = queue is self._later
+                segment.patient = queue is self._later and self._most_later is not None
                 self._taken += 1
                 segment.started = time.monotonic()
                 return segment

@@ -76,6 +76,7 @@ class Segment:
     most: int | None = None  # tokens that its translation may have, EOS counted; None: as the settings say
     owner: Any = None  # of whom submits it
     cancelled: bool = False  # nobody wants the result any more
+    patient: bool = False  # it lets others go on that are searched beside it
     started: float = 0.0  # when a thread took it, by the monotonic clock
     terms: Sequence[Term] = ()  # that its source has
     constraints: Constraints | None = None  # what every translation must say
