@@ -266,13 +266,15 @@ def score(
     lowercase: Annotated[bool, option("Ignore case", "--lowercase")] = False,
     language: Annotated[str | None, option("Of the hypotheses, such as de or zh", kind="CODE")] = None,
     comet_python: Annotated[Path | None, file_option("A Python with unbabel-comet, for --metric comet")] = None,
-    comet_model: Annotated[str, option("Its model", kind="NAME")] = "Unbabel/wmt22-comet-da",
+    comet_model: Annotated[
+        str, option("Its model; the default is Apache-2.0, others may not be", kind="NAME")
+    ] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, option("The 95 % interval of each score", "--intervals/--no-intervals")] = True,
-    details: Annotated[bool, option("Length buckets, best and worst segments", "--details")] = False,
+    details: Annotated[bool, option("BLEU by length and near-twins, best and worst segments", "--details")] = False,
     segments: Annotated[Path | None, file_option("Write every segment's scores as JSON lines")] = None,
     format: Annotated[Literal["text", "json", "markdown"], option("Of the report")] = "text",
     references: Annotated[list[Path] | None, references_option("Repeatable", "--reference", "-r", kind="FILE")] = None,
-    source: Annotated[Path | None, references_option("Sources, to count copies and show them", kind="FILE")] = None,
+    source: Annotated[Path | None, references_option("Sources: shown, and for --terms and COMET", kind="FILE")] = None,
     test_set: Annotated[str | None, references_option("Of sacreBLEU, such as wmt14/full", "--test-set", "-t")] = None,
     language_pair: Annotated[str | None, references_option("Its direction: en-de", "--language-pair", "-l")] = None,
     corpus: Annotated[Path | None, references_option("Take them from a prepared corpus", kind="DIR")] = None,

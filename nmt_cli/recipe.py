@@ -44,7 +44,7 @@ class Cleaning(Section):  # what `prepare` repairs or drops; pairs that occur in
     max_ratio: float | None = Field(9.0, ge=1, description="largest ratio of the two lengths in subwords (9: Moses)")
     drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
     drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
-    drop_near_twins: bool = Field(False, description="drop pairs with a side nearly that of a line of dev or test")
+    drop_near_twins: bool = Field(False, description="drop pairs with a side nearly that of a held-out line")
     check_script: bool = Field(True, description="drop pairs with a side mostly in another script than its language's")
 
 
@@ -300,16 +300,30 @@ def _corpus_name(values: dict[str, Any]) -> Any:
     return corpus.get("name") if isinstance(corpus, dict) else None
 
 
+def _with_named(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values laid over what their named corpus brings."""
+    return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
+
+
+def _text_of(values: dict[str, Any]) -> Any:
+    """Return what says of which text a recipe is; None where something there is wrong."""
+    try:
+        corpus = Recipe.model_validate(_with_named({"corpus": values.get("corpus", {})})).corpus
+    except ValidationError:
+        return None
+    return corpus.name, corpus.src, corpus.tgt, corpus.limit, corpus.moses
+
+
 def _laid_over(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge; what `low` expects holds for its own text, so it goes where `high` names another corpus."""
-    if _corpus_name(high) not in (None, _corpus_name(low)):
+    """Merge; what `low` expects holds for its own text, so it goes where `high` asks for another."""
+    if _text_of(low) != _text_of(merge(low, high)):
         low = {key: value for key, value in low.items() if key != "expect"}
     return merge(low, high)
 
 
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
     """Build a recipe from nested dicts, or raise a UsageError that names every wrong value."""
-    values = merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
+    values = _with_named(values)
     try:
         recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
         for entry in recipe.corpus.synthetic:
@@ -359,9 +373,12 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe with the languages of a corpus, by its manifest, where it names none itself."""
+    """Return the recipe with the languages of a corpus, by its manifest, where it names none itself; where it names
+    others, without what it expects."""
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
-    return recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update=languages)})
+    corpus = recipe.corpus.model_copy(update=languages)
+    same = (corpus.src, corpus.tgt) == (manifest["src"], manifest["tgt"])
+    return recipe.model_copy(update={"corpus": corpus, "expect": recipe.expect if same else Expect()})
 
 
 def _settings_of(model: Path) -> dict[str, Any]:

@@ -166,12 +166,16 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> No
     if validation := run.validation:
         step, perplexity = validation["step"], validation["dev_perplexity"]
         known = {step: f"{figure:g}" for step, figure in zip(expect.dev_steps, expect.dev_perplexity, strict=False)}
-        row = [f"dev perplexity after step {step:,}", known.get(step, ""), *[""] * len(sides)]
-        rows.append([*row[:-1], f"{perplexity or math.inf:.2f}"])
+        label, blank = f"dev perplexity after step {step:,}", [""] * (len(sides) - 1)
+        rows.append([label, known.get(step, ""), *blank, f"{perplexity or math.inf:.2f}"])
+    nearest = "paper-bleu-quotes" if corpus.manifest["tgt"] == "de" else "paper-bleu"  # to what the paper counts
     published = {"dev": expect.paper_dev_bleu, "test": expect.paper_bleu or expect.paper_f1}
     for split in hypotheses:
         options = ScoreOptions(corpus=corpus.directory, split=split, metrics=("bleu", "chrf") if generated else ())
-        reports = [score(options, lines[split]).scores for lines in sides.values()]
+        scored = [score(options, lines[split]) for lines in sides.values()]
+        for warning in scored[-1].warnings if split == "test" else ():
+            warn(warning)
+        reports = [each.scores for each in scored]
         band, paper = expect.bleu if split == "test" else [], published.get(split)
         first, last = reports[0][0], reports[-1][0]
         if last.score < first.score:
@@ -179,10 +183,11 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> No
             warn(f"{fell}: here the model it began from is better. Lower training.rate_factor, or give more text")
         for each in zip(*reports, strict=True):
             expected = f"{band[0]:g} to {band[1]:g}" if band and each[0].metric == "bleu" else ""
-            if paper and each[-1] is reports[-1][-1]:  # the metric nearest to the paper's
+            if paper and each[0].metric in ("brackets", nearest):
                 expected = f"{paper:g} (the paper)"
             rows.append([f"{split} {each[0].name}", expected, *(one.shown() for one in each)])
-            signatures[each[0].name] = f"{each[-1].signature} {each[-1].verbose}"
+            if split != "general":  # so the counts are of test, where there is one
+                signatures[each[0].name] = f"{each[-1].signature} {each[-1].verbose}"
         if band and (bleu := reports[-1][0].score) < band[0]:
             warn(f"test BLEU {bleu:.2f} is below {band[0]:g}, the least expected. nmt doctor {run.directory} says why")
     sources, references = corpus.lines("test")

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from reference import random_pairs
@@ -16,7 +17,7 @@ from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model, Tensor, expected_shapes
 from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
 from nmt_cli.errors import DataError, DivergedError, StorageError
-from nmt_cli.translation import engine_search
+from nmt_cli.translation import engine_search, retry
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
 SHAPES: list[dict[str, Any]] = [
@@ -109,7 +110,10 @@ def test_8_bits_are_nearly_float32(shape: dict[str, Any]) -> None:
     assert 0 < (scores[0] - scores[1]).square().mean().sqrt() < 0.1 * scores[0].std()
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+NO_NUMBER = np.array([0x7FFFFFFF], np.uint32).view(np.float32).item()  # with all bits of its payload
+
+
+@pytest.mark.parametrize("bad", [float("nan"), NO_NUMBER, float("inf"), -float("inf")])
 @pytest.mark.parametrize("int8", [False, True])
 def test_numbers_that_are_not_finite_end_the_search(bad: float, int8: bool) -> None:
     """In any weight that torch's search notices it in: neither a largest value nor bytes hide it."""
@@ -188,6 +192,25 @@ def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, c
     least = 0
     with pytest.raises(StorageError, match="too little memory"):
         list(engine_search.search([model], iter([Segment(sources[0], SearchSettings())])))
+
+
+def test_rows_grow_again_after_a_want_of_memory(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setattr(retry, "AGAIN", 3)
+    failures, rows_of = [8, 4], list[int]()
+
+    def search(feed: Any, rows: int) -> Any:
+        for segment in feed:
+            rows_of.append(rows)
+            if failures and segment is segments[1] and rows == failures[0]:
+                failures.pop(0)
+                raise MemoryError
+            yield [segment] if segment else []
+
+    segments = [Segment(ids) for ids in sources_of(9)]
+    feed = iter([*segments[:4], None, *segments[4:]])
+    assert list(itertools.chain.from_iterable(retry.retried(search, feed, 8, 1))) == segments
+    assert rows_of == [8, 8, 4, 2, 2, 2, 2, 2, 4, 4, 4, 8]
+    assert capfd.readouterr().err.count("out of memory: going on with") == 2
 
 
 def test_room_grows_and_is_used_again() -> None:

@@ -193,8 +193,14 @@ def test_what_a_base_expects_is_expected_of_its_own_corpus_only(read: Read) -> N
 
 def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_another(read: Read) -> None:
     text = "corpus: {name: multi30k-en-de}\nexpect: {bleu: [38, 40], parameters: 7}"
-    assert read(text, "corpus.name=multi30k-en-de", "corpus.limit=100").expect.bleu == [38, 40]
-    assert read(text, "corpus.name=multi30k-en-fr").expect == recipe.Expect()
+    assert read(text, "corpus.name=multi30k-en-de", "corpus.moses=no", "model.dropout=0").expect.bleu == [38, 40]
+    for change in ("name=multi30k-en-fr", "moses=yes", "limit=100", "src=de"):
+        assert read(text, f"corpus.{change}").expect == recipe.Expect(), change
+    own = "expect: {bleu: [38, 40]}"
+    assert read(own, "corpus.name=toy-en-de").expect == read(own).expect == recipe.Expect(bleu=[38, 40])
+    english = recipe.with_languages(read(text), {"src": "en", "tgt": "fr"})
+    assert english.expect == recipe.Expect()
+    assert recipe.with_languages(read(text), {"src": "en", "tgt": "de"}).expect.bleu == [38, 40]
     assert read(text, "expect.bleu=[50,60]", "corpus.name=multi30k-en-fr").expect == recipe.Expect(bleu=[50, 60])
 
 

@@ -128,6 +128,14 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
     assert compared["difference"] == compared["score"] - compared["baseline"]
 
 
+@pytest.mark.parametrize("seed", ["abc", "-3", "1.5"])
+def test_a_wrong_seed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    path = write(tmp_path / "ref", ["der Hund", "das Haus"])
+    with pytest.raises(UsageError, match=f"SACREBLEU_SEED='{seed}' is no seed: give a number from 0 on, or none"):
+        evaluate(hypothesis=path, references=[path], metrics=("bleu",))
+
+
 def test_intervals_of_a_published_test_set_equal_those_of_sacrebleu(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

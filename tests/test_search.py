@@ -86,6 +86,21 @@ def searched(
     return [segment.hypotheses for segment in segments]
 
 
+def test_a_segment_that_is_given_up_leaves_its_slot() -> None:
+    first, second = (Segment(sources_of(1)[0], SearchSettings(extra_length=9), [5] * 60) for _ in range(2))
+
+    def feed() -> Any:
+        yield first
+        yield None
+        first.cancelled = True
+        yield second
+
+    steps = list(search([model_of(2, max_length=200)], DOUBLE, feed(), first.settings, 8))
+    assert first in itertools.chain.from_iterable(steps[:5])
+    assert second in itertools.chain.from_iterable(steps[60:])
+    assert (first.hypotheses, bool(second.hypotheses)) == ([], True)
+
+
 def test_the_engine_is_there() -> None:
     """Else the tests of both searches would test one of them."""
     assert library.describe() != "none"

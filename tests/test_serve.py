@@ -26,7 +26,7 @@ from nmt_cli.serving import detect
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.service import SURE
+from nmt_cli.serving.service import SURE, Service
 from nmt_cli.serving.texts import Form
 
 HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot und</code>\n'
@@ -72,6 +72,8 @@ def test_json_forms_and_query_strings_say_the_same(client: TestClient, alone: Tr
     for kind in ("json", "data", "params"):
         answer = client.post("/translate", **{kind: {**fields, "q": TEXTS[0]}})
         assert answer.json() == {"translatedText": expected[0]}
+    empty = {"params": {**fields, "q": TEXTS[0]}, "headers": {"Content-Type": "application/json"}}
+    assert client.post("/translate", **empty).json() == {"translatedText": expected[0]}
     assert client.post("/translate", content='{"q": "rot", "source": "en", "target": "de"}').status_code == 200
 
 
@@ -244,6 +246,17 @@ def test_files_are_translated_as_the_command_does_it(
     assert fetched.content.decode() == expected
     assert fetched.headers["Content-Disposition"].startswith("attachment")
     assert expected != text
+
+
+def test_a_failure_of_the_server_is_counted_as_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Service, "language", fail)
+    with service_of(model) as service, TestClient(create_app(service), raise_server_exceptions=False) as client:
+        answer = client.post("/translate", json={"q": "rot", **PAIR})
+        assert (answer.status_code, list(answer.json())) == (500, ["error"])
+        assert 'nmt_requests_total{code="500",route="/translate"} 1.0' in client.get("/metrics").text
 
 
 def test_metrics_count_what_was_asked(model: Path) -> None:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from texts import ROOT
@@ -21,6 +22,9 @@ from tiny_model import make_model
 
 pytest.importorskip("starlette")
 from serving import resident
+
+from nmt_cli.errors import BusyError
+from nmt_cli.serving import server as server_module
 
 LONG = "der Hund geht. " * 300
 
@@ -135,6 +139,26 @@ def test_a_port_in_use_is_named(model: Path) -> None:
         code, line = failed(str(model), "--port", port)
     assert code == 75
     assert f"port {port} of 127.0.0.1 is in use" in line
+
+
+def test_a_port_that_another_took_while_models_were_loaded_is_named(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sockets may be bound to it; it is the second to listen that fails."""
+    other = socket.socket()
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+    def take(*arguments: Any) -> Any:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        return load(*arguments)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    load = server_module.load
+    monkeypatch.setattr(server_module, "load", take)
+    with contextlib.closing(other), pytest.raises(BusyError, match=f"port {port} of 127.0.0.1 is in use"):
+        server_module.serve(server_module.ServeOptions((model,), port=port))
 
 
 def test_a_damaged_model_is_one_line_and_nothing_is_served(model: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from tiny_model import WORDS, make_model
 from nmt_cli import Translator
 from nmt_cli.errors import DivergedError, UsageError
 from nmt_cli.translation import backends, engine_search
+from nmt_cli.translation import pending as pending_module
 from nmt_cli.translation import translator as module
 from nmt_cli.translation.segments import Feed, Results, Sampling
 from nmt_cli.translation.translator import NOT_YET, Options, Pending
@@ -127,6 +129,28 @@ def test_a_text_tells_when_it_is_translated(model: Path) -> None:
         assert all(each.result(0).text is not None for each in pending)
         begun = translator.submit("der Hund", prefix="rot und").result()
         assert begun.text.startswith("rot und")
+
+
+def test_lines_come_when_they_are_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when their last segment is found, before it is joined."""
+    lines, join = lines_of(4), pending_module.join
+    with Translator(model, workers=1) as translator:
+        expected = [each.text for each in translator.translate(lines)]
+
+        def join_late(*arguments: Any) -> None:
+            time.sleep(0.05)
+            join(*arguments)
+
+        monkeypatch.setattr(pending_module, "join", join_late)
+        assert [each.text for each in translator.translate(lines)] == expected
+
+
+@pytest.mark.parametrize("number", [0, 1001])
+def test_nobody_gets_too_many_hypotheses(model: Path, number: int) -> None:
+    with Translator(model) as translator:
+        for options in (Options(n_best=number), Options(n_best=number, sampling=Sampling())):
+            with pytest.raises(UsageError, match=f"n_best must be from 1 to 1,000, not {number:,}"):
+                translator.submit("rot", options)
 
 
 def test_a_short_text_is_there_before_a_long_one_that_was_sent_first(model: Path) -> None:

@@ -12,7 +12,7 @@ def _converter(language: str) -> Callable[[Line], Line]:
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
-        raise UsageError("corpus.moses needs the package sacremoses. Install it: pip install sacremoses") from None
+        raise UsageError('corpus.moses needs sacremoses. Install it: pip install "nmt-cli[moses]"') from None
     normaliser, tokeniser = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
 
     def convert(line: Line) -> Line:

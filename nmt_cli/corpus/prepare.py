@@ -139,7 +139,7 @@ def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptio
                 tokenizer.copy(reused, model)
             else:
                 artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
-            tokens, drops, found = stages.encode(work / "cleaned", repeated, model, corpus.cleaning, pool)
+            tokens, drops, found = stages.encode(work / "cleaned", repeated, model, corpus, pool)
             stats.add(drops)
     stats.add(synthetic_drops)
     pairs = stats.read - stats.dropped.total()
@@ -240,7 +240,7 @@ def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
     pairs = counted or pairs or (size and size // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
     # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text.
-    seconds = pairs and pairs / (6000 * options.processes) + 60 * min(1.0, pairs / 1e6)  # the last for the tokenizer
+    seconds = pairs and pairs / (4000 * options.processes) + 60 * min(1.0, pairs / 1e6)  # the last for the tokenizer
     memory = max(1300, 150 + 100 * options.processes)  # training the tokenizer; the workers
 
     def show(count: float | None, unit: str = " MB") -> str:

@@ -185,10 +185,10 @@ _held_out = functools.lru_cache(1)(twins.load)
 
 
 def _encode_chunk(
-    model: Path, settings: recipe.Cleaning, chunk: TextChunk
+    model: Path, corpus: recipe.Corpus, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats, twins.Flags]:
     """Return ids and lengths (EOS counted) of both sides of what remains, the drops, and held-out lines' twins."""
-    src, tgt, repeats = chunk
+    settings, (src, tgt, repeats) = corpus.cleaning, chunk
     tokens = [_load(model).encode_arrays(src), _load(model).target.encode_arrays(tgt)]
     stats = CleaningStats()
     lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
@@ -201,7 +201,7 @@ def _encode_chunk(
             stats.drop(reason, src[i], tgt[i])
         keep &= ~wrong
     remaining = np.flatnonzero(keep)
-    held_out = _held_out(model.parent, settings.unescape)
+    held_out = _held_out(model.parent, settings.unescape, corpus.tgt)
     flags, near = held_out.look_up([src[i] for i in remaining], [tgt[i] for i in remaining])
     if settings.drop_near_twins:
         flags[:] = 0
@@ -214,7 +214,7 @@ def _encode_chunk(
 
 
 def encode(
-    text: Path, repeated: Repeated, model: Path, settings: recipe.Cleaning, pool: Pool
+    text: Path, repeated: Repeated, model: Path, corpus: recipe.Corpus, pool: Pool
 ) -> tuple[dict[str, int], CleaningStats, dict[str, dict[str, Any]]]:
     """Write the training ids of the cleaned text beside the tokenizer and the held-out text.
 
@@ -222,12 +222,12 @@ def encode(
     """
     _load.cache_clear()  # another model may have had this name
     _held_out.cache_clear()
-    flags = np.zeros(_held_out(model.parent, settings.unescape).count, np.uint8)
+    flags = np.zeros(_held_out(model.parent, corpus.cleaning.unescape, corpus.tgt).count, np.uint8)
     stats, sides = CleaningStats(), {"src": _load(model), "tgt": _load(model).target}
     with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
         each = [store.SideWriter(model.parent, name, side.vocabulary_size) for name, side in sides.items()]
         writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
-        work = functools.partial(_encode_chunk, model, settings)
+        work = functools.partial(_encode_chunk, model, corpus)
         for ids, lengths, drops, found in pool.map(work, _chunks(text, repeated)):
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)

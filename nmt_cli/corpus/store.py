@@ -4,7 +4,7 @@ train.src.ids  train.tgt.ids          all sentences end to end, each closed by E
 train.src.offsets  train.tgt.offsets  int64, one more than there are sentences
 tokenizer.model                       the joint SentencePiece model (tokenizer.target.model: of target text, if another)
 dev.src dev.tgt test.src test.tgt     (and general.src general.tgt) raw UTF-8 text, one sentence a line
-cleaning.json                         which pairs were dropped, and why
+cleaning.json                         which pairs were dropped, and why; which held-out lines have twins
 """
 
 import contextlib

@@ -4,7 +4,7 @@ Folded, a line is its words without case and punctuation, every number 0, every 
 Two lines are near-twins if their sets of words have a Jaccard index of at least 0.6: what they share of all they have.
 They are found exactly, by prefix filtering (Bayardo, Ma and Srikant 2007): sets that are so similar share a word also
 among the rarest of either. Held-out lines are indexed and training lines looked up, so memory does not grow with the
-training text.
+training text. Time grows with the twins that are found: in text made of a few templates each line has thousands.
 """
 
 import bisect
@@ -24,6 +24,7 @@ from nmt_cli.corpus.readers import read_lines
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
 SPLITS = ("dev", "test", "general")
+LABELS = "labels"  # the target language of recipes/parsing.yaml: lines of them are all nearly equal
 SEVERAL_ZEROS = re.compile("0+")
 Flags = npt.NDArray[np.uint8]  # for every held-out line what of it occurs in training, the bits above
 
@@ -119,8 +120,11 @@ class Twins:
         return flags, twins
 
 
-def load(directory: Path, unescape: bool) -> Twins:
-    """Index the held-out text of a directory, which holds dev.src and so on, cleaned like training text."""
+def load(directory: Path, unescape: bool, target: str) -> Twins:
+    """Index the held-out text of a directory, which holds dev.src and so on, cleaned like training text; nothing of
+    trees."""
+    if target == LABELS:
+        return Twins([], [])
     cleaning = recipe.Cleaning(unescape=unescape)
     src, tgt = (
         [repair(line, cleaning) for split in SPLITS for line in read_lines(directory / f"{split}.{side}")]
@@ -132,7 +136,7 @@ def load(directory: Path, unescape: bool) -> Twins:
 def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
     """Return for each split how many lines have twins, and the numbers (from 1) of those that have a near-twin."""
     found, start = dict[str, dict[str, Any]](), 0
-    for split in SPLITS:
+    for split in SPLITS if len(flags) else ():
         count = len(read_lines(directory / f"{split}.src"))
         here, start = flags[start : start + count], start + count
         if not count:

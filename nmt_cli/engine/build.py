@@ -38,7 +38,7 @@ LEVELS: dict[str, dict[str, str]] = {
     },
     "aarch64": {"base": "baseline"},
 }
-FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden"]
+FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wno-psabi"]
 
 

@@ -37,7 +37,7 @@ class Sentence:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    patient: bool = False  # beside others that are not, it goes on at every fourth call of `run`
+    patient: bool = False  # beside others that are not, it goes on in one of TURN (engine.c) calls of `run`
     constraints: Constraints | None = None
 
 

@@ -63,7 +63,9 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         if weights != "float32":
             ours, theirs = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in sides)
             standard = [references[i] for i in chosen] if references else ours
-            before, after = (corpus_bleu(side, standard, language=settings.corpus.tgt)[0] for side in (ours, theirs))
+            tgt, moses = settings.corpus.tgt, settings.corpus.moses
+            scores = (corpus_bleu(side, standard, language=tgt, tokenised=moses)[0] for side in (ours, theirs))
+            before, after = scores
             name = "BLEU" if references else "BLEU against the float32 output"
             manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
         about = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'"), "length": length}

@@ -57,7 +57,8 @@ def gather(directory: Path, data: Path | None, hypothesis: Path | None, referenc
     hypotheses, references = read_lines(path), read_lines(reference) if reference else corpus_references
     paired = run.settings.corpus.format == "text" and len(hypotheses) == len(references) > 0
     language = run.corpus.manifest["tgt"] if run.corpus else run.settings.corpus.tgt
-    bleu = corpus_bleu(hypotheses, references, language=language)[0] if paired else None
+    moses = run.settings.corpus.moses
+    bleu = corpus_bleu(hypotheses, references, language=language, tokenised=moses)[0] if paired else None
     return Record(run, step, path, hypotheses, references, bleu)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ class Comet(Metric):
 
     def get_signature(self) -> Signature:
         signature = super().get_signature()
+        signature.update("version", f"sacrebleu-{signature.info['version']}")  # which computes intervals alone
         signature.update("model", self.model)
         return signature
 
@@ -54,7 +56,8 @@ def make(
 ) -> Comet:
     """Return the metric with the scores of all systems' lines, computed by the program that `python` names.
 
-    A path whose name begins with python runs its module comet.cli.score; any other is a program with its options.
+    A path whose name is python, python3 or python3.11 runs its module comet.cli.score; any other is a program with its
+    options.
     """
     if python is None:
         raise UsageError(f"--metric comet needs --comet-python, a Python that has unbabel-comet: {INSTALL}")
@@ -62,7 +65,8 @@ def make(
         raise UsageError("--metric comet needs the sources (--source FILE, --corpus or --test-set) and one reference")
     if not python.is_file():
         raise MissingError(f"no Python or program {python} (--comet-python): {INSTALL}")
-    command = [str(python.absolute()), *(["-m", "comet.cli.score"] if python.name.startswith("python") else [])]
+    module = ["-m", "comet.cli.score"] if re.fullmatch(r"python[\d.]*", python.name) else []
+    command = [str(python.absolute()), *module]
     with tempfile.TemporaryDirectory() as place:
         files = [Path(place, name) for name in ("source", "reference", *(f"system{i}" for i in range(len(systems))))]
         for file, lines in zip(files, [source, references[0], *systems], strict=True):

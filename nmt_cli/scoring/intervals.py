@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from sacrebleu.significance import estimate_ci
 
+from nmt_cli.errors import UsageError
+
 SAMPLES = 1000
 
 
@@ -16,6 +18,8 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
     and seed.
     """
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    if seed != "none" and not seed.isdecimal():
+        raise UsageError(f"SACREBLEU_SEED={seed[:20]!r} is no seed: give a number from 0 on, or none")
     rng = np.random.default_rng(None if seed == "none" else int(seed))
     counts, lines, scores = np.array(stats, np.float64), len(stats), np.empty(SAMPLES)
     for i in range(SAMPLES):

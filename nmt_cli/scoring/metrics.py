@@ -156,7 +156,10 @@ def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str
     return row | {"significantly_worse": worse and row["p_bs"] < 0.05}
 
 
-def corpus_bleu(hypotheses: list[str], *references: list[str], language: str = "") -> tuple[float, str]:
-    """Return sacreBLEU's BLEU (cased, 0 to 100) of detokenised lines of a language, and its signature."""
-    score, _ = score_lines("bleu", hypotheses, references, tokenize=tokenizer_of(language))
+def corpus_bleu(
+    hypotheses: list[str], *references: list[str], language: str = "", tokenised: bool = False
+) -> tuple[float, str]:
+    """Return sacreBLEU's BLEU (cased, 0 to 100) of lines of a language, and its signature."""
+    tokenize = "none" if tokenised else tokenizer_of(language)
+    score, _ = score_lines("bleu", hypotheses, references, tokenize=tokenize)
     return score.score, score.signature

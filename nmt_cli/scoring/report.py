@@ -104,6 +104,7 @@ class Report:  # the order of the JSON
     gated: bool
     failures: list[str] = field(default_factory=list)  # why the gate fails
     details: bool  # whether to report lengths and extremes
+    intervals: bool
     segments: list[Segment] = field(default_factory=list)  # empty unless something asks for them
 
     def changes(self) -> tuple[int, int]:
@@ -147,24 +148,25 @@ class Report:  # the order of the JSON
                 rows.append({"length": length, "unit": self.unit, "segments": len(inside), "bleu": bleu})
         return rows
 
-    def near_and_far(self) -> dict[str, Score]:
-        """Return the BLEU of the lines that have a near-twin in training, and of those that have none."""
+    def near_and_far(self) -> dict[str, tuple[int, Score]]:
+        """Return how many lines have a near-twin in training, and their BLEU; and the same of those that have none."""
         near = set(self.twins.counts["near_lines"]) if self.twins and self.details else set()
         parts = {
             "with": [segment for segment in self.segments if segment.line in near],
             "without": [segment for segment in self.segments if segment.line not in near],
         }
-        return {name: self._bleu(part, intervals=True) for name, part in parts.items() if part} if near else {}
+        shown = {name: part for name, part in parts.items() if part} if near else {}
+        return {name: (len(part), self._bleu(part, self.intervals and len(part) > 1)) for name, part in shown.items()}
 
     def json(self) -> str:
-        values = {name: value for name, value in vars(self).items() if name not in ("details", "segments")}
+        values = {name: value for name, value in vars(self).items() if name not in ("details", "intervals", "segments")}
         values["versions"] = {"nmt": __version__, "sacrebleu": sacrebleu.__version__}
         values |= dict(zip(("wins", "losses"), self.changes(), strict=True)) if self.baseline else {}
         values |= {"lengths": self.lengths(), **self.extremes()} if self.details else {}
-        values["twins"] = {
-            **(self.twins.counts if self.twins else {}),
-            **{f"bleu_{name}": {"score": score.score, "ci": score.ci} for name, score in self.near_and_far().items()},
-        }
+        if self.twins:
+            values["twins"] = dict(self.twins.counts)
+            for name, (_, bleu) in self.near_and_far().items():
+                values["twins"][f"bleu_{name}"] = {"score": bleu.score, "ci": bleu.ci}
         return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False, default=plain)
 
     def _counts(self) -> str:
@@ -177,8 +179,10 @@ class Report:  # the order of the JSON
         terms = [self.terms.sentence] if self.terms else []
         if not self.twins:
             return terms
-        bleu = [f"BLEU {name} near-twins {score.shown()}" for name, score in self.near_and_far().items()]
-        return [*terms, self.twins.sentence, *bleu]
+        notes = [*terms, self.twins.sentence]
+        for name, (lines, score) in self.near_and_far().items():
+            notes.append(f"BLEU of the {counted(lines, 'line')} {name} near-twins: {score.shown()}")
+        return notes
 
     def _comparison(self) -> tuple[list[list[str]], str]:
         """Return the table of the comparison with the baseline, its header first, and what to know about it."""

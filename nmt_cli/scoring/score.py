@@ -144,6 +144,7 @@ def read_inputs(
         lowercase=options.lowercase, hypotheses=scored, references=references, source=source,
         baseline=_read(options.baseline) if options.baseline else None,
         gated=options.fail_under is not None or options.fail_if_worse, details=options.details,
+        intervals=options.intervals,
         twins=_twins(options.corpus, options.split) if options.corpus else None,
     )  # fmt: skip
     if convert:

@@ -113,6 +113,9 @@ class Watch:
 
         try:
             await self.app(scope, receive, watched)
+        except Exception:
+            status = 500
+            raise
         finally:
             path = scope["path"] if scope["path"] in self.paths else "(other)"
             self.service.metrics.requests.labels(path, status).inc()

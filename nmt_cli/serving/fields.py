@@ -113,7 +113,7 @@ async def read(request: Request, most_bytes: int, most_fields: int) -> Fields:
     if size > most_bytes:
         raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most_bytes:,}")
     body = b"".join(chunks)
-    if kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{"):
+    if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
         return Fields(_object(body))
     values = _merged(list(request.query_params.multi_items()))
     if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:

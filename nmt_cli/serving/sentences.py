@@ -19,9 +19,9 @@ async def sentences(request: Request) -> JSONResponse:
     """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment": [[source place, target place],
     ...]}, ...]}, ...], "after"}.
 
-    Places are characters of "source" and "text", counted from 0: where a piece of the translation begins, and where
-    what it translates. "before" is the text between a sentence and the one before it,
-    "after" what follows the last one: all of these and the sources, in order, are the text that was sent.
+    Places are characters of "source" and "text", counted from 0. A pair says where a piece of the translation begins,
+    and where the words begin that it translates. "before" is the text between a sentence and the one before it, "after"
+    what follows the last one: all of these and the sources, in order, are the text that was sent.
     """
     service: Service = request.app.state.service
     fields = await service.read(request)

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from nmt_cli import signals
 from nmt_cli.console import say
-from nmt_cli.errors import BusyError, DataError, UsageError
+from nmt_cli.errors import BusyError, DataError, NmtError, UsageError
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Pool, load
@@ -73,7 +73,10 @@ def serve(options: ServeOptions) -> int:
             pairs = ", ".join(f"{model.source}-{model.target}" for model in models)
             host = f"[{options.host}]" if ":" in options.host else options.host
             ready = f"serving {pairs} at http://{host}:{port.getsockname()[1]}"
-            asyncio.run(_Server(config, ready).serve(sockets=[port]))
+            try:
+                asyncio.run(_Server(config, ready).serve(sockets=[port]))
+            except OSError as error:  # another began to listen while the models were loaded
+                raise _cannot_serve(options.host, options.port, error) from None
     return 0
 
 
@@ -178,9 +181,11 @@ def _bound(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        if error.errno == errno.EADDRINUSE:
-            raise BusyError(f"port {port} of {host} is in use. Stop what uses it, or choose another --port") from None
-        raise UsageError(
-            f"cannot serve at port {port} of {host}: {error.strerror}. Choose another --port or --host"
-        ) from None
+        raise _cannot_serve(host, port, error) from None
     return bound
+
+
+def _cannot_serve(host: str, port: int, error: OSError) -> NmtError:
+    if error.errno == errno.EADDRINUSE:
+        return BusyError(f"port {port} of {host} is in use. Stop what uses it, or choose another --port")
+    return UsageError(f"cannot serve at port {port} of {host}: {error.strerror}. Choose another --port or --host")

@@ -76,7 +76,8 @@ class Service:
         if scheme.lower() not in KEY_SCHEMES:
             key = fields.text(*names, default="") if names else ""
         if not key:
-            raise Refusal(missing, "An API key is needed, as api_key or in the header Authorization")
+            places = " or ".join([*(f"as {name}" for name in names[:1]), "in the header Authorization"])
+            raise Refusal(missing, f"An API key is needed, {places}")
         equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]  # all of them, whichever it is
         if not any(equal):
             raise Refusal(403, "Invalid API key")

@@ -22,7 +22,7 @@ from nmt_cli.corpus.tokenizer import EOS, UNK, WIDE, Tokenizer
 
 NARROWEST, WIDEST = 8, 64  # hypotheses of a search with constraints
 MOST_TERMS = 64  # of a segment: bits of a number in engine.c
-MOST_TOKENS = 4096  # of their forms: bounds memory
+MOST_TOKENS = 1024  # of their forms: a step takes time with their square
 
 
 class State(NamedTuple):

@@ -68,13 +68,10 @@ class Pending:
     terms: Terms | None = None  # that its translation has to say, where it has them
     own_terms: list[Term] = field(default_factory=list)  # those that it has
     open: int = 0  # segments that wait or are searched
+    finished: bool = False  # its translation is there, or what went wrong
     cancelled: bool = False
     error: BaseException | None = None  # what went wrong instead
     hypotheses: list[Hypothesis] = field(default_factory=list)
-
-    @property
-    def finished(self) -> bool:
-        return not self.open
 
     @property
     def wanted(self) -> bool:
@@ -150,6 +147,7 @@ class Joiner:
                 self.counts["unsaid"] += sum(unsaid)
         except Exception as error:
             pending.fail(error)
+        pending.finished = True
         try:
             pending.done(pending)
         except Exception:  # the caller's own, which must not end what others wait for

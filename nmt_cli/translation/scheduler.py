@@ -23,7 +23,7 @@ class Scheduler:
     submitted. One that comes second is due after PATIENCE others, one that comes third after twice as many, and so on,
     or as soon as no other waits. So a short text does not wait for the rest of a long one, nor a long one for the end
     of many short ones. With `later`, a thread searches at most so many at once that do not come first, and beside one
-    that does it takes only those that are due: steps of few are short.
+    that comes first it takes only those that are due: a step takes longer the more are in it.
 
     Where a search raises an error, each segment that it holds is searched again, alone, and has the error if it comes
     again. Those that `close` finds have a UsageError.

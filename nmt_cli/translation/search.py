@@ -251,7 +251,8 @@ class _Slots:
         results, slots = [], []
         for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):
             best = segment.hypotheses if segment else []
-            if segment and (bound == -math.inf or (len(best) == self.settings.best and best[-1].score >= bound)):
+            full = len(best) == self.settings.best and best[-1].score >= bound
+            if segment and (segment.cancelled or bound == -math.inf or full):
                 results.append(segment)
                 slots.append(slot)
                 self.segments[slot] = self.draws[slot] = None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 CHUNK_CHARACTERS = 1 << 16  # read and sorted at once
 READ_AHEAD = 512  # segments that wait for each thread before more lines are read
 SCORE_LINES = 1024  # pairs scored at once
+MOST_HYPOTHESES = 1000  # of a text
 POLL_SECONDS = 0.002, 0.01  # between two looks for new lines; the second while others are searched
 
 Ids = list[int]
@@ -212,8 +213,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise UsageError(f"{options.n_best} hypotheses need a beam of {options.n_best} or more, not {options.beam}")
         if options.terms and options.sampling:
             raise UsageError("terms are searched for, samples are drawn: leave out one of them")
-        if options.n_best < 1:
-            raise UsageError(f"n_best must be 1 or more, not {options.n_best}")
+        if not 1 <= options.n_best <= MOST_HYPOTHESES:
+            raise UsageError(f"n_best must be from 1 to {MOST_HYPOTHESES:,}, not {options.n_best:,}")
         named = {name: getattr(options, name) for name in ("beam", "alpha", "extra_length", "split")}
         section = vars(self.recipe.decoding) | {name: v for name, v in named.items() if v is not None}
         chosen = stored.checked_decoding(section)

@@ -132,7 +132,7 @@ def _peak_mb() -> int:
 
 
 def _look_up(directory: Path, chunk: tuple[list[str], list[str]]) -> tuple[twins.Flags, int]:
-    return stages._held_out(directory, True).look_up(*chunk)[0], _peak_mb()
+    return stages._held_out(directory, True, "de").look_up(*chunk)[0], _peak_mb()
 
 
 def measure(corpora: Path, pairs: int, workers: int) -> None:
