@@ -1,12 +1,14 @@
 """The scheduler: what is searched when, how threads share it, and what ends them. Searches are made up."""
 
 import threading
+import time
 from collections.abc import Callable
 from itertools import count
 
 import pytest
 
 from nmt_cli.errors import UsageError
+from nmt_cli.translation import scheduler
 from nmt_cli.translation.scheduler import PATIENCE, Scheduler, Search
 from nmt_cli.translation.segments import Feed, Results, Segment
 
@@ -103,9 +105,10 @@ def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones(room: int, lat
     assert all(0 <= places[i] - i * PATIENCE < 5 for i in range(4)), places
 
 
-def test_a_long_text_leaves_room() -> None:
+def test_a_long_text_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread holds so many segments that do not come first and no more, none of them beside one that does; none is
     lost."""
+    monkeypatch.setattr(scheduler, "SHARED", 1e9)
     work = Work(threads=2, room=100, later=3)
     long, other = work.submit(30), work.submit(30)
     work.wait_for(lambda: work.scheduler.searching >= 2)
@@ -117,6 +120,22 @@ def test_a_long_text_leaves_room() -> None:
     assert not [places for places in work.places if places[-1] and 0 in places]
     assert max(map(len, filter(all, work.places))) == 3
     assert {segment for segment in work.done if not segment.patient} == {long[0], other[0], *short}
+
+
+def test_a_long_text_has_more_room_while_no_other_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "SHARED", 0.05)
+    work = Work(room=100, later=2)
+    work.submit(60)
+    work.finish_all()
+    assert max(map(len, work.places)) == 2 * scheduler.AMPLE
+    work.gate.clear()
+    long, short = work.submit(60), work.submit(1)
+    work.wait_for(lambda: work.scheduler.searching >= 1)
+    work.places.clear()
+    time.sleep(0.1)
+    work.finish()
+    assert set(work.done) >= {*long, *short}
+    assert max(map(len, work.places)) == 2 * scheduler.AMPLE
 
 
 def test_threads_share_what_there_is() -> None:

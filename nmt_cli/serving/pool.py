@@ -25,7 +25,7 @@ RETRY_SECONDS = 1
 WARM_UP = "Hello."
 SHORT = 1000  # characters whose tokens are found about as soon as another thread takes over
 LINE = 50  # that each line counts more
-# Segments of long texts that a thread of a CPU searches at once: more would be faster for these, and slow down others.
+# Segments of long texts that a thread of a CPU searches at once beside other texts: more would slow down these.
 LATER = 1
 
 

@@ -13,6 +13,8 @@ from nmt_cli.translation.segments import Feed, Results, Segment
 Search = Callable[[Feed], Results]
 CLOSED = "this Translator is closed. Make another"
 PATIENCE = 64  # segments that are taken before the next one of a long text is due
+SHARED = 1.0  # seconds after a text came beside a long one, while others like it are expected
+AMPLE = 8  # how many times `later` a thread takes when none is
 
 
 class Scheduler:
@@ -22,8 +24,9 @@ class Scheduler:
     Of those that wait, the segments that come first in their texts are searched first, in the order in which they were
     submitted. One that comes second is due after PATIENCE others, one that comes third after twice as many, and so on,
     or as soon as no other waits. So a short text does not wait for the rest of a long one, nor a long one for the end
-    of many short ones. With `later`, a thread searches at most so many at once that do not come first, and beside one
-    that comes first it takes only those that are due: a step takes longer the more are in it.
+    of many short ones. With `later`, a thread takes at most so many at once that do not come first, AMPLE times as many
+    where no other text came for a while; and beside one that comes first only those that are due: a step takes longer
+    the more are in it.
 
     Where a search raises an error, each segment that it holds is searched again, alone, and has the error if it comes
     again. Those that `close` finds have a UsageError.
@@ -36,6 +39,7 @@ class Scheduler:
         # The first segments of texts, and later ones: with the count of taken ones at which each is due.
         self._first, self._later = list[tuple[int, int, Segment]](), list[tuple[int, int, Segment]]()
         self._taken = 0
+        self._shared_until = 0.0
         # What each thread searches; True for later segments.
         self._held: list[dict[Segment, bool]] = [{} for _ in searches]
         self._closed = False
@@ -62,6 +66,8 @@ class Scheduler:
         with self.changed:
             self.check()
             for place, segment in segments:
+                if not place and self._has_later():
+                    self._shared_until = time.monotonic() + SHARED
                 due = self._taken + place * PATIENCE
                 heapq.heappush(self._later if place else self._first, (due, next(self._numbers), segment))
             for number in range(len(self._threads), len(self._searches)):
@@ -178,6 +184,11 @@ class Scheduler:
         """Whether the next later segment is no burden to those that a thread has, or is due."""
         if self._most_later is None:
             return True
-        later = sum(held.values())
+        later, most = sum(held.values()), self._most_later
+        if time.monotonic() > self._shared_until:
+            most *= AMPLE
         due, _, _ = self._later[0]
-        return later < self._most_later and (later == len(held) or due <= self._taken)
+        return later < most and (later == len(held) or due <= self._taken)
+
+    def _has_later(self) -> bool:
+        return bool(self._later) or any(any(held.values()) for held in self._held)

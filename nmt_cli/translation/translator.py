@@ -65,8 +65,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     Several models need one and the same tokenizer. Any thread may translate, at the same time as others: a translation
     depends on its text, the model and the options alone. Threads end when the Translator is closed or garbage.
     `counts` says what happened to lines. While `idle`, the translation of every line that was read has been given back:
-    `lines` may wait for the next one. With `later`, each thread searches at most so many segments at once that are not
-    the first of a text: a long text is done later, others are sooner.
+    `lines` may wait for the next one. With `later`, each thread searches few segments at once that are not the first of
+    a text, so many while other texts come: a long text is done later, others are sooner.
 
     TypeError for what is not text, UsageError for wrong options and after `close`, DataError and MissingError for
     models that are damaged or not there. DivergedError, where a text's scores are not finite, and StorageError, where
