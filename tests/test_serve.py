@@ -22,8 +22,9 @@ from texts import ROOT
 
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.serving import detect
+from nmt_cli.serving import detect, files
 from nmt_cli.serving.app import create_app
+from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.service import SURE
@@ -244,6 +245,22 @@ def test_files_are_translated_as_the_command_does_it(
     assert fetched.content.decode() == expected
     assert fetched.headers["Content-Disposition"].startswith("attachment")
     assert expected != text
+
+
+def test_files_are_there_for_half_an_hour_and_no_more_than_the_newest_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [7.0]
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    shelf = files.Shelf()
+    old = shelf.put("a.txt", b"a")
+    now[0] += 1799
+    assert shelf.get(old) == b"a"
+    now[0] += 1
+    with pytest.raises(Refusal, match="not any more"):
+        shelf.get(old)
+    first, *rest = [shelf.put("b.txt", bytes([number])) for number in range(101)]
+    with pytest.raises(Refusal, match="not any more"):
+        shelf.get(first)
+    assert [shelf.get(key) for key in rest] == [bytes([number]) for number in range(1, 101)]
 
 
 def test_metrics_count_what_was_asked(model: Path) -> None:
