@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import tiny_model
@@ -27,6 +28,7 @@ from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import Model, Pool
 from nmt_cli.serving.service import SURE
 from nmt_cli.serving.texts import Form
 
@@ -192,6 +194,16 @@ def test_models_of_several_pairs_answer_each_its_own(model: Path, tmp_path: Path
         assert ask(both, q=TEXTS[0]) == ask(client, q=TEXTS[0])
         [[expected]] = said(translator, TEXTS[0])
         assert ask(both, q=TEXTS[0], source="de", target="en") == {"translatedText": expected}
+
+
+@pytest.mark.parametrize("target", ["pt", "PT-pt", "pt_BR", "pt-AO"])
+def test_the_language_of_a_target_is_enough_whatever_other_models_translate_from(target: str) -> None:
+    to_brazil, from_portugal = (Model(Mock(), *pair) for pair in (("en", "pt-BR"), ("pt-PT", "en")))
+    pool = Pool([from_portugal, to_brazil], Mock(), queue=1, timeout=1)
+    assert pool.find("en-US", target) is to_brazil
+    assert pool.find(target, "en") is from_portugal
+    with pytest.raises(Refusal, match="pt is not available as a target language from pt-BR"):
+        pool.find("pt-BR", "pt")
 
 
 def test_a_model_of_several_target_languages_answers_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
