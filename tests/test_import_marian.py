@@ -101,6 +101,9 @@ def changed(to, options=None, tensors=None, name="post"):
         ({"right-left": "true", "output-omit-bias": "true"}, "right-left true, output-omit-bias true"),
         ({"dec-depth": "2"}, "no tensor decoder_l2_self_Wq"),
         ({"dec-depth": "0"}, "nothing like its tensor decoder_l1_context_Wk"),
+        ({"enc-depth": "many"}, "damaged: its option enc-depth is many"),
+        ({"transformer-heads": "0"}, "damaged: its option transformer-heads is 0"),
+        ({"transformer-dim-ffn": "[]"}, r"damaged: its option transformer-dim-ffn is \[\]"),
     ],
 )
 def test_other_shapes_are_refused_by_name(tmp_path, options, reason):
@@ -151,6 +154,10 @@ def test_a_vocabulary_of_words_and_sentencepiece_files_beside_it(tmp_path):
     (directory / "decoder.yml").write_text("models: [/elsewhere/model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\n")
     with pytest.raises(MissingError, match=r"source\.spm: a \.yml vocabulary does not say how text is split"):
         import_marian(directory, tmp_path / "model")
+    (directory / "opus.vocab.yml").write_text(text.replace(": 5\n", ": five\n"), "utf-8")
+    with pytest.raises(DataError, match=r"opus\.vocab\.yml does not number its tokens below"):
+        import_marian(directory, tmp_path / "model")
+    (directory / "opus.vocab.yml").write_text(text, "utf-8")
     for side in ("source", "target"):
         shutil.copy(directory / "vocab.spm", directory / f"{side}.spm")
     ours, other = (
