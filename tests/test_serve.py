@@ -23,7 +23,7 @@ from texts import ROOT
 
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.serving import detect, files
+from nmt_cli.serving import detect, files, metrics
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.languages import match
@@ -293,6 +293,15 @@ def test_metrics_count_what_was_asked(model: Path) -> None:
     ):
         assert line in page.split("\n")
     assert "process_resident_memory_bytes" in page
+
+
+def test_seconds_in_the_queue_are_each_lines_and_those_of_search_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "monotonic", lambda: 10.0)
+    lines = [SimpleNamespace(drafts=[[SimpleNamespace(started=at)]]) for at in (5.0, 3.0)]
+    own = Metrics()
+    own.observe([*lines, SimpleNamespace(drafts=[[]])], 1.0)
+    page = own.page().decode().split("\n")
+    assert {"nmt_queue_seconds_sum 6.0", "nmt_queue_seconds_count 2.0", "nmt_search_seconds_sum 7.0"} <= {*page}
 
 
 def test_what_waits_and_what_is_searched_are_two_gauges() -> None:

@@ -110,6 +110,7 @@ def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp
 def test_usage_counts_characters(model: Path) -> None:
     with client_of(model) as client:
         ask(client, *TEXTS)
+        assert client.post("/v2/translate", json={"text": "x" * 5001, "target_lang": "DE"}).status_code == 400
         usage = client.get("/v2/usage").json()
         assert usage["character_count"] == sum(map(len, TEXTS))
         assert usage["character_limit"] > 10**9

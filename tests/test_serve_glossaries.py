@@ -71,6 +71,7 @@ def test_entries_come_back_as_tsv(client: TestClient, kind: str, entries: str, t
     ("change", "words"),
     [
         ({"name": " "}, "name must have"),
+        ({"name": "x" * 1001}, "name must have 1 to 1,000 characters"),
         ({"entries": None}, "missing entries"),
         ({"entries": ""}, "has no terms"),
         ({"entries": 5}, "entries must be text"),
