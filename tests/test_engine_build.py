@@ -129,6 +129,15 @@ def test_one_level_compiles_with_other_flags_and_is_kept(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["one.so"]
 
 
+def test_a_library_that_was_made_otherwise_is_not_current(tmp_path: Path) -> None:
+    """With one level, other flags or for another processor: it is compiled again."""
+    made, target, levels = tmp_path / "made.so", build.own_target(), list(build.LEVELS[platform.machine()])
+    ways = [(target, levels, []), (target, levels[-1:], []), (target, levels, ["-g"]), (f"x{target}", levels, [])]
+    for number, way in enumerate(ways):
+        made.write_bytes(build._stamp(*way).encode())
+        assert build.is_current(made) == (number == 0)
+
+
 def test_it_compiles_for_arm(tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     made = tmp_path / "arm.so"

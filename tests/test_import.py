@@ -22,7 +22,7 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
-from nmt_cli.interop import marian
+from nmt_cli.interop import import_, marian
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.reporting.attend import attend
@@ -196,6 +196,17 @@ def test_a_target_language_is_one_token_at_the_beginning(tmp_path):
     assert len(parts) > 2
     assert all(part[0] == ids[0] and part.count(ids[0]) == 1 and len(part) <= 9 for part in parts)
     assert all(half[0] == ids[0] and half.count(ids[0]) == 1 for half in halves(ours, [*ids, EOS]))
+
+
+def test_each_revision_of_a_model_of_the_hub_has_a_place_of_its_own(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(import_, "import_marian", lambda name, place: asked.append((name, place)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names = ["owner/opus", "owner/opus@v1", "owner/opus@v2", "other/opus"]
+    places = [import_.cached(name) for name in names]
+    assert asked == list(zip(names, places, strict=True))
+    assert len(set(places)) == 4
+    assert {place.parent for place in places} == {tmp_path / "nmt" / "models"}
 
 
 def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from nmt_cli import artefact
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, MissingError
 from nmt_cli.interop.export import export
@@ -101,6 +102,9 @@ def changed(to, options=None, tensors=None, name="post"):
         ({"right-left": "true", "output-omit-bias": "true"}, "right-left true, output-omit-bias true"),
         ({"dec-depth": "2"}, "no tensor decoder_l2_self_Wq"),
         ({"dec-depth": "0"}, "nothing like its tensor decoder_l1_context_Wk"),
+        ({"enc-depth": "many"}, "damaged: its option enc-depth is many"),
+        ({"transformer-heads": "0"}, "damaged: its option transformer-heads is 0"),
+        ({"transformer-dim-ffn": "[]"}, r"damaged: its option transformer-dim-ffn is \[\]"),
     ],
 )
 def test_other_shapes_are_refused_by_name(tmp_path, options, reason):
@@ -111,8 +115,11 @@ def test_other_shapes_are_refused_by_name(tmp_path, options, reason):
 
 def test_what_is_missing_or_damaged_is_named(tmp_path):
     directory = changed(tmp_path / "marian", tensors={"decoder_l1_rnn_W": np.zeros((2, 2), np.float32)})
+    shutil.copy(directory / "model.npz", directory / "model.npz.optimizer.npz")  # as training leaves it, no model
+    (directory / "decoder.yml").unlink()
     with pytest.raises(DataError, match="nothing like its tensor decoder_l1_rnn_W"):
         import_marian(directory, tmp_path / "model")
+    shutil.copy(DATA / "post" / "decoder.yml", directory)
     (directory / "vocab.spm").unlink()
     with pytest.raises(MissingError, match=r"no file .*vocab\.spm"):
         import_marian(directory, tmp_path / "model")
@@ -151,6 +158,10 @@ def test_a_vocabulary_of_words_and_sentencepiece_files_beside_it(tmp_path):
     (directory / "decoder.yml").write_text("models: [/elsewhere/model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\n")
     with pytest.raises(MissingError, match=r"source\.spm: a \.yml vocabulary does not say how text is split"):
         import_marian(directory, tmp_path / "model")
+    (directory / "opus.vocab.yml").write_text(text.replace(": 5\n", ": five\n"), "utf-8")
+    with pytest.raises(DataError, match=r"opus\.vocab\.yml does not number its tokens below"):
+        import_marian(directory, tmp_path / "model")
+    (directory / "opus.vocab.yml").write_text(text, "utf-8")
     for side in ("source", "target"):
         shutil.copy(directory / "vocab.spm", directory / f"{side}.spm")
     ours, other = (
@@ -164,3 +175,4 @@ def test_a_vocabulary_of_words_and_sentencepiece_files_beside_it(tmp_path):
 def test_the_manifest_says_whether_marian_was_asked(pair):
     asked = "the largest difference of a token's log-probability" in pair[1].manifest["proof"]
     assert asked == (find_spec("_pymarian") is not None)
+    assert pair[1].manifest["weights"] == {"model.npz": artefact.sha256(pair[0] / "model.npz")}

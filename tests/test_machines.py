@@ -73,7 +73,7 @@ def test_another_corpus_or_recipe_elsewhere_ends_all(lab: Lab, other: Path) -> N
     (other / "damaged" / "train.src.ids").write_bytes(ids)
     changes = [["--data", str(other / name)] for name in ("less", "damaged")]
     specs = [two(other) for _ in range(3)]
-    for spec, change in zip(specs, [*changes, ["--set", "training.steps=9"]], strict=True):
+    for spec, change in zip(specs, [*changes, ["--set", "training.steps=9", "--set", "training.seed=2"]], strict=True):
         spec["elsewhere"] = [*spec["elsewhere"], *change]
     results = lab.jobs(*specs)
     assert [result["codes"] for result in results] == [[65, 65]] * 3, results[0]["stderr"]
@@ -82,7 +82,7 @@ def test_another_corpus_or_recipe_elsewhere_ends_all(lab: Lab, other: Path) -> N
     assert "less on " in errors[0]
     assert "is another corpus than on the first machine" in errors[0]
     assert "train.src.ids is damaged" in errors[1]
-    assert "is not that of the first machine: training.steps: 30 -> 9. Give" in errors[2]
+    assert "is not that of the first machine: training.steps: 30 -> 9; training.seed: 1 -> 2. Give" in errors[2]
     assert checkpoints.steps_in(lab.run) == []
 
 

@@ -373,3 +373,11 @@ def test_text_for_older_figures_is_tokenised_lower_cased_and_scored_as_tokens(tm
     assert [score.score for score in scored.scores] == pytest.approx([100, 100])
     assert "|tok:none|" in scored.scores[0].signature
     assert scored.warnings == []
+
+
+def test_text_for_older_figures_repeats_a_file_that_is_listed_twice(tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    section = texts.own(tmp_path / "in", PAIRS[:300], moses=True)
+    twice = {name: getattr(section, name) * 2 for name in ("train_src", "train_tgt")}
+    out = texts.run(section.model_copy(update=twice), tmp_path / "out")
+    assert stored(out) == PAIRS[:300] * 2

@@ -119,6 +119,15 @@ def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
     assert "9,000" not in text
 
 
+def test_samples_of_long_runs_are_some_and_the_last(small, tmp_path):
+    run, data = small
+    other = shutil.copytree(run, tmp_path / "other")
+    records = [{"step": i, "dev_nll": 2.0, "dev_perplexity": 7.4, "samples": [f"said at {i}."]} for i in range(1, 24)]
+    (other / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    shown = re.findall(r"said at (\d+)\.", read(report(other, data=[data])).text)
+    assert shown == ["1", "6", "11", "16", "21", "23"]
+
+
 def test_two_runs_side_by_side(small, tmp_path):
     run, data = small
     other = shutil.copytree(run, tmp_path / "other")

@@ -158,6 +158,17 @@ def test_what_nobody_wants_any_more_is_not_searched() -> None:
     assert set(work.done) == {*first, *text, *last}, "yet it is told that they are not in the queue any more"
 
 
+def test_whoever_waits_is_told_of_what_needs_no_search() -> None:
+    """Nothing else may happen after it, and a wait has no limit."""
+    work = Work()
+    with work.scheduler.changed:  # so that nothing is taken before this waits
+        for segment in work.submit(3):
+            segment.cancelled = True
+        while work.scheduler.unfinished:
+            assert work.scheduler.changed.wait(10)
+    work.scheduler.close()
+
+
 def test_after_close_threads_have_ended_and_nothing_more_is_taken() -> None:
     before, work = running(), Work(threads=3)
     work.submit(50)

@@ -269,6 +269,18 @@ def test_warns_of_tokenised_hypotheses(files: dict[str, Path], capfd: pytest.Cap
     assert "look tokenised" in capfd.readouterr().err
 
 
+def test_warns_of_text_without_spaces_that_is_scored_by_words(tmp_path: Path) -> None:
+    said, words = "the hypotheses look Chinese or Japanese", ["ein Satz", "noch einer"]
+    for lines, language, warned in (
+        (["我们去看电影。"] * 3 + words, None, True),
+        (["我们去看电影。"] * 2 + words, None, False),  # half of them may be
+        (["映画を見る。"] * 3, "zh", False),
+    ):
+        references = write(tmp_path / "lines", lines)
+        options = ScoreOptions(references=(references,), language=language, metrics=("bleu",), intervals=False)
+        assert any(said in warning for warning in score.evaluate(options, lines).warnings) == warned
+
+
 def test_a_score_equal_to_fail_under_passes(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     def gate(name: str, **changes: Any) -> str:
         code = score.print_report(evaluate(hypothesis=files[name], references=[files["ref"]], **changes), "text")

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model, Tensor
+from nmt_cli.engine.search import Search
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer
@@ -175,16 +176,20 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, en
             assert best.ids == ids
 
 
+@pytest.mark.parametrize("engine", [False, True])
 @pytest.mark.parametrize(("seed", "eos", "steps"), [(4, 1.0, [24, 3, 5, 6, 6]), (1, 1.4, [54, 40, 56, 40, 56])])
 def test_search_stops_when_nothing_can_win_soon(
-    seed: int, eos: float, steps: list[int], monkeypatch: pytest.MonkeyPatch
+    seed: int, eos: float, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were the longest length what counts, it would take 35 and 44 steps where these take 24 and 40."""
     model, how, step, taken = model_of(seed, eos=eos, max_length=64), SearchSettings(), _Slots.step, list[int]()
     monkeypatch.setattr(_Slots, "step", lambda slots: taken.append(1) or step(slots))
+    run = Search.run
+    monkeypatch.setattr(Search, "run", lambda search, steps: taken.extend(search._sentences) or run(search, steps))
+    monkeypatch.setattr(engine_search, "STEPS", 1)
     for source, count in zip(sources_of(5, 2), steps, strict=True):
         taken.clear()
-        ((best,),) = searched([model], [source], how)
+        ((best,),) = searched([model], [source], how, engine=engine)
         ids, _, expected = plain_beam(model, source, how)
         assert (best.ids, len(taken)) == (ids, expected)
         assert expected == count

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import tiny_model
@@ -22,10 +23,12 @@ from texts import ROOT
 
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.serving import detect
+from nmt_cli.serving import detect, files, metrics
 from nmt_cli.serving.app import create_app
+from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import Model, Pool
 from nmt_cli.serving.service import SURE, Service
 from nmt_cli.serving.texts import Form
 
@@ -195,6 +198,16 @@ def test_models_of_several_pairs_answer_each_its_own(model: Path, tmp_path: Path
         assert ask(both, q=TEXTS[0], source="de", target="en") == {"translatedText": expected}
 
 
+@pytest.mark.parametrize("target", ["pt", "PT-pt", "pt_BR", "pt-AO"])
+def test_the_language_of_a_target_is_enough_whatever_other_models_translate_from(target: str) -> None:
+    to_brazil, from_portugal = (Model(Mock(), *pair) for pair in (("en", "pt-BR"), ("pt-PT", "en")))
+    pool = Pool([from_portugal, to_brazil], Mock(), queue=1, timeout=1)
+    assert pool.find("en-US", target) is to_brazil
+    assert pool.find(target, "en") is from_portugal
+    with pytest.raises(Refusal, match="pt is not available as a target language from pt-BR"):
+        pool.find("pt-BR", "pt")
+
+
 def test_a_model_of_several_target_languages_answers_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that begins the source says which; places are counted without it."""
     lines = [f">>{code}<< der Hund geht und die Katze ist rot" for code in ("deu", "fra")] * 50
@@ -259,6 +272,22 @@ def test_a_failure_of_the_server_is_counted_as_one(model: Path, monkeypatch: pyt
         assert 'nmt_requests_total{code="500",route="/translate"} 1.0' in client.get("/metrics").text
 
 
+def test_files_are_there_for_half_an_hour_and_no_more_than_the_newest_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [7.0]
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    shelf = files.Shelf()
+    old = shelf.put("a.txt", b"a")
+    now[0] += 1799
+    assert shelf.get(old) == b"a"
+    now[0] += 1
+    with pytest.raises(Refusal, match="not any more"):
+        shelf.get(old)
+    first, *rest = [shelf.put("b.txt", bytes([number])) for number in range(101)]
+    with pytest.raises(Refusal, match="not any more"):
+        shelf.get(first)
+    assert [shelf.get(key) for key in rest] == [bytes([number]) for number in range(1, 101)]
+
+
 def test_metrics_count_what_was_asked(model: Path) -> None:
     with client_of(model) as client:
         ask(client, q=TEXTS)
@@ -277,6 +306,15 @@ def test_metrics_count_what_was_asked(model: Path) -> None:
     ):
         assert line in page.split("\n")
     assert "process_resident_memory_bytes" in page
+
+
+def test_seconds_in_the_queue_are_each_lines_and_those_of_search_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "monotonic", lambda: 10.0)
+    lines = [SimpleNamespace(drafts=[[SimpleNamespace(started=at)]]) for at in (5.0, 3.0)]
+    own = Metrics()
+    own.observe([*lines, SimpleNamespace(drafts=[[]])], 1.0)
+    page = own.page().decode().split("\n")
+    assert {"nmt_queue_seconds_sum 6.0", "nmt_queue_seconds_count 2.0", "nmt_search_seconds_sum 7.0"} <= {*page}
 
 
 def test_what_waits_and_what_is_searched_are_two_gauges() -> None:

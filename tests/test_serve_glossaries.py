@@ -71,6 +71,7 @@ def test_entries_come_back_as_tsv(client: TestClient, kind: str, entries: str, t
     ("change", "words"),
     [
         ({"name": " "}, "name must have"),
+        ({"name": "x" * 1001}, "name must have 1 to 1,000 characters"),
         ({"entries": None}, "missing entries"),
         ({"entries": ""}, "has no terms"),
         ({"entries": 5}, "entries must be text"),
@@ -95,10 +96,13 @@ def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_p
     for change in ({"source_lang": None}, {"target_lang": "EN"}, {"glossary_ids": [key]}, {"glossary_id": [key]}):
         answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key, **change})
         assert (answer.status_code, list(answer.json())) == (400, ["message"]), change
-    back = make_model(tmp_path, "corpus.src=de", "corpus.tgt=en")
-    with client_of(model, back) as both:
-        fields = {**TEXT, "source_lang": "DE", "target_lang": "EN", "glossary_id": create(both)}
-        assert "for en to de" in both.post("/v2/translate", json=fields).json()["message"]
+    pairs = [("de", "en"), ("en", "fr")]
+    others = [make_model(tmp_path / src, f"corpus.src={src}", f"corpus.tgt={tgt}") for src, tgt in pairs]
+    with client_of(model, *others) as several:
+        key = create(several)
+        for src, tgt in pairs:
+            fields = {**TEXT, "source_lang": src, "target_lang": tgt, "glossary_id": key}
+            assert "for en to de" in several.post("/v2/translate", json=fields).json()["message"]
 
 
 def test_their_number_and_size_are_bounded(client: TestClient) -> None:

@@ -11,6 +11,7 @@ import pytest
 import texts
 from pyarrow import parquet
 
+from nmt_cli import artefact
 from nmt_cli.corpus import sources, store
 from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError
 
@@ -89,6 +90,20 @@ def test_a_download_with_other_counts_is_refused_and_kept(
             texts.run(texts.corpus(FRENCH), tmp_path / "out")
         out = texts.run(texts.corpus({**FRENCH, "rows": 290}), tmp_path / "out")
         assert (len(store.open_corpus(out).src), len(hub.requests)) == (290, 6)  # each is downloaded once
+
+
+def test_a_file_that_is_not_the_pinned_one_is_refused_wherever_it_comes_from(
+    multi30k: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, downloaded = multi30k / "val.fr.gz", tmp_path / "downloads" / "val.fr.gz"
+    with hub_server.serving("multi30k", multi30k) as hub:
+        monkeypatch.setattr(sources, "MULTI30K_URL", hub.url)
+        for pin, fits in ((artefact.sha256(file), True), ("0" * 64, False)):
+            monkeypatch.setattr(sources, "MULTI30K_PINS", {file.name: pin})
+            for place, mirror in ((downloaded, None), (downloaded, None), (file, multi30k)):
+                with nullcontext() if fits else pytest.raises(DataError, match="its SHA-256 differs"):
+                    sources.fetch(place, mirror)
+            downloaded.unlink()
 
 
 def test_a_mirror_without_a_file_says_which_and_where_from(multi30k: Path, tmp_path: Path) -> None:

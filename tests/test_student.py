@@ -1,7 +1,11 @@
 """A recipe with synthetic text, played: two models, one with it and one without, and the table that compares them."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -58,6 +62,27 @@ def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
     watched = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.hyp")}
     assert played(values, tmp_path, capsys)["test BLEU"] == rows["test BLEU"]
     assert {path: path.stat().st_mtime_ns for path in watched} == watched, "nothing is done twice"
+
+
+def test_speed_is_that_of_all_words_and_of_one_line_alone(tiny_recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock by which a line takes a tenth of a second, and each first time of a text five seconds more."""
+    clock, seen = [0.0], set[str]()
+
+    class Slow(contextlib.nullcontext[Any]):
+        def __enter__(self) -> "Slow":
+            return self
+
+        def translate(self, texts: list[str], **options: Any) -> Iterator[str]:
+            assert options == decoding.model_dump()
+            clock[0] += 0.1 * len(texts) + 5 * (str(texts) not in seen)
+            seen.add(str(texts))
+            yield from texts
+
+    decoding = tiny_recipe().decoding
+    monkeypatch.setattr(reproduce, "Translator", lambda *_, **how: Slow(how))
+    monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    lines = [f"line number {number}" for number in range(40)]
+    assert reproduce._speed(Path("model"), lines, decoding) == pytest.approx((120 / 4, 100))
 
 
 def test_back_translation_is_compared_with_the_same_without_it(

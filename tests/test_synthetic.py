@@ -181,6 +181,17 @@ def test_translations_are_cached_and_go_on_after_a_kill(corpus_of: Any, tmp_path
         assert len(Words.asked) == 2 + 500
 
 
+def test_translations_are_on_the_disk_before_they_are_taken_for_whole(
+    corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync = list[str](), artefact.sync
+    monkeypatch.setattr(artefact, "sync", lambda path: sync(path) or synced.append(path.name))
+    (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
+    prepare(corpus_of(files=[str(tmp_path / "mono.en")]), tmp_path / "data", OPTIONS)
+    assert "translations.part" in synced
+    assert [path.name for path in (tmp_path / "synthetic").glob("*/trans*")] == ["translations"]
+
+
 def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
     (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
     settings = corpus_of(files=[str(tmp_path / "mono.en")])

@@ -280,6 +280,16 @@ def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_transla
         assert translator.submit("rot").result().text is not None
 
 
+def test_of_a_text_that_failed_nothing_more_is_searched(model: Path, gate: Gate) -> None:
+    gate.error = DivergedError("scores are not finite")
+    gate.opened.set()
+    with Translator(model, workers=1) as translator:
+        pending = translator.submit(LONG * 5)
+        with pytest.raises(DivergedError):
+            pending.result()
+        assert len(gate.entered) < len(pending.drafts[0]) / 2
+
+
 def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searched together: one always fails, the others have the translations that they have alone; all are told once."""
     lines = lines_of(30, seed=3)

@@ -72,6 +72,14 @@ def test_every_planted_twin_is_found(rule: str) -> None:
     assert not (flags & twins.EQUAL_PAIR).any()
 
 
+def test_one_side_is_enough_for_a_near_twin() -> None:
+    held_out = twins.Twins(["the old men see a dog"], ["die alten Männer sehen einen Hund"])
+    source, target = ("the old men see a cat", "ganz anders"), ("unlike it", "Die alten Männer sehen einen Hund!")
+    flags, near = held_out.look_up(*zip(source, target, ("neither", "keins"), strict=True))
+    assert near.tolist() == [True, True, False]
+    assert flags.tolist() == [twins.NEAR_SOURCE | twins.NEAR_TARGET | twins.EQUAL_TARGET]
+
+
 def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
     test = [("The 4 old men see a dog.", "Die 4 alten Männer sehen einen Hund."), ("Far away", "Ganz weit weg")]
     near = [

@@ -133,6 +133,7 @@ def _translated(entry: recipe.Synthetic, real: Path, cache: Path) -> Path:
                     progress.advance(1)
                     if number % FLUSH_LINES == 0:
                         file.flush()
+        artefact.sync(part)
         part.replace(whole)
     return whole
 

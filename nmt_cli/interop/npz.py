@@ -4,6 +4,7 @@ Its tensors are named here as transformers names them, which is one step from ou
 marian-dev, src/models/transformer.h.
 """
 
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,8 @@ UNKNOWN = [  # options that ours has nothing like, unless they are false
     *("transformer-no-bias", "transformer-no-affine", "transformer-train-position-embeddings"),
     *("transformer-train-positions", "transformer-disable-position-embeddings"),
 ]
+# Options that hold a number and have no default here, and the least that it may be.
+NUMBERS = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}  # by the operations before and after sub-layers, and on top
 LINEAR = {  # by our names of transformers' modules
     **{f"self_attn.{side}_proj": f"self_{{}}{side}" for side in "qkv"},
@@ -113,14 +116,23 @@ def _yaml(data: bytes, where: Path) -> Any:
     return values
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
+
+
 def _norms(options: Options) -> tuple[str, str, str]:
     keys = {"preprocess": "", "postprocess": "dan", "postprocess-top": ""}
-    before, after, top = (options.get(f"transformer-{key}", default).replace("d", "") for key, default in keys.items())
+    chosen = (str(options.get(f"transformer-{key}", default)) for key, default in keys.items())
+    before, after, top = (operations.replace("d", "") for operations in chosen)
     return before, after, top
 
 
 def _check(options: Options, where: Path) -> None:
-    """Raise DataError that names every option by which this model computes what ours does not."""
+    """Raise DataError that names every option by which this model computes what ours does not, or that is no number."""
+    for key, least in NUMBERS.items():
+        value = options.get(key, "not there")
+        if not (_is_number(value) and int(value) >= least):
+            raise DataError(f"{where} is damaged: its option {key} is {str(value)[:40]}")
     computed = COMPUTED | {"transformer-decoder-dim-ffn": ["0", options.get("transformer-dim-ffn")]}
     computed |= {key: ["false"] for key in UNKNOWN}
     wrong = [f"{key} {options[key]}" for key, values in computed.items() if options.get(key, values[0]) not in values]
@@ -184,7 +196,8 @@ def _vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple
         if file.suffix == ".spm":
             ids = {token.piece: number for number, token in enumerate(read_model(file).pieces)}
         elif file.suffix in (".yml", ".yaml"):
-            ids = {name: int(number) for name, number in _yaml(file.read_bytes(), file).items()}
+            entries = _yaml(file.read_bytes(), file).items()
+            ids = {name: int(number) if _is_number(number) else number for name, number in entries}
         else:
             raise DataError(f"{file} is a vocabulary that cannot be imported; .spm and .yml can")
         if "<pad>" in ids:
@@ -201,12 +214,12 @@ def _recipe(tensors: dict[str, Tensor], options: Options, numbers: list[Numbers]
     heads, encoder_layers, decoder_layers = (
         int(options[key]) for key in ("transformer-heads", "enc-depth", "dec-depth")
     )
-    size = src.shape[1] // heads
+    size, activation = src.shape[1] // heads, options.get("transformer-ffn-activation", "swish")
     model = {
         **{"num_layers": encoder_layers, "d_model": src.shape[1], "num_heads": heads, "d_k": size, "d_v": size},
-        **{"d_ff": int(options["transformer-dim-ffn"]), "dropout": float(options.get("transformer-dropout", 0))},
+        **{"d_ff": int(options["transformer-dim-ffn"]), "dropout": options.get("transformer-dropout", "0")},
         **{"norm": NORMS[_norms(options)], "positions": "marian", "max_length": LONGEST},
-        **{"attention_bias": True, "output_bias": True, "activation": options["transformer-ffn-activation"]},
+        **{"attention_bias": True, "output_bias": True, "activation": activation},
         "source_vocabulary": 0 if numbers[0] == numbers[1] and torch.equal(src, tgt) else len(src),
         "tied_output": torch.equal(tgt, output),
     }

@@ -77,10 +77,11 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 
     def find(self, source: str, target: str) -> Model:
         """Return the model of two language codes; 400 where there is none."""
-        from_code, to_code = match(source, self.sources), match(target, self.languages)
-        for asked, code in ((source, match(source, self.languages)), (target, to_code)):
-            if code is None:
+        for asked in (source, target):
+            if match(asked, self.languages) is None:
                 raise Refusal(400, f"{asked[:40]} is not supported")
+        from_code = match(source, self.sources)
+        to_code = match(target, self.targets(from_code or ""))
         for model in self.models:
             if (model.source, model.target) == (from_code, to_code):
                 return model

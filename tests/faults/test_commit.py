@@ -235,9 +235,12 @@ def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
     start = partial(checkpoints.open_run, settings, numbers_corpus)
     for run, code in every_point(tmp_path, lambda run: None, start, error):
         assert code or (run / "recipe.yaml").exists()
+        corpus = open_corpus(numbers_corpus)
+        if (run / "recipe.yaml").exists():  # it is taken for a run, which has these
+            assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
+            assert (run / "tokenizer.model").exists()
         start(run)
         assert recipe.load(run / "recipe.yaml") == settings
-        corpus = open_corpus(numbers_corpus)
         assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
         assert artefact.sha256(run / "tokenizer.model") == artefact.sha256(corpus.tokenizer_file)
 
