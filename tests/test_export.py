@@ -274,7 +274,7 @@ def test_the_languages_of_an_export(models, lines, tmp_path, monkeypatch):
     theirs = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert (theirs["source_lang"], theirs["target_lang"]) == ("fi", "zh")
     monkeypatch.setattr(
-        "nmt_cli.interop.export.corpus_bleu", lambda *_, language: counted.append(language) or (1.0, "")
+        "nmt_cli.interop.export.corpus_bleu", lambda *_, language, **_how: counted.append(language) or (1.0, "")
     )
     assert export(directory, "ctranslate2", tmp_path / "ct2", "int8", lines) == 0
     assert counted == ["zh", "zh"]
