@@ -14,7 +14,7 @@ from tiny_model import make_model
 
 import nmt_cli
 from nmt_cli import artefact, explained, recipe
-from nmt_cli.corpus import synthetic
+from nmt_cli.corpus import readers, synthetic
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
@@ -134,6 +134,21 @@ def test_back_translated_text_is_tagged_by_one_token_and_added(
     tokenizer = Tokenizer(out / "tokenizer.model")
     assert tokenizer.tokens(tokenizer.encode([f"{synthetic.token('bt')} one"])[0])[0] == "▁>>bt<<"
     assert dropped(out) == {"in dev or test": 1, "empty side": 1, "duplicate pair": 1}
+
+
+def test_lines_that_are_too_long_are_counted_as_such(corpus_of: Any, tmp_path: Path) -> None:
+    lines = [b"one two three", b"one " * (readers.MAX_LINE_BYTES // 4 + 1), b"two \xff"]
+    (tmp_path / "mono.en").write_bytes(b"\n".join(lines))
+    out = prepare(corpus_of(files=[str(tmp_path / "mono.en")]), tmp_path / "data", OPTIONS)
+    assert dropped(out) == {"line over the byte limit": 1, "not UTF-8": 1}
+
+
+def test_files_are_tokenised_where_the_corpus_is(corpus_of: Any, tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    (tmp_path / "mono.en").write_text("One, two (three).\n")
+    settings = corpus_of(files=[str(tmp_path / "mono.en")]).model_copy(update={"moses": True})
+    prepare(settings, tmp_path / "data", OPTIONS)
+    assert Words.asked[2:] == ["one , two ( three ) ."]
 
 
 def recipe_without(corpus: recipe.Corpus) -> recipe.Corpus:

@@ -8,7 +8,8 @@ from nmt_cli.errors import UsageError
 Line = bytes | None
 
 
-def _converter(language: str) -> Callable[[Line], Line]:
+def converter(language: str) -> Callable[[Line], Line]:
+    """Return what normalises, tokenises and lower-cases a line by the rules of its language."""
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
@@ -28,6 +29,6 @@ def _converter(language: str) -> Callable[[Line], Line]:
 
 def convert(chunks: Iterable[Chunk], src: str, tgt: str) -> Iterator[Chunk]:
     """Yield the same pairs, normalised, tokenised and lower-cased by the rules of their languages."""
-    sides = _converter(src), _converter(tgt)
+    sides = converter(src), converter(tgt)
     for chunk in chunks:
         yield Chunk([sides[0](line) for line in chunk.src], [sides[1](line) for line in chunk.tgt], chunk.repetition)

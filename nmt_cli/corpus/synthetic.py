@@ -14,8 +14,18 @@ from pathlib import Path
 
 from nmt_cli import artefact, recipe
 from nmt_cli.console import Progress, say
-from nmt_cli.corpus import readers
-from nmt_cli.corpus.cleaning import DUPLICATE, EMPTY, HELD_OUT, LOOPING, NOT_UTF8, OUTLYING, CleaningStats, repair
+from nmt_cli.corpus import moses, readers
+from nmt_cli.corpus.cleaning import (
+    DUPLICATE,
+    EMPTY,
+    HELD_OUT,
+    LONG_LINE,
+    LOOPING,
+    NOT_UTF8,
+    OUTLYING,
+    CleaningStats,
+    repair,
+)
 from nmt_cli.errors import DataError, MissingError
 
 Pairs = list[tuple[str, str]]
@@ -82,16 +92,21 @@ def _select(
     lines: Iterable[bytes | None]
     if entry.files:
         lines = itertools.chain.from_iterable(readers.lines(Path(name), {}) for name in entry.files)
+        if corpus.moses:
+            lines = map(moses.converter(getattr(corpus, entry.side)), lines)
     else:
         lines = itertools.chain.from_iterable(getattr(chunk, entry.side) for chunk in train())
     known = {repair(pair[entry.side == "tgt"], corpus.cleaning) for pair in held_out}
     seen = set[int]()
     with to.open("w", encoding="utf-8") as file:
         for raw in lines:
+            if raw is None:
+                _drop(stats, entry, LONG_LINE, "(too long)", "")
+                continue
             try:
-                line = repair((raw or b"").decode(), corpus.cleaning)
+                line = repair(raw.decode(), corpus.cleaning)
             except UnicodeDecodeError:
-                _drop(stats, entry, NOT_UTF8, (raw or b"")[:200].decode(errors="backslashreplace"), "")
+                _drop(stats, entry, NOT_UTF8, raw[:200].decode(errors="backslashreplace"), "")
                 continue
             if not line:
                 _drop(stats, entry, EMPTY, "", "")
