@@ -128,6 +128,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, and read what has been sent on the others, before those without a request close."""
+        for _ in range(2):  # connections that have come are taken first: a socket that closes resets them
+            await asyncio.sleep(0)
         for server in self.servers:
             server.close()
         await asyncio.sleep(READ_SECONDS)
