@@ -24,7 +24,7 @@ def serve(
     precision: Annotated[Precision, option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
     char_limit: Annotated[int, number_option("Characters of a request", min=1)] = 100_000,
     batch_limit: Annotated[int, number_option("Texts of a request", min=1)] = 1000,
-    queue: Annotated[int, number_option("Lines in hand; beyond: 429", min=1)] = 5000,
+    queue: Annotated[int, number_option("Texts in hand; beyond: 429", min=1)] = 5000,
     timeout: Annotated[float, number_option("Seconds for a request", min=0.1)] = 60,
     cors: Annotated[str, option("Pages that browsers may ask from; * for all, '' for none", kind="ORIGIN")] = "*",
     protect: Protect = None,

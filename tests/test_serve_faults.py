@@ -279,8 +279,8 @@ def test_beyond_the_queue_clients_are_told_to_come_back(model: Path, gate: Gate)
     gate.opened.set()
     with service_of(model, queue=3) as service, TestClient(create_app(service)) as client:
         gate.opened.clear()
-        first = Caller(client, q=["rot", "rot\nund\nrot", "rot"])  # five lines; alone it may be more than the queue
-        wait_for(lambda: service.pool.lines == 5)
+        first = Caller(client, q=["rot"] * 5)  # alone it may be more than the queue
+        wait_for(lambda: service.pool.texts == 5)
         answer = client.post("/translate", json={"q": "und", **PAIR})
         refused(answer, 429, "try again later")
         assert int(answer.headers["Retry-After"]) >= 1
@@ -289,13 +289,13 @@ def test_beyond_the_queue_clients_are_told_to_come_back(model: Path, gate: Gate)
         assert first.answer.status_code == 200
         gate.opened.clear()
         some = [Caller(client, q=text) for text in TEXTS]
-        wait_for(lambda: service.pool.lines == 3)
+        wait_for(lambda: service.pool.texts == 3)
         refused(client.post("/translate", json={"q": "und", **PAIR}), 429, "try again later")
         gate.opened.set()
         for each in some:
             each.join(60)
             assert each.answer.status_code == 200
-        assert service.pool.lines == 0
+        assert service.pool.texts == 0
 
 
 def test_a_translation_that_takes_too_long_is_given_up(model: Path, gate: Gate) -> None:
@@ -303,7 +303,7 @@ def test_a_translation_that_takes_too_long_is_given_up(model: Path, gate: Gate) 
     with service_of(model, timeout=0.2, limits=Limits()) as service, TestClient(create_app(service)) as client:
         gate.opened.clear()
         refused(client.post("/translate", json={"q": LONG * 5, **PAIR}), 504, "longer than 0.2 seconds")
-        assert service.pool.lines == 0
+        assert service.pool.texts == 0
         gate.opened.set()
         translator = service.pool.translators[0]
         wait_for(lambda: translator.load == (0, 0))
@@ -332,7 +332,7 @@ def test_a_client_that_goes_away_frees_its_slots(model: Path, gate: Gate) -> Non
                 sent.append(message)
 
             asked = asyncio.ensure_future(app(scope, messages.get, send))
-            while not gate.entered or not service.pool.lines:
+            while not gate.entered or not service.pool.texts:
                 await asyncio.sleep(0.01)
             await messages.put({"type": "http.disconnect"})
             await asyncio.wait_for(asked, 30)
@@ -340,7 +340,7 @@ def test_a_client_that_goes_away_frees_its_slots(model: Path, gate: Gate) -> Non
         before = len(gate.entered)
         asyncio.run(ask())
         assert [each.get("status") for each in sent[:1]] == [499]
-        assert service.pool.lines == 0
+        assert service.pool.texts == 0
         gate.opened.set()
         wait_for(lambda: translator.load == (0, 0))
         assert len(gate.entered) - before < 500, "of 1,000 sentences"
@@ -483,7 +483,7 @@ def fuzz(client: TestClient, count: int) -> None:
 def test_whatever_is_sent_the_answer_is_no_500(model: Path) -> None:
     with service_of(model, limits=Limits(5000, 50)) as service, TestClient(create_app(service)) as client:
         fuzz(client, 500)
-        assert (service.pool.lines, service.pool.translators[0].load) == (0, (0, 0))
+        assert (service.pool.texts, service.pool.translators[0].load) == (0, (0, 0))
 
 
 @pytest.mark.slow
@@ -494,4 +494,4 @@ def test_five_thousand_requests_leave_nothing_behind(model: Path) -> None:
         before = resident()
         fuzz(client, 5000)
         assert resident() < 1.05 * before
-        assert (service.pool.lines, service.pool.translators[0].load) == (0, (0, 0))
+        assert (service.pool.texts, service.pool.translators[0].load) == (0, (0, 0))

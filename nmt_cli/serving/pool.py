@@ -50,12 +50,12 @@ class Model:
 
 
 class Pool(contextlib.AbstractContextManager["Pool"]):
-    """Translates for all requests. At most `queue` lines are in hand, unless one request alone has more; each request
+    """Translates for all requests. At most `queue` texts are in hand, unless one request alone has more; each request
     is answered within `timeout` seconds or not at all."""
 
     def __init__(self, models: Sequence[Model], metrics: Metrics, *, queue: int, timeout: float) -> None:
         self.models, self.metrics = models, metrics
-        self.queue, self.timeout, self.lines = queue, timeout, 0
+        self.queue, self.timeout, self.texts = queue, timeout, 0
         pairs = [(model.source, model.target) for model in models]
         if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
             raise UsageError(f"two models translate {twice[0]} to {twice[1]}. Leave one of them out")
@@ -94,10 +94,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 
         429 where too many others are in hand, 504 after the time limit. A client that goes away takes its texts along.
         """
-        units = [unit for text in texts for unit in text]
-        if self.lines and self.lines + len(units) > self.queue:
+        if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
-        self.lines += len(units)
+        self.texts += len(texts)
+        units = [unit for text in texts for unit in text]
         countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
         try:
             short = sum(len(unit) + LINE for unit in units) <= SHORT
@@ -112,7 +112,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             told = from_os_error(error) if isinstance(error, OSError) else "there is too little memory"
             raise Refusal(500, str(told)) from error
         finally:
-            self.lines -= len(units)
+            self.texts -= len(texts)
             if countdown.left:
                 for one in pending:
                     one.cancel()
