@@ -28,6 +28,7 @@ from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import ToHost
+from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import search
 from nmt_cli.translation.segments import SearchSettings, Segment
 
@@ -104,6 +105,7 @@ def test_a_step_without_a_finite_gradient_changes_nothing(device: torch.device, 
     lab.run.mkdir()
     settings = lab.recipe("training.precision=auto")  # as on the device by default
     run = Run(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
+    run.graphs = None  # of a replay the hook would not be called
     factors, states = iter([1.0, factor, 1.0]), []
     run.transformer.embedding.weight.register_hook(lambda gradient: gradient * next(factors))
     for step in (1, 2, 3):
@@ -113,6 +115,30 @@ def test_a_step_without_a_finite_gradient_changes_nothing(device: torch.device, 
         states.append(ToHost({**run.transformer.state_dict(), **moments}).get())
     assert all(torch.equal(states[0][name], tensor) for name, tensor in states[1].items())
     assert not any(torch.equal(states[1][name], states[2][name]) for name in moments)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_replayed_steps_are_those_that_are_launched(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU test_graphs.py compares the same, with a stand-in for the graph."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    lab.run.mkdir()
+    settings = lab.recipe("training.precision=bf16", "training.warmup_steps=500")
+    accelerator = make_accelerator(settings, lab.run)
+    runs = [Run(settings, open_corpus(lab.corpus), accelerator, lab.run, 0) for _ in range(2)]
+    runs[0].graphs = None
+    for step in range(1, 21):
+        results = [torch.stack(run.take_step(step, run.step_batch(step - 1))).tolist() for run in runs]
+        assert results[0] == pytest.approx(results[1], rel=0.05)
+    assert runs[1].graphs is not None
+    assert runs[1].graphs.graphs
+    torch.manual_seed(settings.training.seed)
+    start = Transformer(settings.model, runs[0].transformer.vocabulary_size)
+    for name, weight in start.state_dict().items():
+        launched, replayed = (run.transformer.state_dict()[name].cpu() for run in runs)
+        assert (launched - replayed).norm() < 0.3 * (launched - weight).norm(), name
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 class HostReads(TorchDispatchMode):

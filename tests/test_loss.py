@@ -37,6 +37,22 @@ def test_value_and_gradients_are_torchs_whatever_the_blocks(
         assert not grads[1][0].any()
 
 
+@pytest.mark.parametrize("rows_of_a_block", [99, 2])
+def test_tokens_without_a_label_count_nothing(rows_of_a_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_BYTES", rows_of_a_block * 11 * 8)
+    hidden, weight = (torch.randn(n, 6, dtype=torch.float64).requires_grad_() for n in (7, 11))
+    labels, real = torch.tensor([4, 0, 7, 1, 0, 0, 10]), [0, 2, 3, 6]
+    alone = hidden[real].detach().requires_grad_()
+    expected = smoothed_loss(alone, weight, labels[real], 0.1)
+    found = smoothed_loss(hidden, weight, labels, 0.1)
+    assert torch.allclose(torch.stack(found), torch.stack(expected), rtol=1e-14)
+    of_real, of_weight = torch.autograd.grad(expected[0], (alone, weight))
+    of_hidden, of_all_weight = torch.autograd.grad(found[0], (hidden, weight))
+    assert torch.allclose(of_all_weight, of_weight, rtol=1e-13, atol=1e-14)
+    assert torch.allclose(of_hidden[real], of_real, rtol=1e-13, atol=1e-14)
+    assert not of_hidden[labels == 0].any()
+
+
 def test_a_scaled_loss_scales_gradients_in_float32() -> None:
     draw = torch.Generator().manual_seed(1)
     hidden, weight = torch.randn(9, 6, generator=draw).bfloat16(), torch.randn(11, 6, generator=draw)

@@ -113,7 +113,7 @@ def test_bf16_is_refused_where_the_card_has_none(train: Any) -> None:
 def test_a_step_is_one_copy_and_no_wait_whatever_its_passes(gpu: NullGpu, precision: str) -> None:
     """No allocation once sizes repeat; several passes add up to the same products as one."""
     small = [f"training.precision={precision}", "training.tokens_per_step=3000", "corpus.tokenizer.vocabulary_size=500"]
-    words = ["base", "--steps", 5, "--pairs", 2000]
+    words = ["base", "--steps", 5, "--pairs", 2000, "--no-replays"]
     for change in [*small, "model.num_layers=2"]:
         words += ["--set", change]
     (one,), (several,) = gpu.steps(*words), gpu.steps(*words, "--set", "training.memory_tokens=900")
@@ -127,6 +127,24 @@ def test_a_step_is_one_copy_and_no_wait_whatever_its_passes(gpu: NullGpu, precis
     work = [found["steps"][-1]["flops"] for found in (one, several)]
     if precision == "bf16":  # on grids, shorter passes have fewer pads
         assert work[0] == pytest.approx(work[1], rel=1e-6)
+
+
+def test_steps_of_known_sizes_are_replayed(gpu: NullGpu) -> None:
+    """One copy each way, one launch and no wait; a capture asks for nothing that a capture forbids."""
+    changes = ["training.tokens_per_step=3000", "corpus.tokenizer.vocabulary_size=500", "model.num_layers=2"]
+    sets = [word for change in changes for word in ("--set", change)]
+    (found,) = gpu.steps("base", "--steps", 40, "--pairs", 2000, *sets)
+    steps = found["steps"][1:]
+    assert all(step["refused"] == step["pageable"] == 0 for step in steps)
+    assert all(step["to_device"] == step["to_host"] == 1 for step in steps)
+    replays = [step for step in steps if step["replays"] and not step["captures"]]
+    captures = [step for step in steps if step["captures"]]
+    assert len(replays) > len(captures) > 1
+    for step in replays:
+        assert step["replayed"] > 500
+        assert step["launches"] == 2  # of the learning rate and the scale of the loss
+        assert step["products"] == step["synchronisations"] == 0
+    assert sum(step["allocations"] for step in replays) <= 1
 
 
 def test_a_killed_run_goes_on_where_its_last_checkpoint_was(train: Any) -> None:

@@ -15,7 +15,11 @@ import torch
 from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.processors import usable_memory
-from nmt_cli.transformer.model import Batch, pack, token_seeds
+from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
+
+SENTENCES, TOKENS = 32, 256  # of a padded batch there are multiples of these on each side
+MIN_PADDING = 16  # sentences of PAD, at least
+LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)  # tokens of such a sentence, at most
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,26 @@ class BatchPlan:
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
         return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
 
-    def batch(self, sentences: Lengths, index: int, device: torch.device | str = "cpu") -> Batch:
-        """Return these sentences as step `index` computes them."""
-        sides = self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)
+    def batch(
+        self, sentences: Lengths, index: int, device: torch.device | str = "cpu", *, padded: bool = False
+    ) -> Batch:
+        """Return these sentences as step `index` computes them; padded, with sentences of PAD, which count nothing, up
+        to sizes that come again in other steps."""
+        sides = [self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)]
+        if padded:
+            count = -(-(len(sentences) + MIN_PADDING) // SENTENCES) * SENTENCES
+            sides = [_padded(ids, lengths, count) for ids, lengths in sides]
+            sentences = np.append(sentences, np.zeros(count - len(sentences), sentences.dtype))
         seeds = [token_seeds((self.seed, index, i), sentences, lengths) for i, (_, lengths) in enumerate(sides)]
         return pack(*sides[0], *sides[1], device, *seeds)
+
+
+def _padded(ids_N: Lengths, lengths: Lengths, count: int) -> tuple[Lengths, Lengths]:
+    """Append sentences of PAD, nearly equal in length, until there are `count` and a multiple of TOKENS tokens."""
+    more = count - len(lengths)
+    pads = -(-(len(ids_N) + more) // TOKENS) * TOKENS - len(ids_N)
+    own = pads // more + (np.arange(more) < pads % more)
+    return np.append(ids_N, np.full(pads, PAD, ids_N.dtype)), np.append(lengths, own)
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:

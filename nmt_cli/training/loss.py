@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt_cli.transformer.hardware import compiled
-from nmt_cli.transformer.model import Batch, Transformer
+from nmt_cli.transformer.model import PAD, Batch, Transformer
 
 BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # of logits held at once
 ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its cache
@@ -18,12 +18,14 @@ ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its c
 class _SmoothedLoss(torch.autograd.Function):
     """The loss and its gradient together, a block of rows at a time: all logits of a step would be 3.7 GB.
 
-    The uniform part of the smoothing is the same for every row or column, so it is added outside the logits.
+    The uniform part of the smoothing is the same for every row or column, so it is added outside the logits. Tokens
+    whose label is PAD fill a batch up to some size: their hidden states count as zeros, and their loss as none.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> Any:
-        weight = weight_VD.to(hidden_ND.dtype)
+        weight, real_N = weight_VD.to(hidden_ND.dtype), labels_N != PAD
+        hidden_ND = hidden_ND * real_N[:, None]
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         uniform = smoothing / (len(weight) - 1)
         size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
@@ -32,17 +34,19 @@ class _SmoothedLoss(torch.autograd.Function):
         grad_ND = torch.empty_like(hidden_ND)
         grad_VD = torch.zeros_like(weight_VD, dtype=wide)
         loss, nll = hidden_ND.new_zeros((), dtype=torch.float64), hidden_ND.new_zeros((), dtype=torch.float64)
-        for h_CD, labels_C, grad_CD in zip(*(x_N.split(size) for x_N in (hidden_ND, labels_N, grad_ND)), strict=True):
+        parts = (x_N.split(size) for x_N in (hidden_ND, labels_N, real_N, grad_ND))
+        for h_CD, labels_C, real_C, grad_CD in zip(*parts, strict=True):
             logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None].long()
             logits_CV[:, 0] = -torch.inf
             if rows_ is not _rows_:
                 torch._dynamo.mark_static(logits_CV, 1)  # the vocabulary's size, unlike that of the block
             log_probs_C1, log_z_C1 = rows_(logits_CV, labels_C1, smoothing, wide)
-            nll -= log_probs_C1.sum(dtype=torch.float64)
+            log_prob = log_probs_C1[:, 0].where(real_C, 0).sum(dtype=torch.float64)
             all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
-            loss -= (1 - smoothing) * log_probs_C1.sum(dtype=torch.float64) + uniform * all_C.sum(dtype=torch.float64)
+            nll -= log_prob
+            loss -= (1 - smoothing) * log_prob + uniform * all_C.where(real_C, 0).sum(dtype=torch.float64)
             if any(ctx.needs_input_grad):
-                grad_CD.copy_((logits_CV @ weight).sub_((uniform * sums_D).to(weight.dtype)))
+                grad_CD.copy_((logits_CV @ weight).sub_((uniform * sums_D).to(weight.dtype)).mul_(real_C[:, None]))
                 grad_VD += logits_CV.t() @ h_CD
         grad_VD[1:] -= uniform * hidden_ND.sum(0, dtype=wide)
         ctx.save_for_backward(grad_ND, grad_VD)

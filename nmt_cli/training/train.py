@@ -29,12 +29,14 @@ from nmt_cli.training.distributed import (
     on_all,
     on_main,
 )
+from nmt_cli.training.graphs import StepGraphs
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import MIN_IMPROVEMENT, Metrics, peak_memory_mb, worse_than_expected
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet, validate
+from nmt_cli.transformer.attention import has_kernel
 from nmt_cli.transformer.hardware import ToHost, choose_dtype, recorded, reuse_memory
-from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.model import Batch, Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
 
 MAX_SKIPPED = 10  # in a row
@@ -200,6 +202,16 @@ class Run:
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.writer = checkpoints.Writer(directory, training, self.metrics, self.about)
         self.check_memory()
+        self.graphs = StepGraphs(device) if self._fits_graphs() else None
+
+    def _fits_graphs(self) -> bool:
+        """Return whether steps may be replayed: packed, by one process, with memory to hold activations twice."""
+        model = self.settings.model
+        packed = has_kernel(torch.empty(0, dtype=self.dtype, device=self.accelerator.device), model.d_k, model.d_v)
+        if not packed or self.accelerator.num_processes > 1 or model.max_length < batches.LONGEST_PADDING:
+            return False
+        free, _ = torch.cuda.mem_get_info(self.accelerator.device)
+        return 1.2 * torch.cuda.max_memory_reserved(self.accelerator.device) < free
 
     def _read_start(self, step: int, moments: dict[str, Tensor]) -> dict[str, Any]:
         """Load the checkpoint of `step`, or the model to start from; return what the other processes must know."""
@@ -233,22 +245,32 @@ class Run:
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
         with self.streams.stream(self.copies):  # another than that of the step before, which goes on
-            passes = [self.plan.batch(each, index, self.accelerator.device) for each in sentences]
+            padded = self.graphs is not None and len(sentences) == 1
+            passes = [self.plan.batch(each, index, self.accelerator.device, padded=padded) for each in sentences]
             copied = recorded(self.accelerator.device)
         return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
 
     def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
         """Do `step` (from 1), or nothing where a gradient is not finite; return this process' nll and the norm."""
-        accelerator = self.accelerator
+        training = self.settings.training
         batch.wait(self.streams.current_stream())
-        total = torch.zeros((), dtype=torch.float64, device=accelerator.device)
-        for i, pairs in enumerate(batch.passes, 1):
-            with contextlib.nullcontext() if i == len(batch.passes) else accelerator.no_sync(self.model):
+        rate = noam_rate(step, self.settings.model.d_model, training)
+        scale = batch.weight * self.accelerator.num_processes / batch.tgt_tokens
+        if self.graphs and len(batch.passes) == 1:
+            return self.graphs(self.compute, batch.passes[0], rate, scale)
+        nll, norm = self.compute(batch.passes, rate, scale)
+        return nll * batch.weight, norm
+
+    def compute(self, passes: list[Batch], rate: float | Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the gradient of the passes' loss times `scale`, and change the weights; return nll and norm."""
+        total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        for i, pairs in enumerate(passes, 1):
+            with contextlib.nullcontext() if i == len(passes) else self.accelerator.no_sync(self.model):
                 loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
-                accelerator.backward(loss * (batch.weight * accelerator.num_processes / batch.tgt_tokens))
-            total += nll.detach() * batch.weight
+                self.accelerator.backward(loss * scale)
+            total += nll.detach()
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        self.optimizer.param_groups[0]["lr"] = noam_rate(step, self.settings.model.d_model, self.settings.training)
+        self.optimizer.param_groups[0].update(lr=rate, capturable=isinstance(rate, Tensor))
         self.optimizer.found_inf = norm.isfinite().logical_not().float()  # 1: Adam changes nothing
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Device = torch.device | str
+TILE = 128  # tokens: flash attention rounds the greatest length up to it
 NARROWEST = 16  # of grids: a float32 softmax over fewer places takes ten times as long on a CPU
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
@@ -42,8 +43,8 @@ class Layout:
 
     On the device: `positions_N` are each token's position in its sentence, `offsets_B` the first token of each sentence
     and N, `widths_B` how wide the grids of its block are. `integers` are their copies on the host. On the host only:
-    `blocks`, how many sentences a block has and how wide its grids are; `full`, whether they have no pads. `bounds` are
-    the first sentence of each block, and B.
+    `blocks`, how many sentences a block has and how wide its grids are; `full`, whether they have no pads;
+    `max_length`, which no sentence exceeds. `bounds` are the first sentence of each block, and B.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -51,7 +52,7 @@ class Layout:
         sentences, widths = np.diff(bounds), np.maximum(np.maximum.reduceat(counts, bounds[:-1]), NARROWEST)
         self.blocks = list(zip(sentences.tolist(), widths.tolist(), strict=True))
         self.full = (np.minimum.reduceat(counts, bounds[:-1]) == widths).tolist()
-        self.max_length = int(counts.max())
+        self.max_length = -(-int(counts.max()) // TILE) * TILE
         self.integers = token_places(counts)[1], counts, np.append(0, counts.cumsum()), np.repeat(widths, sentences)
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
         self.hold(to_device(self.integers, device)[1])

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from nmt_cli.errors import UsageError
 
 BACKEND = "inductor"  # of torch.compile
 ALIGNMENT = 16  # bytes: of arrays that share memory
+T = TypeVar("T")
 
 
 def choose_device() -> torch.device:
@@ -140,31 +141,35 @@ class Replayed:
             return function(*self.inputs.tensors)
         self.inputs.copy(arrays)
         if not self.graph:
-            self.graph = self._captured(function)
+            self.graph, self.output = captured(self.device, lambda: function(*self.inputs.tensors))
         self.graph.replay()
         return self.output
 
-    def _captured(self, function: Callable[..., Tensor]) -> torch.cuda.CUDAGraph:
-        stream, lock = _capture_stream(self.device)
-        free, total = torch.cuda.mem_get_info(self.device)
-        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        if free < total / 8 or cached > total / 8:  # a capture cannot use it; freeing is slow
-            torch.cuda.empty_cache()
-        with lock, torch.cuda.stream(stream):
-            torch.cuda.synchronize(self.device)
-            # A beginning allocates a little. Where that failed, torch would abort as it destroys the graph: fail here.
-            torch.empty(1024, dtype=torch.uint8, device=self.device)
-            graph = torch.cuda.CUDAGraph()
-            # Other threads prepare batches and write checkpoints meanwhile.
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self.output = function(*self.inputs.tensors)
-            except BaseException:
-                with contextlib.suppress(RuntimeError):  # of a capture that the first error ended
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-        return graph
+
+def captured(device: torch.device, function: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Return a graph of what `function` launches, and what it returned: memory that each replay writes anew. It reads
+    nothing on the host. Graphs of one `pool` (`CUDAGraph.pool`) share what they allocate, and are never replayed at
+    the same time."""
+    stream, lock = _capture_stream(device)
+    free, total = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if free < total / 8 or (pool is None and cached > total / 8):  # a capture cannot use it; freeing is slow
+        torch.cuda.empty_cache()
+    with lock, torch.cuda.stream(stream):
+        torch.cuda.synchronize(device)
+        # A beginning allocates a little. Where that failed, torch would abort as it destroys the graph: fail here.
+        torch.empty(1024, dtype=torch.uint8, device=device)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads prepare batches and write checkpoints meanwhile.
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            output = function()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # of a capture that the first error ended
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    return graph, output
 
 
 class ToHost:

@@ -49,6 +49,12 @@ class Batch:
     src_seeds_N: Tensor | None = None  # as `token_seeds` returns them; None: no dropout
     tgt_seeds_N: Tensor | None = None
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What decides which kernels compute the batch where attention takes packed tokens."""
+        sides = (self.src_N, self.src), (self.tgt_in_N, self.tgt)
+        return tuple(size for ids_N, side in sides for size in (len(ids_N), len(side.lengths_B), side.max_length))
+
 
 def pack(
     src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s

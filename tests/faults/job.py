@@ -49,9 +49,9 @@ def inject(spec: dict[str, Any]) -> None:
     def here(step_and_rank: list[int] | None) -> bool:
         return step_and_rank == [now["step"], int(os.environ.get("RANK", 0))]
 
-    def logged_batch(self: BatchPlan, sentences: Any, *rest: Any) -> Any:
+    def logged_batch(self: BatchPlan, sentences: Any, *rest: Any, **options: Any) -> Any:
         seen.extend(sentences.tolist())
-        return batch(self, sentences, *rest)
+        return batch(self, sentences, *rest, **options)
 
     def logged_step_batch(self: Run, index: int) -> Any:
         seen.clear()

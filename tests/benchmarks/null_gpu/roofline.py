@@ -187,6 +187,7 @@ def step_counts(settings: recipe.Recipe, directory: Path, steps: int) -> tuple[L
     ledger, counters = Ledger(), Counters()
     corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, 20_000)
     run = Run(settings, corpus, make_accelerator(settings, directory), directory, 0)
+    run.graphs = None  # what a graph holds is launched here kernel by kernel
     for step in range(1, steps + 1):
         run.take_step(step, run.step_batch(step - 1))
     batch, before = run.step_batch(steps), counters.kernels()

@@ -19,7 +19,11 @@ ROOT = HERE.parents[2]
 TORCH = "2.11.0"  # the oldest that this project takes
 PARTS = {
     "tests": [["-m", "pytest", "-n", "0", "tests/test_null_gpu.py"]],
-    "counts": [["steps.py", "base", "big"], ["searches.py", "base"], ["searches.py", "base", "--models", "2"]],
+    "counts": [
+        ["steps.py", "base", "big", "--steps", "60"],
+        ["searches.py", "base"],
+        ["searches.py", "base", "--models", "2"],
+    ],
     "roofline": [
         ["roofline.py", name, "--gpu", "h100", "--gpu", "h200", "--gpu", "a100", "--kernels", "KEPT"]
         for name in ("base", "big")

@@ -50,13 +50,19 @@ def kernels_of(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in sorted(changed.items(), key=lambda x: -x[1]) if count}
 
 
-def measure(settings: recipe.Recipe, directory: Path, steps: int, pairs: int) -> dict[str, Any]:
-    """Return counts of each step, the kernels of the last, memory, and the median of the host's milliseconds."""
+def median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def measure(settings: recipe.Recipe, directory: Path, steps: int, pairs: int, *, replays: bool) -> dict[str, Any]:
+    """Return counts of each step, the kernels of the last, memory, and medians of the host's milliseconds: of steps
+    that are launched kernel by kernel, and of replays."""
     counters, began = Counters(), time.perf_counter()
     corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, pairs)
     with counters.during() as start:
         run = Run(settings, corpus, make_accelerator(settings, directory), directory, 0)
-    seconds, rows, milliseconds, graphs = [time.perf_counter() - began], [], [], []
+        run.graphs = run.graphs if replays else None
+    seconds, rows, milliseconds, graphs = time.perf_counter() - began, [], [], []
     with run.batch_thread() as pool:
         upcoming = pool.submit(run.step_batch, 0)
         for step in range(1, steps + 1):
@@ -71,12 +77,18 @@ def measure(settings: recipe.Recipe, directory: Path, steps: int, pairs: int) ->
             kernels = kernels_of(before, counters.kernels())
             rows.append({**counts, "passes": len(batch.passes)})
             graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    kinds = [(row["captures"], row["replays"]) for row in rows]
+    launched, replayed = (
+        median([each for each, kind in zip(milliseconds[2:], kinds[2:], strict=True) if kind == wanted])
+        for wanted in ((0, 0), (0, 1))
+    )
     return {
         "start": start,
-        "seconds": seconds[0],
+        "seconds": seconds,
         "steps": rows,
         "tokens": batch.tgt_tokens,
-        "host_ms": statistics.median(milliseconds[2:]) if steps > 2 else None,
+        "host_ms": launched,
+        "replay_ms": replayed,
         "all_ms": [round(each, 1) for each in milliseconds],
         "graphs": graphs,
         "peak_mb": torch.cuda.max_memory_allocated() >> 20,
@@ -90,13 +102,15 @@ def main() -> None:
     parser.add_argument("recipes", nargs="+", help="names of recipes, without .yaml")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--pairs", type=int, default=20_000)
+    parser.add_argument("--no-replays", action="store_true", help="launch the kernels of every step")
     parser.add_argument("--set", action="append", default=[], help="a change of the recipe: training.precision=fp32")
     options = parser.parse_args()
     choose_compiler()
     for name in options.recipes:
         settings = recipe.load(ROOT / "recipes" / f"{name}.yaml", options.set)
         with tempfile.TemporaryDirectory() as directory:
-            print(json.dumps(measure(settings, Path(directory), options.steps, options.pairs)), flush=True)
+            found = measure(settings, Path(directory), options.steps, options.pairs, replays=not options.no_replays)
+        print(json.dumps(found), flush=True)
         AcceleratorState._reset_state(reset_partial_state=True)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -1,0 +1,56 @@
+"""The layers, their gradients and the loss as GPUs have them, compiled for packed tokens: here by Inductor's C++."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from reference import batch_of, random_model, random_pairs, tiny
+from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward
+from varlen import varlen, varlen_backward
+
+from nmt_cli.training import loss as loss_module
+from nmt_cli.training.loss import LossModel
+from nmt_cli.transformer import attention
+from nmt_cli.transformer import model as modelling
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "activation": "gelu", "output_bias": True}])
+def test_compiled_layers_compute_what_the_others_do(
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss and all gradients in float32 to 1e-5, with dropout, for two batches of one compilation."""
+    model = random_model(tiny(d_model=64, d_ff=96, d_k=16, d_v=16, dropout=0.2, **changes), 100)
+    ours = LossModel(copy.deepcopy(model).float(), 0.1, torch.float32)
+    exact = LossModel(model, 0.1, torch.float64)
+    batches = [
+        batch_of(random_pairs(2, 100, lengths), "cpu", (1,), np.arange(len(lengths)))
+        for lengths in ([(1, 1), (9, 12), (30, 25), (30, 30), (5, 2)], [(7, 3), (20, 31)])
+    ]
+
+    def computed(own: LossModel) -> list[list[torch.Tensor]]:
+        losses = [own(batch) for batch in batches]
+        return [[*pair, *torch.autograd.grad(pair[0], [*own.parameters()])] for pair in losses]
+
+    expected = computed(exact)
+    _varlen_attn.register_kernel("cpu")(varlen)
+    _varlen_attn_backward.register_kernel("cpu")(varlen_backward)
+    compiled = []
+
+    def compile_(function: object, *rest: object) -> object:
+        compiled.append(torch.compile(function, dynamic=True, fullgraph=True))
+        return compiled[-1]
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch.fx.experimental._config, "use_duck_shape", False)
+    monkeypatch.setattr(torch._dynamo.config, "specialize_float", True)
+    for room in (attention, modelling):
+        monkeypatch.setattr(room, "has_kernel", lambda *rest: True)
+    for room in (modelling, loss_module):
+        monkeypatch.setattr(room, "compiled", compile_)
+    for found, wanted in zip(computed(ours), expected, strict=True):
+        for a, b in zip(found, wanted, strict=True):
+            assert (a.double() - b).norm() < 1e-5 * b.norm()
+    assert len(compiled) > 4
