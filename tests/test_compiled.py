@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch.fx.experimental._config
 from reference import batch_of, random_model, random_pairs, tiny
 from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward
 from varlen import varlen, varlen_backward
@@ -44,13 +45,13 @@ def test_compiled_layers_compute_what_the_others_do(
         return compiled[-1]
 
     torch._dynamo.reset()
-    monkeypatch.setattr(torch.fx.experimental._config, "use_duck_shape", False)
-    monkeypatch.setattr(torch._dynamo.config, "specialize_float", True)
     for room in (attention, modelling):
         monkeypatch.setattr(room, "has_kernel", lambda *rest: True)
     for room in (modelling, loss_module):
         monkeypatch.setattr(room, "compiled", compile_)
-    for found, wanted in zip(computed(ours), expected, strict=True):
+    with torch.fx.experimental._config.patch(use_duck_shape=False), torch._dynamo.config.patch(specialize_float=True):
+        results = computed(ours)
+    for found, wanted in zip(results, expected, strict=True):
         for a, b in zip(found, wanted, strict=True):
             assert (a.double() - b).norm() < 1e-5 * b.norm()
     assert len(compiled) > 4
