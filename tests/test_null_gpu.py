@@ -221,7 +221,7 @@ def test_every_row_of_table_3_fits_the_memory(gpu: NullGpu, card: int) -> None:
     names = [f"table3/{path.stem}" for path in rows]
     for found in gpu.steps(*names, "--steps", 2, "--pairs", 4000, NULL_GPU=card):
         assert found["steps"][-1]["synchronisations"] == 0
-        assert found["reserved_mb"] < 0.95 * {75: 15360, 90: 81559}[card]
+        assert found["peak_mb"] < 0.8 * {75: 15360, 90: 81559}[card]  # what is reserved beyond that is cache
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-5), ("bf16", 0.1)])

@@ -1,6 +1,7 @@
 """Captions with marked phrases, Multi30k EN-DE: do the tags stand around the translations of what they stood around?
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/markup.py MODEL
+    PYTHONPATH=. python tests/benchmarks/markup.py MODEL --training train.en train.fr --test test.en test.fr
 
 By turns a phrase is in <b>, in <a href>, or in <i> with a part of it in <b>. The judge knows no attention: by two
 lexicons of the training text (IBM Model 1, one each way) it links words of the source and of the translation that are
@@ -202,24 +203,31 @@ def report(
     print(f"  lines with repeated tags {repeated}, BLEU without tags {bleu(list(map(plain_of, outputs)), references)}")
 
 
+def both_sides(files: list[Path] | None, stem: str) -> list[list[str]]:
+    """Return the lines of two files, or of Multi30k."""
+    if files:
+        return [file.read_text(encoding="utf-8").splitlines() for file in files]
+    return [read(f"{stem}.{language}") for language in ("en", "de")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--show", type=int, default=0, help="print so many lines that the judge takes for wrong")
+    for name in ("training", "test"):
+        parser.add_argument(f"--{name}", nargs=2, type=Path, metavar=("SRC", "TGT"), help="text instead of Multi30k's")
     options = parser.parse_args()
-    training = read("train.en"), read("train.de")
+    training = both_sides(options.training, "train")
     common = frequent(training[0]), frequent(training[1])
     judge = Judge(lexicon(*training), lexicon(*training[::-1]), common)
-    sources, references = map(normalise, read("test_2016_flickr.en")), read("test_2016_flickr.de")
-    sources, draw = list(sources), random.Random(1)
+    sources, references = both_sides(options.test, "test_2016_flickr")
+    sources, draw = [normalise(line) for line in sources], random.Random(1)
     trees = [marked(source, number, draw) for number, source in enumerate(sources)]
     with Translator(options.model, precision=options.precision, workers=1) as translator:
         plain = [each.text for each in translator.translate(sources)]
         outputs = ours(translator, [tree.write() for tree in trees])
-        print(
-            f"{translator.backend.about}; {len(sources)} captions, {sum(len(tree.elements) for tree in trees)} phrases"
-        )
+        print(f"{translator.backend.about}; {len(sources)} lines, {sum(len(tree.elements) for tree in trees)} phrases")
         print(f"BLEU of the plain lines {bleu(plain, references)}; ", end="")
         print(f"{sum(a != plain_of(b) for a, b in zip(plain, outputs, strict=True))} lines differ but for tags")
         report("nmt", sources, trees, outputs, references, judge)

@@ -48,6 +48,7 @@ def main() -> None:
     choose_compiler()
     let_searches_end()
     settings, counters, results = recipe.load(options.recipe, options.set), Counters(), []
+    outcome(settings, options.data, options.directory / "first")  # makes what a process needs but once
     with counters.during() as counts:
         results.append({"allocation": 0, **outcome(settings, options.data, options.directory / "whole")})
     for number in range(1, int(counts["allocations"]) + 1, options.every):
