@@ -1,7 +1,9 @@
 """Padded batches, and steps that are replayed: with a stand-in for CUDA's graphs where there is no GPU."""
 
 import copy
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from test_batches import corpus_of, skewed
 from test_train import one_of
 
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.training import batches, graphs
+from nmt_cli.training import batches, checkpoints, graphs
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.graphs import StepGraphs
 from nmt_cli.training.loss import LossModel
@@ -76,61 +78,116 @@ class Recording:
         return "pool"
 
 
-@pytest.mark.parametrize("most", [64, 1])
-def test_replayed_steps_are_those_that_are_computed(lab: Lab, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with its own batch, learning rate and number of tokens; the first of some sizes is computed, the second
-    captured."""
+@dataclass
+class Pair:
+    """Two runs of one recipe, in float64: one computes its steps, the other replays them from `captures`."""
+
+    plain: Run
+    replayed: Run
+    captures: list[Recording] = field(default_factory=list)
+    pools: list[object] = field(default_factory=list)
+    memory: int = 1000  # captures that it suffices for
+
+    def captured(self, device: torch.device, function: Callable[[], Any], pool: object) -> tuple[Any, Any]:
+        recording = Recording(self.replayed, function)
+        if len(self.captures) == self.memory:
+            raise torch.OutOfMemoryError
+        self.captures.append(recording)
+        self.pools.append(pool)
+        return self.captures[-1], self.captures[-1].output
+
+    def step(self, step: int) -> tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Return the sizes of the step's padded batch, and nll and norm of both runs."""
+        runs = self.plain, self.replayed
+        steps = [run.step_batch(step - 1) for run in runs]
+        return steps[1].passes[0].sizes, [run.take_step(step, each) for run, each in zip(runs, steps, strict=True)]
+
+    def assert_equal(self) -> None:
+        for a, b in zip(self.plain.transformer.parameters(), self.replayed.transformer.parameters(), strict=True):
+            assert torch.allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.fixture
+def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
     settings = lab.recipe("training.tokens_per_step=150", "training.warmup_steps=3", "model.dropout=0.2")
-    runs = [Run(settings, open_corpus(lab.corpus), one_of(1, 0), Path(), 0) for _ in range(2)]
-    for run in runs:
+    runs = Pair(*(Run(settings, open_corpus(lab.corpus), one_of(1, 0), Path(), 0) for _ in range(2)))
+    for run in (runs.plain, runs.replayed):
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
-    replayed = runs[1]
-    captures, pools = list[Recording](), list[object]()
-
-    def captured(device: torch.device, function: Callable[[], Any], pool: object) -> tuple[Any, Any]:
-        recording = Recording(replayed, function)
-        captures.append(recording)
-        pools.append(pool)
-        return recording, recording.output
-
+    runs.replayed.pads, runs.replayed.graphs = True, StepGraphs(torch.device("cpu"))
     monkeypatch.setattr(attention, "has_kernel", lambda *rest: True)  # what else looks at a batch's lengths on the host
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", plain_varlen_attn)
-    monkeypatch.setattr(graphs, "captured", captured)
-    monkeypatch.setattr(graphs, "MOST", most)
-    replayed.graphs = StepGraphs(torch.device("cpu"))
-    sizes, results = [], list[list[tuple[torch.Tensor, torch.Tensor]]]()
-    for step in range(1, 25):
-        steps = [run.step_batch(step - 1) for run in runs]
-        sizes.append(steps[1].passes[0].sizes)
-        results.append([run.take_step(step, batch) for run, batch in zip(runs, steps, strict=True)])
-    for plain_result, replayed_result in results:  # at the end: later replays have not written there
-        for a, b in zip(plain_result, replayed_result, strict=True):
+    monkeypatch.setattr(graphs, "captured", runs.captured)
+    monkeypatch.setattr(batches, "TOKENS", 32)  # so that there are several sizes
+    monkeypatch.setattr(batches, "SENTENCES", 8)
+    return runs
+
+
+@pytest.mark.parametrize("most", [64, 1])
+def test_replayed_steps_are_those_that_are_computed(pair: Pair, most: int) -> None:
+    """Each with its own batch, learning rate and number of tokens; the first of given sizes is computed, the second
+    captured."""
+    pair.replayed.graphs.most = most
+    sizes, results = zip(*(pair.step(step) for step in range(1, 25)), strict=True)
+    for plain, replayed in results:  # at the end: later replays have not written there
+        for a, b in zip(plain, replayed, strict=True):
             assert b.item() == pytest.approx(a.item(), rel=1e-5)
-    for a, b in zip(*(run.transformer.parameters() for run in runs), strict=True):
-        assert torch.allclose(a, b, rtol=0, atol=1e-6)
+    pair.assert_equal()
     repeated = {size for size in sizes if sizes.count(size) > 1}
-    assert len(captures) == min(most, len(repeated)) < len(sizes) / 2
-    assert pools == [None, *["pool"] * (len(captures) - 1)]
+    assert 1 < len(repeated) < len(sizes) / 2
+    assert len(pair.captures) == min(most, len(repeated))
+    assert pair.pools == [None, *["pool"] * (len(pair.captures) - 1)]
+
+
+def test_where_memory_ends_in_a_capture_steps_are_computed_as_usual(pair: Pair) -> None:
+    pair.memory = 1
+    sizes = [pair.step(step)[0] for step in range(1, 25)]
+    assert len({size for size in sizes if sizes.count(size) > 1}) > 1
+    assert len(pair.captures) == 1
+    assert pair.replayed.graphs.most == 1
+    pair.assert_equal()
+
+
+def test_a_replay_without_a_finite_gradient_changes_nothing(pair: Pair) -> None:
+    sizes = [pair.step(step)[0] for step in range(1, 25)]
+    again = next(step for step in range(25, 100) if pair.replayed.step_batch(step - 1).passes[0].sizes in sizes[:-1])
+    pair.replayed.transformer.encoder[0].feed_forward.inner.weight.data[0, 0] = math.nan
+    run = pair.replayed
+    before = copy.deepcopy(checkpoints.optimizer_tensors(run.transformer, run.optimizer))
+    weights = copy.deepcopy(run.transformer.state_dict())
+    _, norm = run.take_step(again, run.step_batch(again - 1))
+    assert not norm.isfinite()
+    after = checkpoints.optimizer_tensors(run.transformer, run.optimizer)
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    now = run.transformer.state_dict()
+    assert all(torch.equal(value.nan_to_num(), now[name].nan_to_num()) for name, value in weights.items())
 
 
 @pytest.mark.parametrize(
-    ("dtype", "changes", "processes", "megabytes", "expected"),
+    ("dtype", "changes", "processes", "expected"),
     [
-        (torch.bfloat16, [], 1, 121, True),
-        (torch.bfloat16, [], 1, 119, False),  # free, beside 100 that the largest batch took
-        (torch.bfloat16, [], 2, 1000, False),
-        (torch.float32, [], 1, 1000, False),
-        (torch.bfloat16, ["model.d_v=24"], 1, 1000, False),
-        (torch.bfloat16, ["model.max_length=16", "corpus.cleaning.max_tokens=16"], 1, 1000, False),
+        (torch.bfloat16, [], 1, True),
+        (torch.bfloat16, ["model.max_length=17", "corpus.cleaning.max_tokens=17"], 1, True),
+        (torch.bfloat16, ["model.max_length=16", "corpus.cleaning.max_tokens=16"], 1, False),
+        (torch.bfloat16, ["model.d_v=24"], 1, False),
+        (torch.bfloat16, ["training.cuda_graphs=no"], 1, False),
+        (torch.bfloat16, [], 2, False),
+        (torch.float32, [], 1, False),
     ],
 )
-def test_graphs_are_for_packed_batches_of_one_process_with_memory_to_spare(
-    lab: Lab, dtype: torch.dtype, changes: list[str], processes: int, megabytes: int, expected: bool
+def test_graphs_are_for_packed_batches_of_one_process(
+    lab: Lab, dtype: torch.dtype, changes: list[str], processes: int, expected: bool
 ) -> None:
     run = object.__new__(Run)
     run.settings, run.dtype = lab.recipe("model.d_k=16", "model.d_v=16", *changes), dtype
     run.accelerator = one_of(processes, 0)
     run.accelerator.device = torch.device("meta")  # not the CPU
+    assert run._takes_pads() is expected
+
+
+@pytest.mark.parametrize(("megabytes", "expected"), [(121, True), (119, False)])
+def test_graphs_are_for_gpus_with_memory_to_spare(megabytes: int, expected: bool, lab: Lab) -> None:
+    run = object.__new__(Run)
+    run.accelerator = one_of(1, 0)
     lab.patch.setattr(torch.cuda, "max_memory_reserved", lambda device: 100 << 20)
     lab.patch.setattr(torch.cuda, "mem_get_info", lambda device: (megabytes << 20, 200 << 20))
-    assert run._fits_graphs() is expected
+    assert run._fits_twice() is expected

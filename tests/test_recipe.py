@@ -272,7 +272,7 @@ def test_which_settings_a_begun_run_may_change() -> None:
     free = {key for key in recipe._keys(Recipe().model_dump()) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
     for section, names in {
         "training": "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
-        "memory_tokens micro_batches processes",
+        "memory_tokens micro_batches cuda_graphs processes",
         "corpus": "src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src "
         "general_tgt tokenizer.file",  # their hashes are compared
         "model": "",

@@ -17,9 +17,9 @@ from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.processors import usable_memory
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
 
-SENTENCES, TOKENS = 32, 256  # of a padded batch there are multiples of these on each side
-MIN_PADDING = 16  # sentences of PAD, at least
-LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)  # tokens of such a sentence, at most
+SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
+MIN_PADDING = 16  # so many sentences of PAD are added at least, so none is longer than LONGEST_PADDING tokens
+LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class BatchPlan:
     def batch(
         self, sentences: Lengths, index: int, device: torch.device | str = "cpu", *, padded: bool = False
     ) -> Batch:
-        """Return these sentences as step `index` computes them; padded, with sentences of PAD, which count nothing, up
-        to sizes that come again in other steps."""
+        """Return these sentences as step `index` computes them; `padded`, with sentences of PAD added, which add
+        nothing to the loss, up to sizes that recur in other steps."""
         sides = [self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)]
         if padded:
             count = -(-(len(sentences) + MIN_PADDING) // SENTENCES) * SENTENCES

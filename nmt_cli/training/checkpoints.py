@@ -23,7 +23,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 # Settings that may change between the parts of a run: they do not say what is learnt. Texts are compared by hash.
 FREE_SETTINGS = re.compile(
     r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
-    r"|patience|memory_tokens|micro_batches|processes)|corpus\.(((train|dev|test|mix|general)_)?(src|tgt)|tokenizer\.file)"
+    r"|patience|memory_tokens|micro_batches|cuda_graphs|processes)|corpus\.(((train|dev|test|mix|general)_)?(src|tgt)|tokenizer\.file)"
     r"|name|(averaging|decoding|expect)\.\w+): "
 )
 

@@ -22,6 +22,7 @@ from nmt_cli.training.metrics import peak_memory_mb
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.directory import parameter_count
 
+FIRST_STEPS = 100  # where steps are replayed: most sizes of batches have been captured by then
 MEASURED_SECONDS, MEASURED_TOKENS = 4.0, 2048  # of a process on the CPU: more make it no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
 Parts = dict[str, tuple[float, float]]  # operations of matrix products, and bytes read and written
@@ -105,9 +106,11 @@ def _dry_run(settings: recipe.Recipe, data: Path, directory: Path) -> int:
 
 
 def _measure(run: Run) -> tuple[float, float]:
-    """Return target tokens per second, and the seconds of a step, over real steps after a first one."""
-    run.take_step(1, run.step_batch(0))
-    tokens, step = 0, 1
+    """Return target tokens per second, and the seconds of a step, over real steps after the first ones."""
+    first = FIRST_STEPS if run.graphs else 1
+    for step in range(1, first + 1):
+        run.take_step(step, run.step_batch(step - 1))
+    tokens, step = 0, first
     with run.batch_thread() as pool:
         upcoming, began = pool.submit(run.step_batch, step), timer()
         over = False
@@ -117,7 +120,7 @@ def _measure(run: Run) -> tuple[float, float]:
             run.take_step(step, batch)
             tokens, over = tokens + batch.tgt_tokens, time.perf_counter() - began >= MEASURED_SECONDS
         seconds = timer() - began  # when the device has done them, too
-    return tokens / seconds, seconds / (step - 1)
+    return tokens / seconds, seconds / (step - first)
 
 
 def _bounds(run: Run, seconds: float) -> list[tuple[str, str]]:

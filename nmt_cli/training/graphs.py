@@ -1,8 +1,9 @@
 """Training steps as CUDA graphs.
 
-The kernels of a step of the paper's base model are so many that the host takes as long to launch them as an H100 to
-compute them. Captured as a graph they are one launch. A graph has fixed sizes, so batches are padded to sizes that come
-again (`BatchPlan.batch`): the first step of some sizes is computed as usual, the second is captured, later ones replay.
+A step of the paper's base model has so many kernels that launching them takes the host as long as an H100 needs to run
+them. Captured as a graph they are one launch. A graph has fixed sizes, so batches are padded to sizes that recur
+(`BatchPlan.batch`). The first step of given sizes is launched kernel by kernel, the second is captured and replayed,
+later ones are replayed.
 """
 
 from collections.abc import Callable
@@ -14,12 +15,12 @@ from torch import Tensor
 from nmt_cli.transformer.hardware import captured
 from nmt_cli.transformer.model import Batch
 
-MOST = 64  # graphs: batches of other sizes are computed as usual
+MOST = 64  # graphs that are kept; steps of further sizes are launched kernel by kernel
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
 class StepGraphs:
-    """Steps of one process. What a graph allocates lies in one pool for all, as they are never replayed at once."""
+    """The steps of one process. All graphs allocate from one memory pool: no two run at once."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -28,22 +29,31 @@ class StepGraphs:
         self.seen = set[tuple[int, ...]]()
         self.graphs: dict[tuple[int, ...], tuple[Batch, torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]] = {}
         self.pool: Any = None
+        self.most = MOST
 
     def __call__(self, compute: Compute, batch: Batch, rate: float, scale: float) -> tuple[Tensor, Tensor]:
         """Return the nll and the norm of a step: of `compute` with this learning rate and scale of the loss."""
         sizes = batch.sizes
-        if sizes not in self.seen or (sizes not in self.graphs and len(self.graphs) == MOST):
-            self.seen.add(sizes)
-            return compute([batch], rate, scale)
+        self.scale.fill_(scale)
+        if sizes in self.seen and sizes not in self.graphs and len(self.graphs) < self.most:
+            self._capture(compute, batch)
+        self.seen.add(sizes)
         if sizes not in self.graphs:
-            graph, output = captured(self.device, lambda: compute([batch], self.rate, self.scale), self.pool)
-            self.pool = graph.pool()
-            self.graphs[sizes] = batch, graph, output
+            return compute([batch], rate, self.scale)
         inputs, graph, output = self.graphs[sizes]
         if inputs is not batch:
             inputs.buffer.copy_(batch.buffer)
         self.rate.fill_(rate)
-        self.scale.fill_(scale)
         graph.replay()
         nll, norm = output
         return nll.clone(), norm.clone()  # the next replay writes there
+
+    def _capture(self, compute: Compute, batch: Batch) -> None:
+        """Keep a graph for batches of these sizes; where memory does not suffice, for none from now on."""
+        try:
+            graph, output = captured(self.device, lambda: compute([batch], self.rate, self.scale), self.pool)
+        except torch.OutOfMemoryError:
+            self.most = len(self.graphs)
+        else:
+            self.pool = graph.pool()
+            self.graphs[batch.sizes] = batch, graph, output

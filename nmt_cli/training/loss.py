@@ -19,13 +19,13 @@ class _SmoothedLoss(torch.autograd.Function):
     """The loss and its gradient together, a block of rows at a time: all logits of a step would be 3.7 GB.
 
     The uniform part of the smoothing is the same for every row or column, so it is added outside the logits. Tokens
-    whose label is PAD fill a batch up to some size: their hidden states count as zeros, and their loss as none.
+    whose label is PAD, which fill a batch up to some size, add nothing to the loss or to a gradient.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> Any:
         weight, real_N = weight_VD.to(hidden_ND.dtype), labels_N != PAD
-        hidden_ND = hidden_ND * real_N[:, None]
+        hidden_ND = hidden_ND.masked_fill(~real_N[:, None], 0)
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         uniform = smoothing / (len(weight) - 1)
         size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
@@ -46,7 +46,8 @@ class _SmoothedLoss(torch.autograd.Function):
             nll -= log_prob
             loss -= (1 - smoothing) * log_prob + uniform * all_C.where(real_C, 0).sum(dtype=torch.float64)
             if any(ctx.needs_input_grad):
-                grad_CD.copy_((logits_CV @ weight).sub_((uniform * sums_D).to(weight.dtype)).mul_(real_C[:, None]))
+                grads_CD = (logits_CV @ weight).sub_((uniform * sums_D).to(weight.dtype))
+                grad_CD.copy_(grads_CD.masked_fill_(~real_C[:, None], 0))
                 grad_VD += logits_CV.t() @ h_CD
         grad_VD[1:] -= uniform * hidden_ND.sum(0, dtype=wide)
         ctx.save_for_backward(grad_ND, grad_VD)

@@ -47,7 +47,7 @@ def peak_memory_mb() -> int:
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated() // 1_000_000
+        return torch.cuda.max_memory_reserved() // 1_000_000  # with what only graphs of steps may use
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // 1_000_000
 
 

@@ -202,14 +202,17 @@ class Run:
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.writer = checkpoints.Writer(directory, training, self.metrics, self.about)
         self.check_memory()
-        self.graphs = StepGraphs(device) if self._fits_graphs() else None
+        self.pads = self._takes_pads()
+        self.graphs = StepGraphs(device) if self.pads and self._fits_twice() else None
 
-    def _fits_graphs(self) -> bool:
-        """Return whether steps may be replayed: packed, by one process, with memory to hold activations twice."""
-        model = self.settings.model
+    def _takes_pads(self) -> bool:
+        """Return whether batches are padded to sizes that recur, for graphs: packed ones of one process."""
+        model, alone = self.settings.model, self.accelerator.num_processes == 1
         packed = has_kernel(torch.empty(0, dtype=self.dtype, device=self.accelerator.device), model.d_k, model.d_v)
-        if not packed or self.accelerator.num_processes > 1 or model.max_length < batches.LONGEST_PADDING:
-            return False
+        return packed and alone and self.settings.training.cuda_graphs and model.max_length >= batches.LONGEST_PADDING
+
+    def _fits_twice(self) -> bool:
+        """Return whether a step's activations, which the largest batch has shown, fit beside those of graphs."""
         free, _ = torch.cuda.mem_get_info(self.accelerator.device)
         return 1.2 * torch.cuda.max_memory_reserved(self.accelerator.device) < free
 
@@ -245,7 +248,7 @@ class Run:
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
         with self.streams.stream(self.copies):  # another than that of the step before, which goes on
-            padded = self.graphs is not None and len(sentences) == 1
+            padded = self.pads and len(sentences) == 1
             passes = [self.plan.batch(each, index, self.accelerator.device, padded=padded) for each in sentences]
             copied = recorded(self.accelerator.device)
         return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
@@ -264,16 +267,18 @@ class Run:
     def compute(self, passes: list[Batch], rate: float | Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
         """Compute the gradient of the passes' loss times `scale`, and change the weights; return nll and norm."""
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
-        for i, pairs in enumerate(passes, 1):
-            with contextlib.nullcontext() if i == len(passes) else self.accelerator.no_sync(self.model):
-                loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
-                self.accelerator.backward(loss * scale)
-            total += nll.detach()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        self.optimizer.param_groups[0].update(lr=rate, capturable=isinstance(rate, Tensor))
-        self.optimizer.found_inf = norm.isfinite().logical_not().float()  # 1: Adam changes nothing
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            for i, pairs in enumerate(passes, 1):
+                with contextlib.nullcontext() if i == len(passes) else self.accelerator.no_sync(self.model):
+                    loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
+                    self.accelerator.backward(loss * scale)
+                total += nll.detach()
+            norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+            self.optimizer.param_groups[0].update(lr=rate, capturable=isinstance(rate, Tensor))
+            self.optimizer.found_inf = norm.isfinite().logical_not().float()  # 1: Adam changes nothing
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
         return total, norm
 
     def check_memory(self) -> None:

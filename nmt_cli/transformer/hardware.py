@@ -147,15 +147,16 @@ class Replayed:
 
 
 def captured(device: torch.device, function: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
-    """Return a graph of what `function` launches, and what it returned: memory that each replay writes anew. It reads
-    nothing on the host. Graphs of one `pool` (`CUDAGraph.pool`) share what they allocate, and are never replayed at
-    the same time."""
+    """Return a graph of what `function` launches, and its result, which every replay overwrites.
+
+    `function` must not read from the device. Graphs with the same `pool` (`CUDAGraph.pool`) reuse each other's memory:
+    never replay two at once, and copy a result before the next replay.
+    """
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    if free < total / 8 or (pool is None and cached > total / 8):  # a capture cannot use it; freeing is slow
-        torch.cuda.empty_cache()
     with lock, torch.cuda.stream(stream):
+        if free < total / 8:  # a capture cannot use what the allocator keeps; freeing it is slow
+            torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
         # A beginning allocates a little. Where that failed, torch would abort as it destroys the graph: fail here.
         torch.empty(1024, dtype=torch.uint8, device=device)
