@@ -20,7 +20,7 @@ from test_train import one_of
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training import batches, checkpoints, graphs
 from nmt_cli.training.batches import BatchPlan
-from nmt_cli.training.graphs import StepGraphs
+from nmt_cli.training.graphs import StepGraphs, fits_twice, takes_pads
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.train import Run
 from nmt_cli.transformer import attention
@@ -177,17 +177,15 @@ def test_a_replay_without_a_finite_gradient_changes_nothing(pair: Pair) -> None:
 def test_graphs_are_for_packed_batches_of_one_process(
     lab: Lab, dtype: torch.dtype, changes: list[str], processes: int, expected: bool
 ) -> None:
-    run = object.__new__(Run)
-    run.settings, run.dtype = lab.recipe("model.d_k=16", "model.d_v=16", *changes), dtype
-    run.accelerator = one_of(processes, 0)
-    run.accelerator.device = torch.device("meta")  # not the CPU
-    assert run._takes_pads() is expected
+    settings, accelerator = lab.recipe("model.d_k=16", "model.d_v=16", *changes), one_of(processes, 0)
+    accelerator.device = torch.device("meta")  # not the CPU
+    assert takes_pads(settings, dtype, accelerator) is expected
 
 
 @pytest.mark.parametrize(("megabytes", "expected"), [(121, True), (119, False)])
-def test_graphs_are_for_gpus_with_memory_to_spare(megabytes: int, expected: bool, lab: Lab) -> None:
-    run = object.__new__(Run)
-    run.accelerator = one_of(1, 0)
-    lab.patch.setattr(torch.cuda, "max_memory_reserved", lambda device: 100 << 20)
-    lab.patch.setattr(torch.cuda, "mem_get_info", lambda device: (megabytes << 20, 200 << 20))
-    assert run._fits_twice() is expected
+def test_graphs_are_for_gpus_with_memory_to_spare(
+    megabytes: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 100 << 20)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (megabytes << 20, 200 << 20))
+    assert fits_twice(torch.device("cuda")) is expected

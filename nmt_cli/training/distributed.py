@@ -18,12 +18,14 @@ import torch
 from accelerate import tracking
 from torch import Tensor
 
-from nmt_cli import recipe
+from nmt_cli import artefact, recipe
 from nmt_cli.console import set_quiet, warn
+from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.errors import (
     INTERRUPTED,
     TERMINATED,
     BusyError,
+    DataError,
     NmtError,
     StorageError,
     UsageError,
@@ -259,6 +261,23 @@ def hand_over(accelerator: Any, tensors: Iterable[Tensor]) -> None:
     """Replace what these tensors hold by what the main process' hold."""
     for tensor in tensors if accelerator.num_processes > 1 else ():
         torch.distributed.broadcast(tensor, src=0)
+
+
+def decisive(settings: recipe.Recipe) -> dict[str, Any]:
+    """Return the settings that must be the same on all machines; paths may differ."""
+    return settings.model_dump(include={"model": True, "training": True}, exclude={"training": {"init_from"}})
+
+
+def open_here(accelerator: Any, settings: recipe.Recipe, data: Path, begun: dict[str, Any]) -> Corpus:
+    """Open the corpus of this machine; a DataError says that it, or the recipe, is not that of the main process."""
+    first_here = accelerator.is_local_main_process and not accelerator.is_main_process
+    corpus = open_corpus(data, content=first_here)  # the main process has compared every byte
+    if corpus.identity != begun["corpus"]:
+        raise DataError(f"{data} on {artefact.HOST} is another corpus than on the first machine. Copy that one")
+    if changes := recipe.differences(begun["recipe"], decisive(settings)):
+        what = f"the recipe on {artefact.HOST} is not that of the first machine: {'; '.join(changes)}"
+        raise DataError(f"{what}. Give all machines the same recipe and --set")
+    return corpus
 
 
 def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:

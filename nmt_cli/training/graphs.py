@@ -12,11 +12,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt_cli import recipe
+from nmt_cli.training.batches import LONGEST_PADDING
+from nmt_cli.transformer.attention import has_kernel
 from nmt_cli.transformer.hardware import captured
 from nmt_cli.transformer.model import Batch
 
 MOST = 64  # graphs that are kept; steps of further sizes are launched kernel by kernel
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
+
+
+def takes_pads(settings: recipe.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
+    """Return whether batches are padded to sizes that recur: packed ones of one process."""
+    model, device = settings.model, accelerator.device
+    packed = has_kernel(torch.empty(0, dtype=dtype, device=device), model.d_k, model.d_v)
+    alone = accelerator.num_processes == 1 and settings.training.cuda_graphs
+    return packed and alone and model.max_length >= LONGEST_PADDING
+
+
+def fits_twice(device: torch.device) -> bool:
+    """Return whether the most memory that was held so far is free once more, for what graphs allocate."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return 1.2 * torch.cuda.max_memory_reserved(device) < free
 
 
 class StepGraphs:

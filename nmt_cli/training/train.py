@@ -18,23 +18,23 @@ from nmt_cli.console import Progress, counted, duration, say, warn
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
 from nmt_cli.errors import DataError, DivergedError, NmtError
-from nmt_cli.training import batches, checkpoints, distributed
+from nmt_cli.training import batches, checkpoints, distributed, graphs
 from nmt_cli.training.distributed import (
     Interrupted,
     Stop,
+    decisive,
     hand_over,
     is_sync_step,
     make_accelerator,
     max_over_processes,
     on_all,
     on_main,
+    open_here,
 )
-from nmt_cli.training.graphs import StepGraphs
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics import MIN_IMPROVEMENT, Metrics, peak_memory_mb, worse_than_expected
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet, validate
-from nmt_cli.transformer.attention import has_kernel
 from nmt_cli.transformer.hardware import ToHost, choose_dtype, recorded, reuse_memory
 from nmt_cli.transformer.model import Batch, Transformer
 from nmt_cli.transformer.weights import load_into, load_model, save_model
@@ -55,11 +55,11 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
         def begin() -> dict[str, Any]:
             lock.enter_context(artefact.locked(directory, "run"))
             step = checkpoints.open_run(settings, data, directory)
-            return {"step": step, "corpus": open_corpus(data).identity, "recipe": _decisive(settings)}
+            return {"step": step, "corpus": open_corpus(data).identity, "recipe": decisive(settings)}
 
         try:
             begun = on_main(accelerator, begin)
-            corpus = on_all(accelerator, partial(_open_here, accelerator, settings, data, begun))
+            corpus = on_all(accelerator, partial(open_here, accelerator, settings, data, begun))
             settings = recipe.with_languages(settings, corpus.manifest)
             run = Run(settings, corpus, accelerator, directory, begun["step"])
             if tracker:
@@ -78,23 +78,6 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
             return stop.exit_code if reason == STOPPED else 0
         except (RuntimeError, MemoryError) as error:
             raise distributed.to_user_error(error, settings) from error
-
-
-def _decisive(settings: recipe.Recipe) -> dict[str, Any]:
-    """Return the settings that must be the same on all machines; paths may differ."""
-    return settings.model_dump(include={"model": True, "training": True}, exclude={"training": {"init_from"}})
-
-
-def _open_here(accelerator: Any, settings: recipe.Recipe, data: Path, begun: dict[str, Any]) -> Corpus:
-    """Open the corpus of this machine; a DataError says that it, or the recipe, is not that of the main process."""
-    first_here = accelerator.is_local_main_process and not accelerator.is_main_process
-    corpus = open_corpus(data, content=first_here)  # the main process has compared every byte
-    if corpus.identity != begun["corpus"]:
-        raise DataError(f"{data} on {artefact.HOST} is another corpus than on the first machine. Copy that one")
-    if changes := recipe.differences(begun["recipe"], _decisive(settings)):
-        what = f"the recipe on {artefact.HOST} is not that of the first machine: {'; '.join(changes)}"
-        raise DataError(f"{what}. Give all machines the same recipe and --set")
-    return corpus
 
 
 def _loop(run: "Run", stop: Stop) -> str:
@@ -202,19 +185,8 @@ class Run:
         self.metrics: Any = Metrics(log, self.state.metrics_bytes) if accelerator.is_main_process else None
         self.writer = checkpoints.Writer(directory, training, self.metrics, self.about)
         self.check_memory()
-        self.pads = self._takes_pads()
-        self.graphs = StepGraphs(device) if self.pads and self._fits_twice() else None
-
-    def _takes_pads(self) -> bool:
-        """Return whether batches are padded to sizes that recur, for graphs: packed ones of one process."""
-        model, alone = self.settings.model, self.accelerator.num_processes == 1
-        packed = has_kernel(torch.empty(0, dtype=self.dtype, device=self.accelerator.device), model.d_k, model.d_v)
-        return packed and alone and self.settings.training.cuda_graphs and model.max_length >= batches.LONGEST_PADDING
-
-    def _fits_twice(self) -> bool:
-        """Return whether a step's activations, which the largest batch has shown, fit beside those of graphs."""
-        free, _ = torch.cuda.mem_get_info(self.accelerator.device)
-        return 1.2 * torch.cuda.max_memory_reserved(self.accelerator.device) < free
+        self.pads = graphs.takes_pads(settings, self.dtype, accelerator)
+        self.graphs = graphs.StepGraphs(device) if self.pads and graphs.fits_twice(device) else None
 
     def _read_start(self, step: int, moments: dict[str, Tensor]) -> dict[str, Any]:
         """Load the checkpoint of `step`, or the model to start from; return what the other processes must know."""
