@@ -65,7 +65,8 @@ def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
 
 
 def test_speed_is_that_of_all_words_and_of_one_line_alone(tiny_recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock by which a line takes a tenth of a second, and each first time of a text five seconds more."""
+    """By a clock by which each of the first 20 lines takes a tenth of a second, one of the others two, and each first
+    time of a text five seconds more."""
     clock, seen = [0.0], set[str]()
 
     class Slow(contextlib.nullcontext[Any]):
@@ -74,15 +75,81 @@ def test_speed_is_that_of_all_words_and_of_one_line_alone(tiny_recipe, monkeypat
 
         def translate(self, texts: list[str], **options: Any) -> Iterator[str]:
             assert options == decoding.model_dump()
-            clock[0] += 0.1 * len(texts) + 5 * (str(texts) not in seen)
+            clock[0] += sum(0.1 if lines.index(text) < 20 else 0.2 for text in texts) + 5 * (str(texts) not in seen)
             seen.add(str(texts))
             yield from texts
 
+    def opened(place: Path, **how: Any) -> Slow:
+        assert (place, how) == (Path("model"), {"workers": 1}), "one core"
+        return Slow()
+
     decoding = tiny_recipe().decoding
-    monkeypatch.setattr(reproduce, "Translator", lambda *_, **how: Slow(how))
+    monkeypatch.setattr(reproduce, "Translator", opened)
     monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     lines = [f"line number {number}" for number in range(40)]
-    assert reproduce._speed(Path("model"), lines, decoding) == pytest.approx((120 / 4, 100))
+    assert reproduce._speed(Path("model"), lines, decoding) == pytest.approx((120 / 6, 100))
+
+
+def test_a_recipe_with_synthetic_text_is_played_again_without_it(
+    tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one process or several; not by a dry run, nor after a first part that was stopped."""
+    values = tiny_recipe("expect.bleu=[1,2]", "expect.parameters=5").model_dump()
+    values["corpus"] |= {"synthetic": [{"side": "src"}], "real_pairs": False}
+    values["training"]["teacher"] = "t"
+    settings, text = recipe.from_plain(values, "test"), recipe.Corpus(name="raw")
+    data, run, calls = tmp_path / "data", tmp_path / "run", list[Any]()
+    plain = reproduce._without_synthetic(settings, data)
+    assert recipe.differences(settings.model_dump(), plain.model_dump()) == [
+        "name: tiny -> tiny-without",
+        f"corpus.synthetic: {[each.model_dump() for each in settings.corpus.synthetic]} -> []",
+        "corpus.real_pairs: False -> True",
+        f"corpus.tokenizer.file: None -> {data / 'tokenizer.model'}",
+        "training.teacher: t -> None",
+        "expect.parameters: 5 -> None",
+        "expect.bleu: [1.0, 2.0] -> []",
+    ]
+    codes = [0, 0]
+    monkeypatch.setattr(reproduce, "_play", lambda *given: calls.append(given) or codes[len(calls) - 1])
+    monkeypatch.setattr(reproduce, "read_run", lambda *places: places)
+    monkeypatch.setattr(reproduce, "_compare", lambda *given: calls.append(given))
+    options = PrepareOptions(workers=1)
+    first = (settings, text, data, run, options, evaluate)
+    places = tmp_path / "data-without", tmp_path / "run-without"
+    second = (plain, plain.corpus, *places, options, evaluate)
+    compared = ((run, data), places[::-1], evaluate)
+    for rank, ends, expected in (
+        ("0", [0, 0], [first, second, compared]),
+        ("1", [0, 0], [first, second]),
+        ("0", [143, 0], [first]),
+        ("0", [0, 143], [first, second]),
+    ):
+        monkeypatch.setenv("RANK", rank)
+        calls.clear()
+        codes[:] = ends
+        assert reproduce.reproduce(*first) == max(ends)
+        assert calls == expected
+    calls.clear()
+    codes[:] = [0]
+    dry = (*first[:4], PrepareOptions(workers=1, dry_run=True), evaluate)
+    assert reproduce.reproduce(*dry) == 0
+    assert calls == [dry]
+    calls.clear()
+    plain.corpus.synthetic = []
+    assert reproduce.reproduce(plain, *first[1:]) == 0
+    assert len(calls) == 1
+
+
+def test_without_a_test_set_nothing_is_compared(
+    tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tiny_recipe("corpus.synthetic.model=m", "corpus.synthetic.side=tgt")
+    files: Any = SimpleNamespace(
+        settings=settings, directory=tmp_path, corpus=SimpleNamespace(lines=lambda split: ([], []))
+    )
+    monkeypatch.setattr(reproduce, "_translate", lambda *_: pytest.fail("it translates"))
+    reproduce._compare(files, files, evaluate)
+    assert capsys.readouterr().err == "There is no test set, so nothing is compared\n"
 
 
 def test_back_translation_is_compared_with_the_same_without_it(
