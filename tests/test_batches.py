@@ -1,6 +1,7 @@
 """Which sentences make a step, and what drops out: properties that must hold for every corpus and seed."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,9 @@ def test_an_epoch_holds_every_sentence_exactly_once(
         cut = epoch(plan, number)
         assert all(len(step) == micro_batches for step in cut)
         assert sorted(i for step in cut for m in step for i in m) == list(range(len(pairs)))
+        for step in cut:
+            keys = [(max(pairs[i]), sum(pairs[i]), i) for m in step for i in m]
+            assert keys == sorted(keys), "by length, then by cost, then by number"
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,6 +84,25 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
 
     monkeypatch.setattr(batches, "_cut", interrupted)
     assert [m.tolist() for m in plan.micro_batches_of(0)] == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("costs", "parts", "bounds"),
+    [([1] * 10, 5, [0, 2, 4, 6, 8, 10]), ([1, 1, 1, 1, 4], 2, [0, 4, 5]), ([5], 3, [0, 1, 1, 1]),
+     ([2, 9, 2], 1, [0, 3]), ([1, 2, 3, 4, 5, 6], 3, [0, 4, 5, 6]), ([9, 1, 1], 3, [0, 1, 1, 3])],
+)  # fmt: skip
+def test_a_part_ends_with_what_reaches_its_share(costs: list[int], parts: int, bounds: list[int]) -> None:
+    assert batches._cut(np.array(costs), parts) == bounds
+
+
+def test_a_step_waits_for_its_copy_and_keeps_what_is_on_the_gpu() -> None:
+    done, stream = list[Any](), object()
+    event = SimpleNamespace(wait=lambda on: done.append(("wait", on)))
+    buffers = [SimpleNamespace(is_cuda=cuda, record_stream=lambda on, i=i: done.append((i, on)))
+               for i, cuda in enumerate((True, False, True))]  # fmt: skip
+    batch = batches.StepBatch([SimpleNamespace(buffer=buffer) for buffer in buffers], 1, 1.0, event)  # type: ignore
+    batch.wait(stream)
+    assert done == [("wait", stream), (0, stream), (2, stream)]
 
 
 def test_nearly_all_sources_are_as_long_as_what_was_seen_or_shorter() -> None:
