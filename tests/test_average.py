@@ -57,13 +57,19 @@ def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callab
 
 
 def test_another_corpus_is_refused_and_none_is_needed(
-    run: Path, numbers_corpus: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(DataError, match="trained on another corpus"):
         average(run, None, None, numbers_corpus)
     target, _ = average(run, None, None)
     assert load_model(target).manifest["steps"] == [20, 30, 40]
     assert "no prepared corpus" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "numbers").symlink_to(numbers_corpus)
+    assert average(run, None, None)[1] == [20, 30, 40]
+    assert "warning: " in (said := capsys.readouterr().err)
+    assert "was trained on another corpus than data/numbers" in said
 
 
 def test_the_order_does_not_matter(tmp_path: Path) -> None:
@@ -150,6 +156,10 @@ def test_a_mixture_is_made_again_when_anything_it_is_made_of_has_changed(
         "another place is another model"
     )
     assert artefact.verify(tmp_path / "out", "model")["files"] == artefact.verify(directory / "model", "model")["files"]
+    average(directory, 2, None)  # without a corpus nothing is tried, which it is once there is one
+    assert load_model(directory).manifest["tried"] == []
+    assert "no prepared corpus" in capsys.readouterr().err
+    assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
     shutil.rmtree(start)
     average(reference_run, 3, start)  # other weights of the same name
     assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]

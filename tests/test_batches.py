@@ -131,6 +131,27 @@ def test_tokens_computed_at_once_fit_the_memory(
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
 
 
+def test_the_order_of_an_epoch_is_that_of_every_version() -> None:
+    """A run may be resumed by another one."""
+    corpus = corpus_of([(3, 3)] * 8)
+    orders = {(seed, number): [step[0][0] for step in epoch(BatchPlan(corpus, 3, 1, seed), number)]
+              for seed, number in ((1, 0), (1, 1), (2, 0), (0, 1))}  # fmt: skip
+    assert orders == {
+        (1, 0): [1, 7, 0, 4, 6, 3, 5, 2],
+        (1, 1): [5, 0, 3, 1, 7, 4, 2, 6],
+        (2, 0): [2, 3, 1, 0, 4, 6, 5, 7],
+        (0, 1): [1, 4, 6, 5, 7, 3, 2, 0],
+    }
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(100, 1), (35, 1), (24, 1), (23, 2), (20, 2), (10, 4), (5, 7), (1, 7)])
+def test_an_epoch_has_the_nearest_number_of_steps(tokens: int, steps: int) -> None:
+    assert (
+        BatchPlan(corpus_of([(5, 5), (4, 6), (6, 4), (5, 5), (1, 9), (9, 1), (5, 5)]), tokens, 2, 1).steps_per_epoch
+        == steps
+    )
+
+
 def test_epochs_and_seeds_differ() -> None:
     corpus = corpus_of(skewed(300))
     plan = BatchPlan(corpus, 500, 4, 1)

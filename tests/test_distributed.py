@@ -164,7 +164,9 @@ def test_a_signal_ends_only_what_can_be_done_again_at_once() -> None:
         assert [signal.getsignal(each) for each in distributed.SIGNALS] == handlers
 
 
-def test_accelerate_is_asked_for_what_the_recipe_says_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_accelerate_is_asked_for_what_the_recipe_says_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = list[Any]()
 
     def accelerator(**how: Any) -> Any:
@@ -173,6 +175,7 @@ def test_accelerate_is_asked_for_what_the_recipe_says_alone(monkeypatch: pytest.
 
     monkeypatch.setattr(accelerate, "Accelerator", accelerator)
     monkeypatch.delenv("NMT_PATIENCE_SECONDS", raising=False)
+    monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # of which the first process alone speaks
     for value in ("false", "0", ""):
         monkeypatch.setenv("ACCELERATE_USE_FSDP", value)
         assert distributed.make_accelerator(recipe.Recipe(), tmp_path).gradient_accumulation_steps == 1
@@ -188,6 +191,7 @@ def test_accelerate_is_asked_for_what_the_recipe_says_alone(monkeypatch: pytest.
     distributed.make_accelerator(recipe.Recipe(), tmp_path)
     group = made[-1]["kwargs_handlers"][1]
     assert (group.timeout, group.init_method) == (timedelta(seconds=1.5), "file:///x")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (64, 3)])

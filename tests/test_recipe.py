@@ -42,7 +42,7 @@ def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
     assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (training.label_smoothing, empty.model.dropout, empty.averaging.last) == (0.1, 0.1, 5)
     assert (empty.decoding.beam, empty.decoding.alpha, empty.decoding.extra_length) == (4, 0.6, 50)
-    assert (read("model:").name, read("name: base-en-de").name) == ("mine", "base-en-de")
+    assert [read(text).name for text in ("model:", "name: ''", "name: base-en-de")] == ["mine", "mine", "base-en-de"]
     assert read("model: {d_model: 66}").model.d_model == 66
     assert read("model:\ntraining:\n") == empty  # a section whose settings are all commented out
 
@@ -179,6 +179,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         *((f"corpus: {{name: {name}}}", "a directory of its own under data/") for name in ("..", ".")),
         ("name: a\nmodel: {norm", "line 2"),
         ("? [a, b]\n: c", "not valid YAML"),
+        ("name: a\n---\nname: b", "not valid YAML"),
         (b"\x80\xff", "not valid YAML"),
         ("name: \x01", "not valid YAML"),
         ("name: " + "[" * 5000, "not valid YAML"),
@@ -290,6 +291,10 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     assert (own.tokenizer.vocabulary_size, own.cleaning, own.rows) == (8000, wmt14.cleaning, None)
     assert wmt14.cleaning.max_ratio == 9.0, "a smaller ratio drops short sentences"
     assert recipe.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
+    assert recipe.Corpus(name="hub:hubble/hub:b").directory == Path("data/hubble-hub:b")
+    known = {"toy-en-de": {}, "hub:owner/name": {}, "mine": {"train_src": ["a"], "train_tgt": ["b"]}, "yours": {}}
+    has_text = [recipe.Corpus(name=name, **files).has_text for name, files in known.items()]
+    assert has_text == [True, True, True, False]
 
 
 def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:

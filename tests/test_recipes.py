@@ -129,8 +129,9 @@ def test_recipes_are_listed_shown_and_copied(
     for words in (["show", "toy"], ["copy", "toy", "new.yaml"], []):
         done = CliRunner().invoke(cli.app, ["recipes", *words])
         assert (done.exit_code, "backtranslate    Back-translation: " in done.output) == (0, not words), "listed once"
-    with pytest.raises(OutputError):
-        recipe_commands.copy(name, path=tmp_path / "a-h1.yaml")
+    for taken in (tmp_path / "a-h1.yaml", tmp_path):
+        with pytest.raises(OutputError):
+            recipe_commands.copy(name, path=taken)
     with pytest.raises(MissingError, match=r"no recipe nowhere\. .* `nmt recipes` lists"):
         recipe_commands.copy(Path("nowhere"))
 

@@ -210,6 +210,7 @@ def test_the_command_writes_the_report_after_it(played: Place, tiny_recipe_file:
         ("0", False, True, True, 143, [10], "prepare train"),
         ("1", False, True, True, 0, [10], "train"),
         ("1", False, True, True, 143, [10], "train"),
+        ("1", False, False, True, 0, [10], "wait wait train"),  # until the first process has prepared it
         ("0", True, False, True, 0, [], "prepare-dry estimate"),
         ("0", True, True, True, 0, [], "prepare estimate"),
         ("1", True, False, True, 0, [], "estimate"),
@@ -243,6 +244,11 @@ def test_each_stage_gets_what_it_needs_and_runs_where_it_should(
         done.append("prepare-dry" if given[2].dry_run else "prepare")
         there[0] = True
 
+    def sleep(seconds: float) -> None:
+        done.append("wait")
+        there[0] = len(done) == 2
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setattr(module, "prepare", prepare)
     monkeypatch.setattr(module.artefact, "present", lambda place: there[0] and place == data)

@@ -1,5 +1,6 @@
 """A run opened for reading."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -66,6 +67,12 @@ def test_a_hub_corpus_beside_the_runs_is_the_default(tmp_path: Path, monkeypatch
     assert read_run(directory).corpus.directory == place
     monkeypatch.chdir(tmp_path)
     assert read_run(Path("runs/small")).corpus.directory == Path("data/owner-name")
+    (tmp_path / "here" / "data").mkdir(parents=True)
+    shutil.copytree(place, tmp_path / "here" / "data" / "owner-name")
+    monkeypatch.chdir(tmp_path / "here")
+    assert read_run(directory).corpus.directory == Path("data/owner-name"), "here comes before beside"
+    (directory / "model" / "manifest.json").unlink()
+    assert read_run(directory).model is None, "it is being written, or was left"
     monkeypatch.chdir(tmp_path / "runs")
     assert read_run(Path("small")).corpus.directory == place
 

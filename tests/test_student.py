@@ -15,6 +15,7 @@ from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
+from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.weights import load_model
 
 ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "a line alone")
@@ -37,9 +38,24 @@ def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -
 
 
 def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
-    tiny_recipe, reference_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_recipe,
+    reference_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    values = tiny_recipe("model.encoder_layers=3", "model.decoder_layers=1", "training.steps=10").model_dump()
+    """The teacher's scores are of its own search, its speed is of the student's."""
+    speed, timed = reproduce._speed, list[Any]()
+
+    def speeds(model: Path, lines: list[str], decoding: recipe.Decoding) -> tuple[float, float]:
+        assert min(speed(model, lines[:1], decoding)) > 0
+        timed.append((model, lines, decoding))
+        return 1000.0 + len(timed), 10.25 * len(timed)
+
+    monkeypatch.setattr(reproduce, "_speed", speeds)
+    monkeypatch.setattr(reproduce, "TIMED_LINES", 9)
+    small = ("model.encoder_layers=3", "model.decoder_layers=1", "training.steps=10", "decoding.beam=2")
+    values = tiny_recipe(*small).model_dump()
     values["corpus"]["synthetic"] = [{"side": "src", "beam": 2}]
     values["training"]["teacher"] = str(reference_run)
     rows = played(values, tmp_path, capsys)
@@ -58,9 +74,16 @@ def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
     assert rows["megabytes, float32"] == pytest.approx([size / 1e6 for size in sizes], abs=0.006)
     assert rows["megabytes, 8 bits"] == pytest.approx([size / 4e6 for size in sizes], abs=0.006)
     assert all(len(figures) == 3 and min(figures) >= 0 for figures in rows.values())
-    assert min(rows["source words per second"]) > 0
+    assert (rows["source words per second"], rows["a line alone"]) == ([1001, 1002, 1003], [10.2, 20.5, 30.8])
+    models_timed = [reference_run / "model", *(place / "model" for place in places[1:])]
+    sources = corpora[0].lines("test")[0]
+    assert timed == [(model, sources[:9], tiny_recipe(*small).decoding) for model in models_timed]
+    made_by = artefact.read_json(places[0] / "translations.json")["made_by"]
+    manifest = artefact.read_json(reference_run / "model" / "manifest.json")
+    assert made_by == translations_id(manifest, tiny_recipe().decoding)
     watched = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.hyp")}
-    assert played(values, tmp_path, capsys)["test BLEU"] == rows["test BLEU"]
+    timed.clear()
+    assert played(values, tmp_path, capsys) == rows
     assert {path: path.stat().st_mtime_ns for path in watched} == watched, "nothing is done twice"
 
 

@@ -26,7 +26,7 @@ from conftest import Lab
 from reference import batch_of
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
-from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.store import Corpus, Side, open_corpus
 from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe import Recipe
@@ -75,7 +75,10 @@ def test_metrics_say_what_was_done(lab: Lab) -> None:
         assert record["tgt_tokens_per_second"] > 0
         assert record["skipped"] == 0
     assert [lines[0]["rate"], lines[-1]["rate"]] == pytest.approx([32**-0.5 * step * 60**-1.5 for step in (5, 30)])
-    assert [r["step"] for r in records if "dev_nll" in r] == [15, 30]
+    validations = [r for r in records if "dev_nll" in r]
+    assert [r["step"] for r in validations] == [15, 30]
+    assert 0 < validations[0]["seconds"] < validations[1]["seconds"]
+    assert validations[0]["seconds"] >= lines[2]["seconds"] > lines[0]["seconds"] > 0
 
 
 def test_a_line_of_metrics_is_of_its_last_step_and_its_loss_of_all_since_the_one_before(lab: Lab) -> None:
@@ -151,6 +154,10 @@ def test_a_validation_takes_all_that_fits_and_shows_ten_samples(lab: Lab) -> Non
     record = validation.validate(model, torch.float32, dev, settings)
     assert record == {"dev_nll": 2000, "dev_perplexity": math.exp(700), "dev_bleu": 12.5, "samples": lines[:10]}
     assert given == [((lines, dev.references[:12]), {"language": "fr", "tokenised": True})]
+    settings.training.validate_bleu = 99  # more than there are
+    lab.patch.setattr(validation, "_share", lambda *_: (2000.0 * tokens, dev.lines))
+    assert validation.validate(model, torch.float32, dev, settings)["samples"] == dev.lines[:10]
+    assert given.pop() == ((dev.lines, dev.references), {"language": "fr", "tokenised": True})
     settings.training.validate_bleu = 0
     record = validation.validate(model, torch.float32, dev, settings)
     assert (record["dev_bleu"], record["samples"], len(given)) == (None, [], 1)
@@ -366,6 +373,16 @@ def test_weights_and_moments_are_float32_under_bf16(lab: Lab) -> None:
     assert losses(lab.run) == pytest.approx([6.23], rel=0.01)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_sentence_that_is_too_long_on_either_side_is_refused(lab: Lab, side: int) -> None:
+    corpus = open_corpus(lab.corpus)
+    ids = np.concatenate([np.full(64, 5), [2]])
+    long, short = Side(ids.astype("<u2"), np.array([0, 65])), Side(ids[-9:].astype("<u2"), np.array([0, 9]))
+    corpus = dataclasses.replace(corpus, src=short if side else long, tgt=long if side else short)
+    with pytest.raises(DataError, match="has a sentence of 65 tokens, too long for the model"):
+        Run(lab.recipe(), corpus, one_of(1, 0), Path(), 0)
+
+
 def one_of(world: int, rank: int) -> Any:
     """Return as much of Accelerate as a step needs, for process `rank` of `world`, without other processes."""
     return SimpleNamespace(
@@ -388,6 +405,8 @@ def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, inde
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
         run.optimizer = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
         run.take_step(index + 1, run.step_batch(index))
+        rate = settings.model.d_model**-0.5 * (index + 1) * settings.training.warmup_steps**-1.5
+        assert run.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
         for name, parameter in run.transformer.named_parameters():
             total[name] = total.get(name, 0) + parameter.grad / world
     return total

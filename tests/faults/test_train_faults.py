@@ -312,7 +312,14 @@ def begun(lab: Lab) -> Lab:
 
 
 @pytest.mark.parametrize(
-    "change", ["model.dropout=0.2", "training.tokens_per_step=500", "training.init_from={}", "corpus.limit=100"]
+    "change",
+    [
+        "model.dropout=0.2",
+        "training.tokens_per_step=500",
+        "training.init_from={}",
+        "corpus.limit=100",
+        "corpus.name=other",
+    ],
 )
 def test_a_changed_recipe_is_refused_by_key(begun: Lab, change: str) -> None:
     stored = (begun.run / "recipe.yaml").read_bytes()
