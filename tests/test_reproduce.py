@@ -291,6 +291,10 @@ def test_translations_count_as_this_models_only_when_all_are_there(
     found = module._translate(files, Path("model"))
     assert found == {split: [f"{line}!" for line in files.corpus.lines(split)[0]] for split in ("dev", "test")}
     assert {split: files.translations(split) for split in found} == found
+    assert all(
+        (files.directory / f"{split}.hyp").read_text() == "".join(f"{line}\n" for line in lines)
+        for split, lines in found.items()
+    )
     assert module._translate(files, Path("model")) == found
     assert asked == [3, 7, 3, 7]
     for lacking in (replace(files, model=None), replace(files, corpus=None)):
