@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,13 +57,19 @@ def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callab
 
 
 def test_another_corpus_is_refused_and_none_is_needed(
-    run: Path, numbers_corpus: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(DataError, match="trained on another corpus"):
         average(run, None, None, numbers_corpus)
     target, _ = average(run, None, None)
     assert load_model(target).manifest["steps"] == [20, 30, 40]
     assert "no prepared corpus" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "numbers").symlink_to(numbers_corpus)
+    assert average(run, None, None)[1] == [20, 30, 40]
+    assert "warning: " in (said := capsys.readouterr().err)
+    assert "was trained on another corpus than data/numbers" in said
 
 
 def test_the_order_does_not_matter(tmp_path: Path) -> None:
@@ -84,6 +91,36 @@ def test_it_replaces_the_run_s_own_model_only(run: Path, tmp_path: Path) -> None
         with pytest.raises(OutputError, match="exists already"):
             average(run, 2, taken)
     assert artefact.sha256(newest / MODEL) == before
+
+
+def test_the_runs_own_model_may_be_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for out in (run / "model", tmp_path / "link" / "model", Path("run/../run/model")):
+        monkeypatch.chdir(tmp_path)
+        if not (tmp_path / "link").exists():
+            (tmp_path / "link").symlink_to(run)
+        (run / "model" / "manifest.json").unlink(missing_ok=True)
+        artefact.remove_tree(run / "model")
+        average(run, 2, None)
+        assert average(run, 3, out) == (out, [20, 30, 40])
+        assert load_model(run / "model").manifest["steps"] == [20, 30, 40]
+
+
+def test_what_is_known_of_the_corpus_is_what_the_newest_says(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
+    checkpoints.save(run, State(step=50), weights(tiny_recipe(), 50), {}, {"corpus": "c", "seen_tokens": 11, "x": 1})
+    about = load_model(average(run, 2, None)[0]).manifest
+    assert (about["steps"], about["corpus"], about["seen_tokens"], "x" in about) == ([40, 50], "c", 11, False)
+
+
+def test_without_a_dev_set_nothing_of_the_start_is_mixed_in(
+    tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, start = tiny_recipe(), weights(tiny_recipe(), 1)
+    settings.averaging.with_start = [0.3]
+    corpus = open_corpus(numbers_corpus)
+    general = SimpleNamespace(lines=lambda split: corpus.lines("dev") if split == "general" else ([], []))
+    for each in (None, general):
+        assert module._best_share(start, start, settings, each) == 0.0  # type: ignore[arg-type]
+        assert "there is no dev set to choose averaging.with_start on" in capsys.readouterr().err
 
 
 def test_without_validations_the_last_is_the_best(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
@@ -114,6 +151,14 @@ def test_a_mixture_is_made_again_when_anything_it_is_made_of_has_changed(
         return "made of these checkpoints already" not in capsys.readouterr().err
 
     assert [mix(0, 0.5), mix(0, 0.5), mix(0.5), mix(0, 0.25)] == [True, False, True, True]
+    assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
+    assert average(directory, 2, tmp_path / "out", numbers_corpus)[0] == tmp_path / "out", (
+        "another place is another model"
+    )
+    assert artefact.verify(tmp_path / "out", "model")["files"] == artefact.verify(directory / "model", "model")["files"]
+    average(directory, 2, None)  # without a corpus nothing is tried, which it is once there is one
+    assert load_model(directory).manifest["tried"] == []
+    assert "no prepared corpus" in capsys.readouterr().err
     assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
     shutil.rmtree(start)
     average(reference_run, 3, start)  # other weights of the same name

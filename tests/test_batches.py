@@ -1,6 +1,7 @@
 """Which sentences make a step, and what drops out: properties that must hold for every corpus and seed."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,9 @@ def test_an_epoch_holds_every_sentence_exactly_once(
         cut = epoch(plan, number)
         assert all(len(step) == micro_batches for step in cut)
         assert sorted(i for step in cut for m in step for i in m) == list(range(len(pairs)))
+        for step in cut:
+            keys = [(max(pairs[i]), sum(pairs[i]), i) for m in step for i in m]
+            assert keys == sorted(keys), "by length, then by cost, then by number"
 
 
 @settings(max_examples=40, deadline=None)
@@ -82,6 +86,25 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
     assert [m.tolist() for m in plan.micro_batches_of(0)] == expected[0]
 
 
+@pytest.mark.parametrize(
+    ("costs", "parts", "bounds"),
+    [([1] * 10, 5, [0, 2, 4, 6, 8, 10]), ([1, 1, 1, 1, 4], 2, [0, 4, 5]), ([5], 3, [0, 1, 1, 1]),
+     ([2, 9, 2], 1, [0, 3]), ([1, 2, 3, 4, 5, 6], 3, [0, 4, 5, 6]), ([9, 1, 1], 3, [0, 1, 1, 3])],
+)  # fmt: skip
+def test_a_part_ends_with_what_reaches_its_share(costs: list[int], parts: int, bounds: list[int]) -> None:
+    assert batches._cut(np.array(costs), parts) == bounds
+
+
+def test_a_step_waits_for_its_copy_and_keeps_what_is_on_the_gpu() -> None:
+    done, stream = list[Any](), object()
+    event = SimpleNamespace(wait=lambda on: done.append(("wait", on)))
+    buffers = [SimpleNamespace(is_cuda=cuda, record_stream=lambda on, i=i: done.append((i, on)))
+               for i, cuda in enumerate((True, False, True))]  # fmt: skip
+    batch = batches.StepBatch([SimpleNamespace(buffer=buffer) for buffer in buffers], 1, 1.0, event)  # type: ignore
+    batch.wait(stream)
+    assert done == [("wait", stream), (0, stream), (2, stream)]
+
+
 def test_nearly_all_sources_are_as_long_as_what_was_seen_or_shorter() -> None:
     assert corpus_of([(n, 5) for n in range(1, 1501)]).seen_tokens == 1499
 
@@ -106,6 +129,27 @@ def test_tokens_computed_at_once_fit_the_memory(
     for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
         small = recipe.Model(**layers, d_model=256, d_ff=1024, num_heads=4)
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
+
+
+def test_the_order_of_an_epoch_is_that_of_every_version() -> None:
+    """A run may be resumed by another one."""
+    corpus = corpus_of([(3, 3)] * 8)
+    orders = {(seed, number): [step[0][0] for step in epoch(BatchPlan(corpus, 3, 1, seed), number)]
+              for seed, number in ((1, 0), (1, 1), (2, 0), (0, 1))}  # fmt: skip
+    assert orders == {
+        (1, 0): [1, 7, 0, 4, 6, 3, 5, 2],
+        (1, 1): [5, 0, 3, 1, 7, 4, 2, 6],
+        (2, 0): [2, 3, 1, 0, 4, 6, 5, 7],
+        (0, 1): [1, 4, 6, 5, 7, 3, 2, 0],
+    }
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(100, 1), (35, 1), (24, 1), (23, 2), (20, 2), (10, 4), (5, 7), (1, 7)])
+def test_an_epoch_has_the_nearest_number_of_steps(tokens: int, steps: int) -> None:
+    assert (
+        BatchPlan(corpus_of([(5, 5), (4, 6), (6, 4), (5, 5), (1, 9), (9, 1), (5, 5)]), tokens, 2, 1).steps_per_epoch
+        == steps
+    )
 
 
 def test_epochs_and_seeds_differ() -> None:

@@ -129,6 +129,7 @@ def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab)
     assert losses(tmp_path / "runs" / "tiny") == pytest.approx(losses(lab.reference)[:2], rel=1e-5)
 
 
+LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 FORKS = ("training.processes=2", "training.micro_batches=2", "training.memory_tokens=1")  # parts as of one
 
 
@@ -191,8 +192,10 @@ def test_what_ends_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome:
     if isinstance(outcome, int):
         assert run() == outcome
     else:
-        with pytest.raises(Exception, match=outcome):
+        with pytest.raises(Exception, match=outcome) as caught:
             run()
+        notes = getattr(caught.value, "__notes__", [])
+        assert ("Traceback" in "".join(notes)) == ("zero" in outcome), "of the process in which it happened"
 
 
 def test_a_signal_that_another_thread_got_ends_the_forks(lab: Lab) -> None:
@@ -259,18 +262,25 @@ def test_a_signal_to_the_command_stops_its_forks_after_the_same_step(lab: Lab) -
         (("model.d_model=8192", "model.d_ff=32768"), {}, 1),  # its weights fill the memory
         (("model.d_model=2048", "model.d_ff=16384"), {}, 2),  # two copies with their moments fit into a quarter of it
         (("training.processes=3",), {}, 3),
-        (("training.processes=3",), {"WORLD_SIZE": "2"}, 1),
+        *((("training.processes=3",), {name: "1"}, 1) for name in LAUNCHERS),
+        (("training.tokens_per_step=99999",), {"cores": "64"}, 16),
         ((), {"ACCELERATE_MIXED_PRECISION": "no"}, 2),  # accelerate launch, which sets OMP_NUM_THREADS
     ],
 )
 def test_as_many_processes_as_cores_that_have_enough_to_do(
     monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], environment: dict[str, str], count: int
 ) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    cores = 2 if "ACCELERATE_MIXED_PRECISION" in environment else 16
+    monkeypatch.setattr(torch, "get_num_threads", lambda: int(environment.get("cores", 8)))
+    cores = (
+        int(environment["cores"])
+        if "cores" in environment
+        else 2
+        if "ACCELERATE_MIXED_PRECISION" in environment
+        else 16
+    )
     monkeypatch.setattr(distributed, "usable_cores", lambda: cores)
     monkeypatch.setattr(distributed, "usable_memory", lambda: 64 << 30)
-    for name in ("WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"):
+    for name in (*LAUNCHERS, "ACCELERATE_MIXED_PRECISION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", os.environ | environment)
     assert distributed.local_processes(recipe.load(Path("recipes/multi30k.yaml"), changes)) == count

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +68,118 @@ def test_bytes_are_those_of_the_tensors() -> None:
     assert parts["optimiser"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
 
 
+def test_the_speed_is_of_all_steps_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock by which a step takes a second: four of them, of 10, 20, 30 and 40 tokens."""
+    now, taken = [0.0], list[Any]()
+
+    def take_step(step: int, batch: Any) -> None:
+        taken.append((step, batch.tgt_tokens))
+        now[0] += 1
+
+    run: Any = SimpleNamespace(
+        step_batch=lambda index: SimpleNamespace(tgt_tokens=10 * index), take_step=take_step,
+        batch_thread=lambda: ThreadPoolExecutor(1), accelerator=SimpleNamespace(num_processes=1),
+    )  # fmt: skip
+    monkeypatch.setattr(estimate, "MEASURED_SECONDS", 4.0)
+    monkeypatch.setattr(estimate, "timer", lambda: now[0])
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert estimate._measure(run) == (25.0, 1.0)
+    assert taken == [(1, 0), (2, 10), (3, 20), (4, 30), (5, 40)]
+
+
+@pytest.mark.parametrize(
+    ("device", "prepared", "tokens", "start"),
+    [("cpu", True, 600, "m"), ("cpu", False, 600, None), ("cuda", True, 1600, "m"), ("cuda", False, 1600, None)],
+)
+def test_what_is_measured_in_the_place_of_the_recipe(
+    tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    device: str, prepared: bool, tokens: int, start: str | None,
+) -> None:  # fmt: skip
+    """On three CPUs no more than each of them needs to be measured; without a corpus no model to start from."""
+    settings = tiny_recipe("training.tokens_per_step=1600")
+    settings.training.init_from = "m"
+    accelerator = SimpleNamespace(num_processes=3, device=torch.device(device), is_main_process=False)
+    monkeypatch.setattr(estimate, "make_accelerator", lambda *_: accelerator)
+    monkeypatch.setattr(estimate, "MEASURED_TOKENS", 200)
+
+    def run(measured: Recipe, corpus: Any, *rest: Any) -> None:
+        changed = {"tokens_per_step": tokens, "init_from": start}
+        assert measured.training == settings.training.model_copy(update=changed)
+        assert measured.model_copy(update={"training": settings.training}) == settings
+        assert (len(corpus.src) == 500) == prepared
+        assert rest == (accelerator, tmp_path, 0)
+        raise LookupError
+
+    monkeypatch.setattr(estimate, "Run", run)
+    with pytest.raises(LookupError):
+        estimate._dry_run(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
+
+
+def test_the_bounds_of_a_step_by_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rates made up; two processes share four sentences."""
+    settings, model = recipe.Recipe(training=recipe.Training(tokens_per_step=64)), random_model(tiny(), 50)
+    src, tgt, measured = lengths(4, 9, 7, 9), lengths(5, 9, 8, 9), list[Any]()
+    plan = SimpleNamespace(
+        src_lengths=src, tgt_lengths=tgt, micro_batches_of=lambda i: [lengths(0, 1), lengths(2, 3)][: 2 * i]
+    )
+    accelerator = SimpleNamespace(num_processes=2, device="cpu")
+    run: Any = SimpleNamespace(
+        transformer=model, plan=plan, memory_tokens=100, settings=settings, dtype=torch.float32, accelerator=accelerator
+    )
+    monkeypatch.setattr(torch, "randn", lambda *shape, dtype, device: torch.empty(shape, dtype=dtype, device="meta"))
+
+    def seconds(statement: str, tensors: dict[str, torch.Tensor]) -> float:
+        measured.append((statement, {name: tuple(tensor.shape) for name, tensor in tensors.items()}))
+        return 0.5 if "copy" in statement else 0.001
+
+    monkeypatch.setattr(estimate, "_seconds", seconds)
+    rows = {name.strip(): text for name, text in estimate._bounds(run, 0.05)}
+    matrices = [tuple(p.shape) for p in model.parameters() if p.dim() == 2]
+    products = {(shapes["w"], shapes["x"], shapes["y"]) for statement, shapes in measured if "@" in statement}
+    assert products == {((out, into), (64, into), (64, out)) for out, into in matrices}
+    rate = 6 * 64 * sum(out * into for out, into in matrices) / (0.001 * len(matrices))
+    bandwidth = 2 * 4 * 2**26 / 0.5  # read and written
+    parts = estimate.step_parts(model.settings, 50, src[[0, 2]], tgt[[0, 2]], 4)
+    shares = {name: max(work / rate, size / bandwidth) / 0.05 for name, (work, size) in parts.items()}
+    assert max(shares, key=shares.__getitem__) == "products of weights"
+    assert 0.1 < sum(shares.values()) < 0.9
+    rest = 1 - sum(shares.values())
+    bound = max({**shares, "the rest: calls, waiting": rest}.items(), key=lambda item: item[1])[0]
+    mfu = sum(work for work, _ in parts.values()) / rate / 0.05
+    assert rows == {
+        "bound by": f"{bound}; MFU {mfu:.0%}",
+        "at least": f"{sum(shares.values()):.0%}, at {rate / 1e9:,.0f} GFLOP/s and {bandwidth / 1e9:,.0f} GB/s",
+        **{name: f"{share:.0%}" for name, share in shares.items()},
+        "the rest: calls, waiting": f"{rest:.0%}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "length", "pairs", "below"),
+    [
+        ([], 27, 64, 320),
+        (["training.tokens_per_step=4000"], 27, 592, 320),
+        (["model.max_length=8"], 8, 200, 320),
+        (["model.source_vocabulary=90"], 27, 64, 90),
+        (["corpus.tokenizer.vocabulary_size=700"], 27, 64, 700),
+        (["corpus.tokenizer.vocabulary_size=700", "corpus.tokenizer.file={}/tokenizer.model"], 27, 64, 320),
+    ],
+)
+def test_the_random_sentences_of_a_dry_run(
+    tiny_recipe: Make, numbers_corpus: Path, changes: list[str], length: int, pairs: int, below: int
+) -> None:
+    settings = tiny_recipe(*(change.format(numbers_corpus) for change in changes))
+    corpus = estimate._random_corpus(settings, Path("x"))
+    assert corpus.directory == Path("x")
+    assert corpus.manifest["vocabulary_size"] == max(below, 320)
+    for side in (corpus.src, corpus.tgt):
+        rows = np.asarray(side.ids).reshape(pairs, length)
+        assert side.lengths().tolist() == [length] * pairs
+        assert (rows[:, -1] == 2).all()
+        assert 3 <= rows[:, :-1].min() < 10
+        assert 0.9 * below < rows[:, :-1].max() < below
+
+
 def shown(text: str, name: str) -> float:
     """Return the number the table shows in the column "here"."""
     row = re.search(rf"^ *{re.escape(name)}  +(?:about )?([\d,.e+]+)", text, re.MULTILINE)
@@ -106,6 +221,9 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
 ) -> None:
     """A large step is measured by a small one on the CPU: sizes are the recipe's, the time is that of its tokens."""
     monkeypatch.setattr(estimate, "MEASURED_TOKENS", measured_tokens)
+    done = list[str]()
+    monkeypatch.setattr(estimate, "_bounds", lambda *_: done.append("bounds") or [("bound by", "nothing")])
+    monkeypatch.setattr(estimate, "peak_memory_mb", lambda: done.append("memory") or 1234)
     before = {p: p.stat().st_mtime_ns for p in numbers_corpus.iterdir()}
     changes = ("training.tokens_per_step=1600", f"training.max_hours={hours}", "training.steps=100000000")
     assert estimate.dry_run(tiny_recipe(*changes), numbers_corpus) == 0
@@ -116,6 +234,12 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     sides = [len(side.ids) for side in (open_corpus(numbers_corpus).src, open_corpus(numbers_corpus).tgt)]
     assert tokens == round(1600 * 2 * sides[1] / sum(sides)) != round(1600 * 2 * sides[0] / sum(sides))
     assert re.search(f"time to the end +{end} ", err)
+    corpus, model = open_corpus(numbers_corpus), tiny_recipe().model
+    operations = flops(model, 320, corpus.src.lengths(), corpus.tgt.lengths()) / sides[1]
+    assert shown(err, "steps") == 1e8
+    assert shown(err, "FLOPs in all") == pytest.approx(operations * tokens * 1e8, rel=0.05)
+    assert re.search("memory of a process, peak +1,234 MB", err)
+    assert done == ["memory", "bounds"], "what measures the machine takes memory, too"
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)

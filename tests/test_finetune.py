@@ -110,3 +110,6 @@ def test_the_share_of_the_start_is_chosen_on_both_dev_sets() -> None:
     assert choose_share({0.0: [18.0, 29.5], 0.5: [17.0, 31.0]}, start) == 0.0
     alone = {0.0: [20.0], 0.2: [20.2], 0.4: [19.7], 0.6: [19.6]}
     assert choose_share(alone, [10.0]) == 0.4
+    assert choose_share({0.0: [20.0], 0.2: [19.5], 0.4: [19.25]}, [10.0]) == 0.2, "half a point is no more than that"
+    assert choose_share({0.0: [18.0, 29.5], 0.5: [17.0, 29.75], 1.0: [16.0, 40.0]}, start) == 0.0
+    assert choose_share({0.0: [18.0, 29.0], 0.5: [17.0, 29.25]}, start) == 0.5, "that which loses least"

@@ -95,6 +95,7 @@ def test_another_corpus_or_recipe_elsewhere_ends_all(lab: Lab, other: Path) -> N
     [
         ({"MASTER_ADDR": "10.0.0.1", "ACCELERATE_MIXED_PRECISION": "no"}, True),  # --num_machines 2 --main_process_ip
         ({"MASTER_ADDR": "127.0.0.1", "ACCELERATE_MIXED_PRECISION": "no"}, False),  # --num_processes 2 on one machine
+        ({"MASTER_ADDR": "localhost", "ACCELERATE_MIXED_PRECISION": "no"}, False),
         ({"MASTER_ADDR": "10.0.0.1", "ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "1"}, False),
         ({"ACCELERATE_MIXED_PRECISION": "no"}, False),
         ({"MASTER_ADDR": "10.0.0.1"}, False),

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nmt_cli import recipe
+from nmt_cli import recipe, yaml_file
 from nmt_cli.errors import DataError, MissingError, UsageError
 from nmt_cli.recipe import Recipe, from_plain, load, load_stored, to_yaml
 from nmt_cli.training import checkpoints
 
 Read = typing.Callable[..., Recipe]
+MIX = "mix_src: a, mix_tgt: b"
 
 
 @pytest.fixture
@@ -41,9 +42,57 @@ def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
     assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
     assert (training.label_smoothing, empty.model.dropout, empty.averaging.last) == (0.1, 0.1, 5)
     assert (empty.decoding.beam, empty.decoding.alpha, empty.decoding.extra_length) == (4, 0.6, 50)
-    assert (read("model:").name, read("name: base-en-de").name) == ("mine", "base-en-de")
+    assert [read(text).name for text in ("model:", "name: ''", "name: base-en-de")] == ["mine", "mine", "base-en-de"]
     assert read("model: {d_model: 66}").model.d_model == 66
     assert read("model:\ntraining:\n") == empty  # a section whose settings are all commented out
+
+
+# Each setting with its default and its least and most values: a recipe that leaves one out means the same for ever.
+SETTINGS = """
+Corpus: name=toy-en-de config=None format=text src=en tgt=de train_src=[] train_tgt=[] dev_src=None dev_tgt=None
+  test_src=None test_tgt=None hold_out=0,ge0 mix_src=[] mix_tgt=[] mix_share=0.5,gt0,lt1 general_src=None
+  general_tgt=None synthetic=[] real_pairs=True moses=False rows=None,ge1 limit=None,ge1
+  seed=1,ge0,lt9223372036854775808
+Cleaning: unescape=True max_tokens=250,ge1 max_ratio=9.0,ge1 drop_copies=True drop_duplicates=True
+  drop_near_twins=False check_script=True
+Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None
+Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000 sampling=False
+Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=None,ge1,le1000
+  d_model=512,ge2,le65536 d_ff=2048,ge1,le1048576 num_heads=8,ge1,le1024 d_k=64,ge1,le65536 d_v=64,ge1,le65536
+  dropout=0.1,ge0,le0.99 norm=post positions=sinusoidal max_length=1024,ge8,le1048576 attention_bias=False
+  output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True
+Training: steps=100000,ge1 max_hours=None,ge0 tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
+  warmup_steps=4000,ge1 rate_factor=1.0,ge0 cooldown_steps=0,ge0 adam_beta1=0.9,ge0,le0.999999
+  adam_beta2=0.98,ge0,le0.999999 adam_epsilon=1e-09,ge0 label_smoothing=0.1,ge0,le0.999
+  seed=1,ge0,lt9223372036854775808 precision=auto memory_tokens=None,ge1 processes=None,ge1 log_every=50,ge1
+  validate_every=1000,ge1 validate_bleu=500,ge0 checkpoint_every=1500,ge1 keep_checkpoints=5,ge2 patience=None,ge1
+  teacher=None init_from=None
+Averaging: last=5,ge1 best=False with_start=[]
+Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True
+Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None,ge0,le100
+  paper_f1=None,ge0,le100 paper_dev_bleu=None,ge0,le100 source=None"""
+
+
+def test_defaults_and_ranges_are_what_they_were() -> None:
+    def shown(field: typing.Any) -> str:
+        kinds = ("ge", "gt", "le", "lt", "pattern")
+        bounds = [f"{kind}{getattr(x, kind)}" for kind in kinds for x in field.metadata if hasattr(x, kind)]
+        return ",".join([str(field.default), *bounds])
+
+    sections = [section for section in recipe.Section.__subclasses__() if section.__module__ == recipe.__name__]
+    found = {section.__name__: section.model_fields.items() for section in sections}
+    words = [f"{section}:" for section in found]
+    for fields in found.values():
+        words += [f"{name}={shown(field)}" for name, field in fields if field.annotation not in sections]
+    expected = [*SETTINGS.split(), "Recipe:", "name="]
+    assert sorted(words) == sorted(expected)
+    settings = ("norm", "positions", "activation", "precision", "format", "side")
+    kinds = {name: typing.get_args(dict(fields)[name].annotation) for fields in found.values() for name in settings
+             if name in dict(fields)}  # fmt: skip
+    assert kinds == {
+        "norm": ("post", "pre"), "positions": ("sinusoidal", "marian", "learned"), "side": ("src", "tgt"),
+        "activation": ("relu", "swish", "gelu"), "precision": ("auto", "fp32", "bf16"), "format": ("text", "trees"),
+    }  # fmt: skip
 
 
 def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
@@ -64,6 +113,10 @@ def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
         *((f"corpus: {{cleaning: {{max_ratio: {text}}}}}", None) for text in ("null", "~", "", "None")),
         ("expect: {pairs: [1, 2_0]}", [1, 20]),
         ("expect: {dev_steps: 300}", [300]),
+        # valid alone, and together just so
+        ("model: {d_model: 63, positions: learned}", 63),
+        ("model: {max_length: 16384, d_model: 16384}", 16384),
+        ("averaging: {last: 7}\ntraining: {keep_checkpoints: 7}", 7),
         ("corpus: {train_src: , train_tgt: }", []),
     ],
 )
@@ -106,6 +159,14 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("expect: {pairs: [30, 20]}", "expect.pairs and expect.bleu must be two numbers"),
         ("expect: {dev_steps: [300, 300]}", "dev_steps must rise"),
         ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
+        ("expect: {dev_steps: [300, 400], dev_perplexity: [1]}", "dev_perplexity and dev_bleu have as many"),
+        ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
+        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model that translates"),
+        ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
+        (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut corpus.mix_src off: leave one out"),
+        ("averaging: {with_start: 0.5}", "averaging.with_start requires training.init_from"),
+        ("averaging: {with_start: 1.5}", "averaging.with_start.0 must be less than or equal to 1"),
+        (f"training: {{steps: {'x' * 50}}}", f"a valid integer, not '{'x' * 40}'"),
         # YAML that is no recipe
         ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
         ("name: !!python/object/apply:os.system ['touch pwned']", "name must be a valid string, not \"['touch pwned"),
@@ -118,6 +179,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         *((f"corpus: {{name: {name}}}", "a directory of its own under data/") for name in ("..", ".")),
         ("name: a\nmodel: {norm", "line 2"),
         ("? [a, b]\n: c", "not valid YAML"),
+        ("name: a\n---\nname: b", "not valid YAML"),
         (b"\x80\xff", "not valid YAML"),
         ("name: \x01", "not valid YAML"),
         ("name: " + "[" * 5000, "not valid YAML"),
@@ -142,7 +204,15 @@ def test_a_small_file_that_would_become_gigabytes_is_refused_at_once(tmp_path: P
     path.write_text("".join(f"key{i}: 1\n" for i in range(9000)))
     with pytest.raises(UsageError, match=r"key0.*and more$") as caught:
         load(path)
-    assert "key9" not in str(caught.value)
+    assert "key5" not in str(caught.value)
+    path.write_text("".join(f"key{i}: 1\n" for i in range(5)))
+    with pytest.raises(UsageError, match=r"'key4'; there are [\w, ]*expect$"):
+        load(path)
+    path.write_text("name: x\n" + f"{'k' * 600}: 1\n" * 2)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    assert len(str(caught.value)) < len(str(path)) + 330
+    assert (yaml_file.MOST_BYTES, yaml_file.MOST_VALUES) == (1 << 20, 20_000), "a recipe may name many files"
 
 
 def test_set_changes_one_setting(read: Read) -> None:
@@ -154,8 +224,12 @@ def test_set_changes_one_setting(read: Read) -> None:
     assert read("training: {patience: 3}", "training.patience=null").training.patience is None
     assert read(text, "expect.bleu=[30, 35]").expect.bleu == [30.0, 35.0]
     assert read(text, "name=a=b").name == "a=b"
+    assert read(text, " training.steps =8").training.steps == 8
+    assert read("expect: {bleu: [30, 35]}", "expect.bleu=[]").expect.bleu == []
+    named = read("name: mine", "corpus.name=m", "corpus.train_src=[ a b , c,]", "corpus.train_tgt=[d,e]").corpus
+    assert (named.train_src, named.train_tgt) == (["a b", "c"], ["d", "e"])
     for override, message in (
-        *((wrong, "write it as section.key=value") for wrong in ("training.steps", "=5")),
+        *((wrong, "write it as section.key=value") for wrong in ("training.steps", "=5", " =5")),
         ("training.stepz=5", "did you mean 'training.steps'?"),
         ("training.steps.more=5", "training.steps must be a valid integer"),
     ):
@@ -169,6 +243,8 @@ def test_a_recipe_may_stand_on_another(read: Read, tmp_path: Path) -> None:
     assert (upper.model.num_layers, upper.model.d_ff) == (3, 99)
     assert (upper.training.steps, upper.training.seed) == (7, 9)
     assert "its base mine.yaml has a base itself. Name that one (mine.yaml)" in complaint(read, "base: mine.yaml")
+    (tmp_path / "toy.yaml").write_text("model: {d_ff: 77}")
+    assert read("base: toy.yaml").model.d_ff == 77, "not the package's"
     for missing in ("nowhere.yaml", "."):
         with pytest.raises(MissingError, match="no recipe"):
             read(f"base: {missing}")
@@ -194,7 +270,7 @@ def test_what_a_base_expects_is_expected_of_its_own_corpus_only(read: Read) -> N
 def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_another(read: Read) -> None:
     text = "corpus: {name: multi30k-en-de}\nexpect: {bleu: [38, 40], parameters: 7}"
     assert read(text, "corpus.name=multi30k-en-de", "corpus.moses=no", "model.dropout=0").expect.bleu == [38, 40]
-    for change in ("name=multi30k-en-fr", "moses=yes", "limit=100", "src=de"):
+    for change in ("name=multi30k-en-fr", "moses=yes", "limit=100", "src=de", "tgt=fr"):
         assert read(text, f"corpus.{change}").expect == recipe.Expect(), change
     own = "expect: {bleu: [38, 40]}"
     assert read(own, "corpus.name=toy-en-de").expect == read(own).expect == recipe.Expect(bleu=[38, 40])
@@ -215,6 +291,10 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     assert (own.tokenizer.vocabulary_size, own.cleaning, own.rows) == (8000, wmt14.cleaning, None)
     assert wmt14.cleaning.max_ratio == 9.0, "a smaller ratio drops short sentences"
     assert recipe.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
+    assert recipe.Corpus(name="hub:hubble/hub:b").directory == Path("data/hubble-hub:b")
+    known = {"toy-en-de": {}, "hub:owner/name": {}, "mine": {"train_src": ["a"], "train_tgt": ["b"]}, "yours": {}}
+    has_text = [recipe.Corpus(name=name, **files).has_text for name, files in known.items()]
+    assert has_text == [True, True, True, False]
 
 
 def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:
@@ -226,6 +306,37 @@ def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:
     both = [{"side": side, "model": "m"} for side in ("tgt", "src", "tgt")]
     corpus = recipe.from_plain({"corpus": {"name": "mine", "synthetic": both}}, "both").corpus
     assert corpus.directory == Path("data/mine-back-translated-distilled")
+
+
+def test_what_each_named_corpus_brings() -> None:
+    found = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in recipe.NAMED_CORPORA}
+    brought = {name: (each.config, each.rows, each.tokenizer.vocabulary_size) for name, each in found.items()}
+    assert {name: values for name, values in brought.items() if "-en-" in name} == {
+        "toy-en-de": (None, None, 1000),
+        "wmt14-en-de": ("de-en", 4_508_785, 37_000),  # of the hub's wmt/wmt14
+        "wmt14-en-fr": ("fr-en", 40_836_715, 32_000),
+        **dict.fromkeys(("multi30k-en-de", "multi30k-en-fr", "multi30k-en-cs"), (None, 29_000, 8000)),
+    }
+
+
+def test_a_synthetic_entrys_own_model_comes_before_the_teacher(read: Read) -> None:
+    """And settings of the only entry may be changed alone."""
+    text = "corpus: {synthetic: [{side: tgt, model: own}, {tag: x}]}\ntraining: {teacher: other}"
+    assert [entry.model for entry in read(text).corpus.synthetic] == ["own", "other"]
+    one = "corpus: {synthetic: [{side: tgt, model: own, tag: bt}]}"
+    (entry,) = read(one, "corpus.synthetic.files=[a,b]", "corpus.synthetic.beam=9").corpus.synthetic
+    assert (entry.side, entry.model, entry.tag, entry.files, entry.beam) == ("tgt", "own", "bt", ["a", "b"], 9)
+
+
+def test_differences_are_of_every_key_of_either() -> None:
+    old, new = {"a": {"b": 1, "c": 2}, "d": 0}, {"a": {"b": 1, "c": "2", "e": None}, "f": False}
+    assert recipe.differences(old, new) == ["a.c: 2 -> 2", "d: 0 -> None", "f: None -> False"]
+
+
+def test_what_is_laid_over_leaves_the_rest_as_it_was() -> None:
+    low, high = {"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]}
+    assert recipe.merge(low, high) == {"a": {"b": 1, "d": 2}, "c": [3]}
+    assert (low, high) == ({"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]})
 
 
 def test_every_named_corpus_goes_both_ways() -> None:
@@ -245,6 +356,8 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, word: str, rate: fl
     first.training.rate_factor = rate
     path = tmp_path / "resolved.yaml"
     path.write_bytes(to_yaml(first))
+    assert path.read_bytes().startswith(b"name: n\ncorpus:\n  name: mine\n  config: null\n")
+    assert word not in ("é\u2028", "-") or "é" in path.read_text("utf-8"), "people read it"
     assert load(path) == from_plain(first.model_dump(), "here") == first
 
 
@@ -291,3 +404,6 @@ def test_what_a_start_decides_and_what_the_recipe_still_says(read: Read, tmp_pat
         assert (found.corpus.src, found.corpus.tgt) == languages
         assert found.corpus.tokenizer.file == str(tmp_path / "tokenizer.model")
         assert (found.corpus.train_src, found.training.seed, found.decoding.beam) == ([], 1, 4)
+    named = read(f"corpus: {{name: multi30k-de-en}}\ntraining: {{init_from: {tmp_path}}}").corpus
+    assert (named.src, named.tgt, named.rows) == ("de", "en", 29_000), "a named corpus says what its text is"
+    assert named.tokenizer.file == str(tmp_path / "tokenizer.model")

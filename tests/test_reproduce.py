@@ -1,10 +1,12 @@
 """A recipe played from raw text to the score: every command once, nothing twice, and what the files say is true."""
 
+import contextlib
 import json
 import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +17,7 @@ from nmt_cli import reproduce as module
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import OutputError
+from nmt_cli.errors import MissingError, OutputError
 from nmt_cli.reporting.report import report
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
@@ -195,3 +197,171 @@ def test_the_command_writes_the_report_after_it(played: Place, tiny_recipe_file:
     assert cli.reproduce(tiny_recipe_file, data=played.data, run=played.run, workers=1) == 0
     assert f"report: {page}" in capsys.readouterr().err
     assert page.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("rank", "dry_run", "prepared", "has_text", "code", "steps", "expected"),
+    [
+        ("0", False, False, True, 0, [10], "prepare train average translate score"),
+        ("0", False, True, True, 0, [10], "prepare train average translate score"),  # it compares what is there
+        ("0", False, True, False, 0, [10], "train average translate score"),
+        ("0", False, False, False, 0, [10], "prepare train average translate score"),  # it says what is missing
+        ("0", False, True, True, 0, [], "prepare train translate score"),  # hours of 0: the model is the first one
+        ("0", False, True, True, 143, [10], "prepare train"),
+        ("1", False, True, True, 0, [10], "train"),
+        ("1", False, True, True, 143, [10], "train"),
+        ("1", False, False, True, 0, [10], "wait wait train"),  # until the first process has prepared it
+        ("0", True, False, True, 0, [], "prepare-dry estimate"),
+        ("0", True, True, True, 0, [], "prepare estimate"),
+        ("1", True, False, True, 0, [], "estimate"),
+    ],
+)
+def test_each_stage_gets_what_it_needs_and_runs_where_it_should(
+    tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    rank: str, dry_run: bool, prepared: bool, has_text: bool, code: int, steps: list[int], expected: str,
+) -> None:  # fmt: skip
+    settings = recipe.load(tiny_recipe_file)
+    text = recipe.Corpus(name="raw", train_src=["a"] if has_text else [], train_tgt=["b"])
+    data, run, options, files = (
+        tmp_path / "data",
+        tmp_path / "run",
+        PrepareOptions(workers=3, dry_run=dry_run),
+        object(),
+    )
+    done, there = list[Any](), [prepared]
+
+    def stage(name: str, *arguments: Any, answer: Any = None) -> Any:
+        def called(*given: Any) -> Any:
+            assert given == arguments, name
+            done.append(name)
+            return answer
+
+        return called
+
+    def prepare(*given: Any) -> None:
+        assert given[:2] == (text, data)
+        assert replace(given[2], dry_run=dry_run) == options
+        done.append("prepare-dry" if given[2].dry_run else "prepare")
+        there[0] = True
+
+    def sleep(seconds: float) -> None:
+        done.append("wait")
+        there[0] = len(done) == 2
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(module, "prepare", prepare)
+    monkeypatch.setattr(module.artefact, "present", lambda place: there[0] and place == data)
+    monkeypatch.setattr(module.checkpoints, "steps_in", lambda place: steps if place == run else pytest.fail("where?"))
+    monkeypatch.setattr(module, "train", stage("train", settings, data, run, answer=code))
+    monkeypatch.setattr(module, "average", stage("average", run, None, None, data))
+    monkeypatch.setattr(module, "read_run", lambda *places: files if places == (run, data) else pytest.fail("where?"))
+    monkeypatch.setattr(module, "_translate", stage("translate", files, run / "model", answer={"test": []}))
+    monkeypatch.setattr(module, "_score", stage("score", files, {"test": []}, evaluate))
+    monkeypatch.setattr(module, "dry_run", stage("estimate", settings, data, answer=0))
+    assert module.reproduce(settings, text, data, run, options, evaluate) == code
+    assert done == expected.split()
+
+
+@pytest.mark.parametrize(("precision", "used"), [("fp32", "fp32"), ("bf16", "auto"), ("auto", "auto")])
+def test_translations_count_as_this_models_only_when_all_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, used: str
+) -> None:
+    files, asked = read_run(*make_run(tmp_path, f"training.precision={precision}")), list[Any]()
+    (files.directory / "translations.json").write_text('{"made_by": "another model"}')
+
+    class Fake(contextlib.nullcontext[Any]):
+        def __init__(self, *given: Any, **how: Any) -> None:
+            assert (given, how) == ((Path("model"),), {"precision": used})
+
+        def __enter__(self) -> "Fake":
+            return self
+
+        def translate(self, sources: list[str], **options: Any) -> list[Any]:
+            assert options == files.settings.decoding.model_dump()
+            asked.append(len(sources))
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            return [SimpleNamespace(text=f"{line}!") for line in sources]
+
+    monkeypatch.setattr(module, "Translator", Fake)
+    with pytest.raises(KeyboardInterrupt):
+        module._translate(files, Path("model"))
+    assert files.translations("test") is files.translations("dev") is None, "test.hyp is of another model"
+    found = module._translate(files, Path("model"))
+    assert found == {split: [f"{line}!" for line in files.corpus.lines(split)[0]] for split in ("dev", "test")}
+    assert {split: files.translations(split) for split in found} == found
+    assert all(
+        (files.directory / f"{split}.hyp").read_text() == "".join(f"{line}\n" for line in lines)
+        for split, lines in found.items()
+    )
+    assert module._translate(files, Path("model")) == found
+    assert asked == [3, 7, 3, 7]
+    for lacking in (replace(files, model=None), replace(files, corpus=None)):
+        with pytest.raises(MissingError, match="has no model yet"):
+            module._translate(lacking, Path("model"))
+
+
+@pytest.mark.parametrize(
+    ("tgt", "published", "split", "metric"),
+    [
+        ("de", "paper_bleu", "test", "paper-bleu-quotes"),
+        ("fr", "paper_bleu", "test", "paper-bleu"),
+        ("labels", "paper_f1", "test", "paper-bleu"),  # and brackets, which alone are counted of trees
+        ("de", "paper_dev_bleu", "dev", "paper-bleu-quotes"),
+    ],
+)
+def test_scores_are_shown_beside_what_was_published_and_what_the_start_gave(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tgt: str, published: str, split: str, metric: str
+) -> None:
+    """With figures made up: test and general text are better than before, or the same; dev is worse."""
+    start = tmp_path / "start"
+    files = read_run(*make_run(tmp_path, f"expect.{published}=27.3"))
+    files.settings.training.init_from = str(start)
+    assert files.corpus
+    corpus = replace(files.corpus, manifest={**files.corpus.manifest, "tgt": tgt, "generated": True})
+    records = [{**files.validations[-1], "dev_perplexity": None}]
+    files = replace(files, corpus=corpus, validations=records)
+    after = {"dev": 30.0, "test": 15.0, "general": 40.0}
+    before = {"dev": 31.0, "test": 14.0, "general": 40.0}
+    names = ("bleu", "paper-bleu", "paper-bleu-quotes", "brackets")
+
+    def score(options: Any, lines: list[str]) -> Any:
+        assert (options.corpus, options.metrics) == (corpus.directory, ("bleu", "chrf"))
+        value = float(lines[0])
+
+        def one(metric: str) -> Any:
+            shown = f"{value:.1f}/{metric}"
+            how = {"signature": f"{metric} of", "verbose": f"{value:g}"}
+            return SimpleNamespace(metric=metric, name=f"({metric})", score=value, shown=lambda: shown, **how)
+
+        return SimpleNamespace(scores=[one(name) for name in names], warnings=[f"a warning at {value:g}"])
+
+    def translate(run: Any, place: Path) -> dict[str, list[str]]:
+        assert (run.directory, run.model, place) == (files.directory / "start", {"its": "manifest"}, start)
+        return {split: [str(figure)] * 7 for split, figure in before.items()}
+
+    monkeypatch.setattr(module, "_translate", translate)
+    monkeypatch.setattr(module.artefact, "verify", lambda place, *_, **__: {"its": "manifest"})
+    monkeypatch.setattr(module, "pronoun_accuracy", lambda *lines: (3, 7))
+    module._score(files, {split: [str(figure)] * 7 for split, figure in after.items()}, score)
+    said = capsys.readouterr().err
+    rows = [re.split(r"  +", line.strip()) for line in said.split("\n") if re.match(r"(dev|test|general) \(", line)]
+    known = {("test", "bleu"): "10 to 20", (split, metric): "27.3 (the paper)", (split, "brackets"): "27.3 (the paper)"}
+    expected = [(place, name, known.get((place, name), "")) for place in after for name in names]
+    assert rows == [
+        [f"{place} ({name})", *filter(None, [mark]), f"{before[place]}/{name}", f"{after[place]}/{name}"]
+        for place, name, mark in expected
+    ]
+    warned = [line.removeprefix("nmt: warning: ") for line in said.split("\n") if "nmt: warning" in line]
+    assert [line.partition(": here")[0] for line in warned] == [
+        "dev (bleu) fell from 31.00 to 30.00",
+        "a warning at 15",
+    ]
+    assert "(bleu): bleu of 15\n(paper-bleu): paper-bleu of 15\n" in said
+    assert re.search(r"dev perplexity after step 200 +inf\n", said)
+    assert said.count("  source      ") == 4  # of 7: every second one
+    assert "3 of 7" in said
+    files.settings.corpus.src = "de"
+    module._score(files, {split: [str(figure)] * 7 for split, figure in after.items()}, score)
+    assert "3 of 7" not in capsys.readouterr().err, "only the English side has those pronouns"

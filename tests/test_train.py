@@ -26,7 +26,7 @@ from conftest import Lab
 from reference import batch_of
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
-from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.corpus.store import Corpus, Side, open_corpus
 from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe import Recipe
@@ -75,7 +75,10 @@ def test_metrics_say_what_was_done(lab: Lab) -> None:
         assert record["tgt_tokens_per_second"] > 0
         assert record["skipped"] == 0
     assert [lines[0]["rate"], lines[-1]["rate"]] == pytest.approx([32**-0.5 * step * 60**-1.5 for step in (5, 30)])
-    assert [r["step"] for r in records if "dev_nll" in r] == [15, 30]
+    validations = [r for r in records if "dev_nll" in r]
+    assert [r["step"] for r in validations] == [15, 30]
+    assert 0 < validations[0]["seconds"] < validations[1]["seconds"]
+    assert validations[0]["seconds"] >= lines[2]["seconds"] > lines[0]["seconds"] > 0
 
 
 def test_a_line_of_metrics_is_of_its_last_step_and_its_loss_of_all_since_the_one_before(lab: Lab) -> None:
@@ -132,6 +135,116 @@ def test_dev_bleu_is_counted_in_the_tokens_of_the_target_language(lab: Lab) -> N
     record = validation.validate(load_model(lab.reference).model, torch.float32, dev, settings)
     scores = [corpus_bleu(said, dev.references[:2], language=language)[0] for language in ("zh", "en")]
     assert record["dev_bleu"] == scores[0] != scores[1]
+
+
+def test_a_validation_takes_all_that_fits_and_shows_ten_samples(lab: Lab) -> None:
+    """And a loss too large for a perplexity is still one."""
+    corpus, settings, given = open_corpus(lab.corpus), lab.recipe("training.validate_bleu=12"), list[Any]()
+    settings.corpus.moses, settings.corpus.tgt = True, "fr"
+    dev = validation.DevSet(corpus, settings)
+    sizes = [max(map(len, pair)) for pair in dev.pairs]
+    for longest in (max(sizes), max(sizes) - 1):
+        settings.model.max_length = longest
+        kept = validation.DevSet(corpus, settings).pairs
+        assert kept == [pair for pair, size in zip(dev.pairs, sizes, strict=True) if size <= longest]
+    lines, tokens = [f"line {i}" for i in range(12)], sum(len(tgt) for _, tgt in dev.pairs)
+    lab.patch.setattr(validation, "_share", lambda *_: (2000.0 * tokens, lines))
+    lab.patch.setattr(validation, "corpus_bleu", lambda *at, **how: given.append((at, how)) or (12.5, ""))
+    model = load_model(lab.reference).model
+    record = validation.validate(model, torch.float32, dev, settings)
+    assert record == {"dev_nll": 2000, "dev_perplexity": math.exp(700), "dev_bleu": 12.5, "samples": lines[:10]}
+    assert given == [((lines, dev.references[:12]), {"language": "fr", "tokenised": True})]
+    settings.training.validate_bleu = 99  # more than there are
+    lab.patch.setattr(validation, "_share", lambda *_: (2000.0 * tokens, dev.lines))
+    assert validation.validate(model, torch.float32, dev, settings)["samples"] == dev.lines[:10]
+    assert given.pop() == ((dev.lines, dev.references), {"language": "fr", "tokenised": True})
+    settings.training.validate_bleu = 0
+    record = validation.validate(model, torch.float32, dev, settings)
+    assert (record["dev_bleu"], record["samples"], len(given)) == (None, [], 1)
+
+
+def test_a_run_says_where_it_begins_and_what_it_is(lab: Lab) -> None:
+    facts = "52,224 parameters; 500 pairs, 15 steps an epoch; 1 x cpu, float32\n"
+    for steps, start in (
+        (1, "starting at step 0 of 1"),
+        (2, "resuming after step 1 of 2"),
+        (2, "finished with step 2 of 2"),
+    ):
+        assert lab.train(f"training.steps={steps}") == 0
+        assert f"{lab.run}: {start}; {facts}" in lab.stderr()
+
+
+@pytest.mark.parametrize(
+    ("state", "changes", "asked", "reason"),
+    [
+        ({"step": 5}, [], False, ""),
+        ({"step": 5}, [], True, module.STOPPED),
+        ({"step": 30}, [], True, module.DONE),
+        ({"step": 31}, [], False, module.DONE),
+        ({"step": 30, "unvalidated": True}, [], False, module.STOPPED),
+        ({"step": 5, "seconds": 1799.9}, ["max_hours=0.5"], False, ""),
+        ({"step": 5, "seconds": 1800.0}, ["max_hours=0.5"], False, "0.5 hours are over"),
+        ({"step": 5, "seconds": 1800.0}, ["max_hours=0.5"], True, module.STOPPED),
+        ({"step": 5, "not_better": 2, "best_step": 3}, ["patience=3"], False, ""),
+        ({"step": 5, "not_better": 99}, [], False, ""),
+        (
+            {"step": 9999, "not_better": 3, "best_step": 1234},
+            ["patience=3", "steps=10000"],
+            False,
+            "nothing much better in 3 validations (best: step 1,234)",
+        ),
+    ],
+)
+def test_why_a_run_ends(lab: Lab, state: dict[str, Any], changes: list[str], asked: bool, reason: str) -> None:
+    settings = lab.recipe(*(f"training.{change}" for change in changes))
+    run: Any = SimpleNamespace(settings=settings, state=checkpoints.State(**state), accelerator=one_of(1, 0))
+    assert module._reason_to_stop(run, SimpleNamespace(asked=asked)) == reason
+
+
+def test_what_a_line_of_metrics_and_of_progress_says(lab: Lab) -> None:
+    """With figures made up: two steps of 30 and 50 tokens in 10 seconds, 100 more to come."""
+    settings, written, logged = lab.recipe("training.steps=102", "training.patience=3"), list[Any](), list[Any]()
+    accelerator = one_of(1, 0)
+    accelerator.reduce, accelerator.log = (
+        lambda x, how: {"sum": x}[how],
+        lambda *given, step: logged.append((*given, step)),
+    )
+    state = checkpoints.State(step=2, seconds=7.0, skipped=1)
+    run: Any = SimpleNamespace(
+        settings=settings, state=state, accelerator=accelerator, plan=SimpleNamespace(steps_per_epoch=3)
+    )
+    run.metrics = SimpleNamespace(write=written.append)
+    lab.patch.setattr(module, "peak_memory_mb", lambda: 123)
+    lab.stderr()
+    window = [
+        (torch.tensor(nll), torch.tensor(norm), count) for nll, norm, count in ((60.0, 5.0, 30), (100.0, 4.0, 50))
+    ]
+    bar: Any = SimpleNamespace(plain=True, last=0.0)
+    assert module._log(run, window, 10.0, bar) == "nll 2.000  8 tok/s"
+    assert lab.stderr() == "step 2/102  nll 2.000  8 tok/s  at most 8 min 20 s left\n"
+    assert bar.last > 0
+    rate = settings.model.d_model**-0.5 * 2 * 60**-1.5
+    record = {
+        "step": 2, "epoch": 0.6667, "rate": pytest.approx(rate), "nll": 2.0, "gradient_norm": 4.0,
+        "tgt_tokens_per_step": 40.0, "tgt_tokens_per_second": 8.0, "peak_memory_mb": 123,
+    }  # fmt: skip
+    assert (written, logged) == ([{**record, "seconds": 7.0, "skipped": 1}], [(record, 2)])
+    bar.plain, settings.training.patience = False, None
+    assert module._log(run, window, 10.0, bar) == "nll 2.000  8 tok/s"
+    assert lab.stderr() == ""
+    bar.plain = True
+    module._log(run, window[:1], 10.0, bar)
+    assert lab.stderr() == "step 2/102  nll 2.000  3 tok/s  16 min 40 s left\n"
+    run.metrics = None  # of another process
+    assert module._log(run, window, 10.0, bar) == ""
+    assert len(written) == len(logged) == 3
+
+
+def test_all_machines_compare_what_is_learnt_and_no_paths(lab: Lab) -> None:
+    settings = lab.recipe(f"training.init_from={lab.reference}/model")
+    expected = {name: settings.model_dump()[name] for name in ("model", "training")}
+    del expected["training"]["init_from"]
+    assert module._decisive(settings) == expected
 
 
 def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab) -> None:
@@ -260,6 +373,16 @@ def test_weights_and_moments_are_float32_under_bf16(lab: Lab) -> None:
     assert losses(lab.run) == pytest.approx([6.23], rel=0.01)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_sentence_that_is_too_long_on_either_side_is_refused(lab: Lab, side: int) -> None:
+    corpus = open_corpus(lab.corpus)
+    ids = np.concatenate([np.full(64, 5), [2]])
+    long, short = Side(ids.astype("<u2"), np.array([0, 65])), Side(ids[-9:].astype("<u2"), np.array([0, 9]))
+    corpus = dataclasses.replace(corpus, src=short if side else long, tgt=long if side else short)
+    with pytest.raises(DataError, match="has a sentence of 65 tokens, too long for the model"):
+        Run(lab.recipe(), corpus, one_of(1, 0), Path(), 0)
+
+
 def one_of(world: int, rank: int) -> Any:
     """Return as much of Accelerate as a step needs, for process `rank` of `world`, without other processes."""
     return SimpleNamespace(
@@ -282,6 +405,8 @@ def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, inde
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
         run.optimizer = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
         run.take_step(index + 1, run.step_batch(index))
+        rate = settings.model.d_model**-0.5 * (index + 1) * settings.training.warmup_steps**-1.5
+        assert run.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
         for name, parameter in run.transformer.named_parameters():
             total[name] = total.get(name, 0) + parameter.grad / world
     return total
@@ -330,6 +455,11 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab
     (batch,) = seen
     assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
     assert max(side.integers[1].max() for side in (batch.src, batch.tgt)) == run.plan.longer_lengths.max()
+    # However much fits: a tenth more than a process' share of a step, or than a part of it, which may be longer.
+    for world, parts, most in ((1, 4, 440), (2, 4, 220), (8, 8, 55)):
+        settings = lab.recipe("training.memory_tokens=9999", f"training.micro_batches={parts}")
+        Run(settings, corpus, one_of(world, 0), tmp_path, 0)
+        assert most - 30 < max(len(seen[-1].src_N), len(seen[-1].tgt_out_N)) <= most
 
 
 def test_a_batch_is_freed_as_soon_as_its_step_is_done(lab: Lab) -> None:
@@ -476,6 +606,10 @@ def test_a_model_is_no_run(lab: Lab) -> None:
 def test_what_does_not_fit_is_refused(lab: Lab) -> None:
     with pytest.raises(DataError, match="does not fit"):
         lab.train("model.d_ff=32", f"training.init_from={lab.reference / 'model'}")
-    with pytest.raises(DataError, match=r"Raise model\.max_length"):
-        lab.train("model.max_length=8")
+    corpus = open_corpus(lab.corpus)
+    longest = int(max(corpus.src.lengths().max(), corpus.tgt.lengths().max()))
+    with pytest.raises(DataError, match=rf"has a sentence of {longest} tokens.*Raise model\.max_length"):
+        lab.train(f"model.max_length={longest - 1}")
+    assert lab.train(f"model.max_length={longest}", "training.steps=1") == 0
+    shutil.rmtree(lab.run)
     assert lab.train("training.steps=1") == 0, "nothing was learnt yet, so the settings may be mended"

@@ -11,7 +11,7 @@ import torch
 from conftest import Lab
 from tiny_model import make_model
 
-from nmt_cli import artefact
+from nmt_cli import artefact, manifests
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError
@@ -104,6 +104,68 @@ def test_a_manifest_of_a_model_with_wrong_entries(
     signed(copy, **entries)
     with pytest.raises(DataError, match=message):
         load_model(copy)
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "model": {},
+    "checkpoint": {"step": 1},
+    "corpus": {"name": None, "src": "a", "tgt": "b", "pairs": 1, "vocabulary_size": 1, "source_vocabulary_size": 1},
+    "report": {},  # a kind of which nothing is read but its files
+}
+FILES = {
+    "model": "model.safetensors recipe.yaml tokenizer.model",
+    "checkpoint": "model.safetensors optimizer.safetensors state.json",
+    "corpus": "tokenizer.model train.src.ids train.src.offsets train.tgt.ids train.tgt.offsets",
+    "report": "",
+}
+
+
+def manifest_of(kind: str) -> dict[str, Any]:
+    return {**GOOD[kind], "files": {name: {"bytes": 0, "sha256": "0f" * 32} for name in FILES[kind].split()}}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_manifest_lists_all_files_that_its_readers_need(kind: str) -> None:
+    manifests.check(manifest_of(kind), kind, Path("m"))
+    for name in FILES[kind].split():
+        manifest = manifest_of(kind)
+        del manifest["files"][name]
+        with pytest.raises(DataError, match=f"^m is damaged: it does not list {name}$"):
+            manifests.check(manifest, kind, Path("m"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "message"),
+    [
+        ("checkpoint", {"step": 0}, "step must be greater than or equal to 1, not '0'"),
+        ("checkpoint", {"step": "7"}, "step must be a valid integer, not '7'"),
+        ("checkpoint", {"seen_tokens": 0}, "seen_tokens must be greater than or equal to 1, not '0'"),
+        ("checkpoint", {"corpus": 5}, "corpus must be a valid string, not '5'"),
+        ("model", {"steps": [3, -1]}, "steps.1 must be greater than or equal to 0, not '-1'"),
+        ("model", {"imported": 5}, "imported must be a valid string, not '5'"),
+        ("corpus", {"pairs": 0}, "pairs must be greater than or equal to 1, not '0'"),
+        ("corpus", {"source_vocabulary_size": 0}, "source_vocabulary_size must be greater than or equal to 1, not '0'"),
+        ("corpus", {"generated": "yes"}, "generated must be a valid boolean, not 'yes'"),
+        ("corpus", {"name": "n" * 50, "src": ["x" * 50]}, f"src must be a valid string, not {str(['x' * 50])[:40]!r}"),
+        ("corpus", {"sources": [{"bytes": 1, "sha256": "A" * 64}]}, "sources.0.sha256 must be String should match"),
+        ("report", {"files": {"x": {"bytes": -1, "sha256": "0" * 64}}}, "files.x.bytes must be greater than or"),
+        ("report", {"files": {"x": {"bytes": 1, "sha256": "0" * 65}}}, "files.x.sha256 must be String should match"),
+        *(
+            ("report", {"files": {name: {"bytes": 1, "sha256": "0" * 64}}}, "must be a name inside the directory, not ")
+            for name in ("", ".", "..", "a/../b", "a/./b", "a//b", "a/", "/a", "a\nb", "a\x1b")
+        ),
+    ],
+)
+def test_what_a_manifest_must_hold(kind: str, entries: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError) as refusal:
+        manifests.check({**manifest_of(kind), **entries}, kind, Path("m"))
+    assert str(refusal.value).startswith("m is damaged: ")
+    assert message in str(refusal.value)
+
+
+def test_files_in_directories_and_entries_of_others_are_no_mistakes() -> None:
+    manifest = {"files": {"a/b.c/..d": {"bytes": 1, "sha256": "0" * 64, "more": 1}}, "more": 2}
+    manifests.check(manifest, "report", Path("m"))
 
 
 @pytest.mark.parametrize(

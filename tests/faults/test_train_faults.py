@@ -1,5 +1,6 @@
 """Training under faults: signals, poison, full disks, changed inputs, damaged checkpoints, kills. Rows of the bar."""
 
+import dataclasses
 import errno
 import json
 import math
@@ -21,6 +22,7 @@ from test_train import before_each_step
 from nmt_cli import artefact
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.errors import BusyError, DataError, DivergedError, OutputError, StorageError
 from nmt_cli.training import checkpoints, distributed, metrics
 from nmt_cli.training import train as module
@@ -180,6 +182,13 @@ def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab) ->
     assert all(torch.isfinite(t).all() for t in checkpoints.load(lab.run, 20)[0].values())
 
 
+def test_poisoned_steps_before_the_first_checkpoint_promise_none(lab: Lab) -> None:
+    poison(lab.patch, range(1, 99))
+    with pytest.raises(DivergedError, match=r"11 steps .*precision=fp32$"):
+        lab.train("training.checkpoint_every=50", "training.validate_every=50")
+    assert checkpoints.steps_in(lab.run) == []
+
+
 def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
     def ruin(run: Run, step: int) -> None:
         if step == 15:
@@ -260,6 +269,12 @@ def test_too_little_disk_is_said_before_the_first_step(lab: Lab) -> None:
     before_each_step(lab.patch, lambda *_: pytest.fail("it trained"))
     with pytest.raises(StorageError, match="needs 4 MB for checkpoints and has 1 MB free"):
         lab.train()
+    lab.patch.undo()
+    lab.patch.setattr(artefact, "free_megabytes", lambda path: 4)
+    assert lab.train("training.steps=1") == 0, "just enough"
+    lab.patch.setattr(artefact, "free_megabytes", lambda path: 3)
+    lab.patch.setattr(checkpoints, "disk_megabytes", lambda training, numbers, present: 4 - present)
+    assert lab.train("training.steps=2") == 0, "one of them is there already"
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
@@ -297,7 +312,14 @@ def begun(lab: Lab) -> Lab:
 
 
 @pytest.mark.parametrize(
-    "change", ["model.dropout=0.2", "training.tokens_per_step=500", "training.init_from={}", "corpus.limit=100"]
+    "change",
+    [
+        "model.dropout=0.2",
+        "training.tokens_per_step=500",
+        "training.init_from={}",
+        "corpus.limit=100",
+        "corpus.name=other",
+    ],
 )
 def test_a_changed_recipe_is_refused_by_key(begun: Lab, change: str) -> None:
     stored = (begun.run / "recipe.yaml").read_bytes()
@@ -316,6 +338,39 @@ def test_what_does_not_change_the_model_may_change(begun: Lab) -> None:
     assert begun.train(*(f"training.{c}" for c in changes), *elsewhere) == 0
     assert begun.same()
     assert b"log_every: 3" in (begun.run / "recipe.yaml").read_bytes()
+
+
+def test_a_run_without_its_recipe_is_not_begun_anew(begun: Lab) -> None:
+    (begun.run / "recipe.yaml").unlink()
+    with pytest.raises(DataError, match=r"recipe.yaml is missing beside a model or checkpoints\. Put it back"):
+        begun.train()
+    shutil.rmtree(begun.run / "checkpoints")
+    shutil.copytree(begun.reference / "model", begun.run / "model")
+    with pytest.raises(DataError, match=r"recipe.yaml is missing beside a model or checkpoints\. Put it back"):
+        begun.train()
+
+
+def test_a_tokenizer_left_by_a_run_that_learnt_nothing_is_replaced_whole(lab: Lab) -> None:
+    lab.run.mkdir()
+    for file in (lab.run / "tokenizer.model", target_file(lab.run / "tokenizer.model")):
+        file.write_bytes(b"of another corpus")
+    assert lab.train("training.steps=1") == 0
+    names = {path.name for path in lab.run.iterdir() if path.name.startswith("tokenizer")}
+    assert names == {
+        path.name for path in lab.corpus.iterdir() if path.name.startswith("tokenizer") and path.suffix == ".model"
+    }
+    assert (lab.run / "tokenizer.model").read_bytes() == (lab.corpus / "tokenizer.model").read_bytes()
+
+
+def test_a_corpus_with_source_tokens_of_its_own_needs_such_a_model(lab: Lab) -> None:
+    corpus = open_corpus(lab.corpus)
+    manifest = {**corpus.manifest, "source_vocabulary_size": 77}
+    other = dataclasses.replace(corpus, manifest={**manifest, "vocabulary_size": 320})
+    lab.patch.setattr(checkpoints, "open_corpus", lambda *_, **__: other)
+    for change in ((), ("model.source_vocabulary=78",)):
+        with pytest.raises(DataError, match=r"has 77 source tokens: set model\.source_vocabulary=77"):
+            checkpoints.open_run(lab.recipe(*change), lab.corpus, lab.run)
+    assert checkpoints.open_run(lab.recipe("model.source_vocabulary=77"), lab.corpus, lab.run) == 0
 
 
 def test_other_data_another_tokenizer_and_damaged_data_are_refused(begun: Lab, tmp_path: Path) -> None:
