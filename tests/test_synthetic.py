@@ -316,15 +316,13 @@ def test_translations_of_outlying_length_by_hand(tmp_path: Path, side: str) -> N
 def test_real_lines_are_repaired_and_held_out_by_their_side(tmp_path: Path, side: str) -> None:
     held_out = [("known &amp; src", "known &amp; tgt")]
     lines = ["a &lt; b ", "known & src", "known  &amp; tgt", "a < b", "", "last"]
-    chunks = [readers.Chunk([b"other"] * 3, [b"other"] * 3)] * 2
-    both = {"src": 0, "tgt": 1}[side]
-    for i, chunk in enumerate(chunks := [readers.Chunk([*chunk.src], [*chunk.tgt]) for chunk in chunks]):
-        chunk[both][:] = [line.encode() for line in lines[3 * i : 3 * i + 3]]
+    parts, others = [[line.encode() for line in some] for some in (lines[:3], lines[3:])], [b"other"] * 3
+    chunks = [readers.Chunk(*((some, others) if side == "src" else (others, some))) for some in parts]
     texts.write(tmp_path / "one", lines[:2])
     texts.write(tmp_path / "two", lines[2:])
     files = [str(tmp_path / "one"), str(tmp_path / "two")]
     other = {"src": "known & tgt", "tgt": "known & src"}[side]
-    for entry in (recipe.Synthetic(side=side), recipe.Synthetic(side=side, files=files)):  # type: ignore[arg-type]
+    for entry in (recipe.Synthetic(side=side), recipe.Synthetic(side=side, files=files)):
         stats = CleaningStats()
         synthetic._select(entry, recipe.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
         assert (tmp_path / "real").read_text() == f"a < b\n{other}\nlast\n"
