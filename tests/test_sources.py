@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hub_server
@@ -425,7 +426,7 @@ class Tables:
     """Rows as the package `datasets` hands them out."""
 
     def __init__(self, *tables: Any) -> None:
-        self.tables, self.asked = tables, list[Any]()
+        self.tables, self.asked, self.info = tables, list[Any](), SimpleNamespace(splits=None)
 
     def with_format(self, name: str) -> "Tables":
         self.asked.append(name)
@@ -454,6 +455,77 @@ def test_rows_of_a_data_set_become_pairs() -> None:
     assert data.asked == ["arrow", sources.CHUNK, "arrow", 3, "arrow", sources.CHUNK]
     with pytest.raises(DataError, match=r"a/b cannot be used: no text in 'fr' among its columns en, de, x\. See http"):
         list(sources._hub_chunks(recipe.Corpus(name="hub:a/b", src="fr"), Tables(columns)))
+
+
+class Builder:
+    """What the package `datasets` knows of a data set before it is read; `asked` is what was done with it."""
+
+    hash, cache_dir = sources.WMT14_REVISION, "absent"
+
+    def __init__(self, data: dict[str, Tables]) -> None:
+        self.data, self.asked = data, list[Any]()
+
+    def __call__(self, *about: Any, **named: Any) -> "Builder":
+        self.asked.append((*about, *named.items()))
+        return self
+
+    def as_streaming_dataset(self) -> dict[str, Tables]:
+        self.asked.append("streaming")
+        return self.data
+
+    def download_and_prepare(self, **named: Any) -> None:
+        self.asked.append(named)
+
+    def as_dataset(self) -> dict[str, Tables]:
+        self.asked.append("whole")
+        return self.data
+
+
+def test_a_data_set_of_the_hub_is_taken_at_its_commit_with_its_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    split = SimpleNamespace(num_examples=7)
+    data = {name: Tables() for name in ("train", "validation", "test", "extra")}
+    for name in ("train", "validation"):
+        data[name].info.splits = {name: split}
+    builder = Builder(data)
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder)
+
+    def opened(name: str, **more: Any) -> tuple[sources.Text, list[tuple[Any, ...]]]:
+        builder.asked.clear()
+        text = sources.open_text(texts.corpus({"name": name, **more}), None, tmp_path, tmp_path)
+        return text, [(each, split.name, split.rows) for each, split in text.splits.items()]
+
+    whole, revision = [{"verification_mode": "no_checks"}, "whole"], ("revision", sources.WMT14_REVISION)
+    text, splits = opened("wmt14-de-en")
+    assert splits == [
+        ("train", "de-en/train", 4_508_785),
+        ("dev", "de-en/validation", 3000),
+        ("test", "de-en/test", 3003),
+    ]
+    assert text.origin == f"https://huggingface.co/datasets/wmt/wmt14 at {builder.hash}"
+    assert (text.files, text.advice) == ([], "Remove absent and run again")
+    assert builder.asked == [("wmt/wmt14", "de-en", revision), *whole]
+    text, splits = opened("hub:a/b")
+    assert splits == [("train", "hub:a/b/train", 7), ("dev", "hub:a/b/validation", 7), ("test", "hub:a/b/test", None)]
+    assert builder.asked == [("a/b", None, ("revision", None)), *whole]
+    assert opened("hub:a/b", rows=5)[1][0] == ("train", "hub:a/b/train", 5)
+    assert opened("hub:a/b@v1", limit=3, config="c")[1][1] == ("dev", "c/validation", 7)
+    assert builder.asked == [("a/b", "c", ("revision", "v1")), "streaming"]
+    monkeypatch.setattr(Builder, "cache_dir", str(tmp_path))  # it has been downloaded before
+    opened("hub:a/b", limit=3)
+    assert builder.asked[1:] == whole
+    monkeypatch.setattr(Builder, "hash", "0" * 40)
+    opened("hub:a/b@v1")
+    with pytest.raises(DownloadError, match=f"the cache holds commit {'0' * 40}, not {sources.WMT14_REVISION}"):
+        opened("wmt14-de-en")
+    for name in ("train", "validation"):
+        del data[name]
+    with pytest.raises(DataError, match=r"/datasets/a/b at 0+ has no split train, only test, extra$"):
+        opened("hub:a/b")
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
