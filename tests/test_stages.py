@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import texts
 from nmt_cli import artefact
 from nmt_cli.corpus import cleaning, readers, stages, store, tokenizer
 from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.errors import StorageError
 
 PAIRS = texts.pairs(300, seed=11)
 
@@ -153,3 +155,45 @@ def test_few_jobs_or_one_worker_need_no_process(monkeypatch: pytest.MonkeyPatch)
         with stages.Pool(workers) as pool:
             answers = list(pool.map(str, iter(range(jobs))))
         assert answers == ["by processes"] * started + [str(i) for i in range(jobs)]
+
+
+class Link:
+    """The parent's end of a pipe to a worker that works at once; it holds one job at a time."""
+
+    def __init__(self) -> None:
+        self.waiting, self.jobs, self.closed = list[Any](), list[Any](), False
+
+    def send(self, call: Any) -> None:
+        assert not self.waiting
+        if call[1] == "cut":
+            raise BrokenPipeError
+        self.waiting.append(call)
+
+    def recv(self) -> Any:
+        if not self.waiting:
+            raise EOFError
+        function, job = self.waiting.pop()
+        self.jobs.append(job)
+        return (None, ValueError("no")) if job == "bad" else (function(job), None)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_workers_take_turns_and_answers_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    links, ended = [Link() for _ in range(3)], list[str]()
+    process = SimpleNamespace(kill=lambda: ended.append("kill"), join=lambda: ended.append("join"))
+    monkeypatch.setattr(stages.Pool, "_start", lambda pool: pool._processes.update(dict.fromkeys(links, process)))
+    with stages.Pool(3) as pool:
+        for count in (8, 2, 0):
+            assert list(pool.calls(str, range(count))) == [str(i) for i in range(count)]
+        assert [link.jobs for link in links] == [[0, 3, 6, 0], [1, 4, 7, 1], [2, 5]]
+        with pytest.raises(ValueError, match=r"^no$"):
+            list(pool.calls(str, [1, "bad", 3]))
+        for link in links:
+            link.waiting.clear()
+        with pytest.raises(StorageError, match="killed, perhaps for want of memory"):
+            list(pool.calls(str, [1, "cut"]))
+        assert not ended
+    assert ended == ["kill"] * 3 + ["join"] * 3
+    assert all(link.closed for link in links)
