@@ -91,6 +91,8 @@ def test_places_of_phrases_are_those_in_the_text_as_it_stands() -> None:
         ("日本", "日本"),
     ]
     assert [term.source for term in terms.find(text)] == ["a b c", "a bbbbbbbbbb", "Straße", "b c", "日本"]
+    spaced = Terms.parse(["C + + is\tx", "C++is.\ty"])  # five words in fewer characters than four
+    assert [term.source for term in spaced.find("C++is.")] == ["C++is."]
     assert [(term.forms, term.any_case, term.line) for term in terms.terms[2:4]] == [
         (("Street", "Road"), True, 3),
         (("x",), False, 4),
