@@ -121,14 +121,21 @@ def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Pat
         for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
             texts.write(tmp_path / f"{split}.{side}", lines)
     held_out = twins.load(tmp_path, True, "de")
-    train = [("R&D is fun", "x y z"), ("nothing", "x y z"), ("g h i", "d e f"), ("j k", "other"), ("D E F!", "g h w i")]
+    train = [
+        ("R&D is fun", "x y z"),
+        ("nothing", "x y z"),
+        ("g h i", "d e f"),
+        ("j k", "other"),
+        ("D E F!", "g h w i"),
+        ("q", "lone"),
+    ]
     flags, near = held_out.look_up(*zip(*train, strict=True))
-    assert near.tolist() == [True, True, False, True, True]
+    assert near.tolist() == [True, True, False, True, True, True]
     none = {"source": 0, "target": 0, "both": 0}
-    dev = {"source": 1, "target": 1, "both": 1}
+    dev, both = {"source": 1, "target": 2, "both": 1}, {"source": 1, "target": 1, "both": 1}
     assert twins.summary(tmp_path, flags) == {
-        "dev": {"lines": 2, "equal": dev, "near": dev, "near_lines": [1]},
-        "test": {"lines": 1, "equal": none | {"source": 1}, "near": dev, "near_lines": [1]},
+        "dev": {"lines": 2, "equal": dev, "near": dev, "near_lines": [1, 2]},
+        "test": {"lines": 1, "equal": none | {"source": 1}, "near": both, "near_lines": [1]},
         "general": {"lines": 1, "equal": none | {"source": 1}, "near": none | {"source": 1}, "near_lines": [1]},
     }
     assert twins.sentence(
