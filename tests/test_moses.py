@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli.corpus import hold_out, moses, store
+from nmt_cli import recipe
+from nmt_cli.corpus import hold_out, moses, store, synthetic
+from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.errors import UsageError
 
@@ -67,3 +69,14 @@ def test_all_that_is_prepared_is_tokenised_once(tmp_path: Path) -> None:
     assert set(test) <= {(f"en en<{src}> äö", f"de de<{tgt}> äö") for src, tgt in pairs}
     assert len(corpus.src) == 57
     assert hold_out.draw(section, map) == {"test": test}
+
+
+def test_files_of_synthetic_text_are_tokenised_by_the_language_of_their_side(tmp_path: Path) -> None:
+    texts.write(tmp_path / "mono", ["A b"])
+    for side, expected in (("src", "en en<a b> äö\n"), ("tgt", "de de<a b> äö\n")):
+        entry = recipe.from_plain(
+            {"corpus": {"synthetic": [{"side": side, "files": [str(tmp_path / "mono")], "model": "m"}], "moses": True}},
+            "x",
+        ).corpus
+        synthetic._select(entry.synthetic[0], entry, [], list, tmp_path / "real", CleaningStats())
+        assert (tmp_path / "real").read_text() == expected

@@ -155,11 +155,13 @@ def test_ids_at_the_vocabulary_and_empty_sentences_are_damage(numbers_corpus: Pa
         with pytest.raises(DataError, match=rf"train\.{damaged}\.ids is damaged") if damaged else nullcontext():
             assert open_corpus(copy, content=True).manifest["source_vocabulary_size"] == sizes[0]
     ends = np.array(whole.src.offsets)
-    ends[3] = ends[4]
-    (copy / "train.src.offsets").write_bytes(ends.astype("<i8").tobytes())
-    signed(copy, source_vocabulary_size=None)
-    with pytest.raises(DataError, match="its ids do not fit its offsets"):
-        open_corpus(copy)
+    for place, wrong in ((3, ends[4]), (0, 1), (0, -1), (-1, ends[-1] + 1)):
+        damaged = ends.copy()
+        damaged[place] = wrong
+        (copy / "train.src.offsets").write_bytes(damaged.astype("<i8").tobytes())
+        signed(copy)
+        with pytest.raises(DataError, match=r"train\.src\.ids is damaged: its ids do not fit its offsets"):
+            open_corpus(copy)
 
 
 @pytest.mark.parametrize("cut", [0, 8, 12, -8, -9])
