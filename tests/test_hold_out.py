@@ -163,3 +163,56 @@ def test_pairs_without_words_are_not_joined() -> None:
     section = texts.corpus({"name": "own", "train_src": ["a"], "train_tgt": ["b"]})
     first = hold_out.groups(*hold_out._hash_chunk(section, chunk)[:, :2].T)
     assert first.tolist() == [0, 1, 1]
+
+
+def test_places_are_spread_and_groups_count_for_the_places_after_them() -> None:
+    """By hand: the phase moves all places alike, a group of three takes three of them, and none goes over."""
+
+    def drawn(group: list[int], wanted: int, phase: float, *before: int) -> list[int]:
+        sizes, taken = np.bincount(group, minlength=max(group) + 1), np.zeros(max(group) + 1, bool)
+        taken[list(before)] = True
+        hold_out._spread(np.array(group), sizes, wanted, phase, taken)
+        return np.flatnonzero(taken).tolist()
+
+    alone = list(range(20))
+    assert drawn(alone, 4, 0.25) == [1, 6, 11, 16]
+    assert drawn(alone, 4, 0.75) == [3, 8, 13, 18]
+    assert drawn(alone, 4, 0.75, 8, 13) == [3, 8, 9, 13, 14, 18]
+    assert drawn([0, 1, 1, 1, *range(4, 20)], 4, 0.25) == [1, 16]
+    assert drawn([*range(16), 16, 16, 16, 19], 4, 0.25) == [1, 6, 11, 19]
+    assert drawn([0, 1, 1, 1, 1, *range(5, 20)], 4, 0.25) == [1]
+
+
+@pytest.mark.parametrize(("size", "count"), [(12, 240), (13, 0)])
+def test_of_a_large_set_a_group_may_be_a_twentieth(tmp_path: Path, size: int, count: int) -> None:
+    letters = str.maketrans("0123456789", "abcdefghij")  # numbers are all one to twins
+    text = [
+        (f"x{min(i // size, 4800 // size - 1)}".translate(letters), f"y{i}".translate(letters)) for i in range(4800)
+    ]
+    section = texts.own(tmp_path, text, hold_out=240)
+    if count:
+        drawn = hold_out.draw(section, map)
+        assert {split: len(pairs) for split, pairs in drawn.items()} == {"dev": count, "test": count}
+    else:
+        with pytest.raises(DataError, match="no pair can be held out for dev"):
+            hold_out.draw(section, map)
+
+
+def test_lines_are_drawn_as_they_stand_from_any_chunk() -> None:
+    sides = [["\ufeff a &amp; ", "b\r", "c\r\r", "", "ü"], ["A", " B\t\r", "\ufeffC", "D", "Ü\u2028 "]]
+    raw = [[line.encode() for line in side] for side in sides]
+    chunks = [
+        sources.Chunk([*raw[0][:2]], [*raw[1][:2]]),
+        sources.Chunk([], []),
+        sources.Chunk([*raw[0][2:]], [*raw[1][2:]]),
+    ]
+    expected = [(" a &amp; ", "A"), ("b", " B\t"), ("c\r", "C"), ("", "D"), ("ü", "Ü\u2028 ")]
+    for lines in ([0, 1, 2, 3, 4], [0, 4], [1, 2], [3], []):
+        assert list(hold_out._pairs(chunks, np.array(lines, int))) == [expected[line] for line in lines]
+
+
+def test_nothing_is_read_where_nothing_is_wanted_or_all_sets_are_named() -> None:
+    files: dict[str, Any] = {"name": "own", "train_src": ["absent"], "train_tgt": ["absent"]}
+    sets = {f"{split}_{side}": "absent" for split in ("dev", "test", "general") for side in ("src", "tgt")}
+    assert hold_out.draw(texts.corpus(files), map) == {}
+    assert hold_out.draw(texts.corpus({**files, **sets, "hold_out": 5}), map) == {}

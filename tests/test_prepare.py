@@ -1,4 +1,6 @@
+import contextlib
 import dataclasses
+import errno
 import gzip
 import os
 import shutil
@@ -10,13 +12,16 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli import artefact
-from nmt_cli.corpus import cleaning, readers, stages, store
+from nmt_cli import artefact, recipe
+from nmt_cli.corpus import cleaning, prepare, readers, sources, stages, store
+from nmt_cli.corpus.sources import MULTI30K_URL
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, MissingError, OutputError
+from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.scoring.score import ScoreOptions, evaluate
 
 PAIRS = texts.pairs(1200)
+HUB = "https://huggingface.co/datasets/"
+WMT14 = HUB + "wmt/wmt14"
 
 
 def report(out: Path) -> dict[str, Any]:
@@ -151,6 +156,247 @@ def test_dry_run_writes_nothing_and_asks_nobody(
         assert shown.out == ""
         assert table.count("unknown") == unknowns, table
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tables that are shown: title, columns and rows; 12,345 MB are free."""
+    shown = list[Any]()
+    monkeypatch.setattr("nmt_cli.console.table", lambda *table: shown.append(table))
+    monkeypatch.setattr("nmt_cli.artefact.free_megabytes", lambda _: 12_345)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("plain", "workers", "origin", "numbers"),
+    [
+        ({"name": "toy-en-de"}, 1, "generated", "0 MB|about 20,000|4 MB|1,300 MB|6 s"),
+        ({"name": "toy-en-de", "limit": 9}, 1, "generated", "0 MB|about 9|1 MB|1,300 MB|0 s"),
+        ({"name": "toy-en-de", "limit": 90_000}, 1, "generated", "0 MB|about 20,000|4 MB|1,300 MB|6 s"),
+        ({"name": "multi30k-en-fr"}, 12, MULTI30K_URL, "1 MB|about 29,000|7 MB|1,350 MB|2 s"),
+        ({"name": "wmt14-en-fr"}, 1, WMT14, "7,778 MB|about 40,836,715|25,080 MB|1,300 MB|2 h 51 min|14,753 MB"),
+        ({"name": "wmt14-en-fr"}, 16, WMT14, "7,778 MB|about 40,836,715|25,080 MB|1,750 MB|11 min 38 s|14,753 MB"),
+        ({"name": "wmt14-en-de", "limit": 10**6}, 2, WMT14, "818 MB|about 1,000,000|426 MB|1,300 MB|3 min 05 s"),
+        ({"name": "hub:a/b"}, 1, f"{HUB}a/b", "unknown|about unknown|unknown|1,300 MB|unknown|unknown"),
+        ({"name": "hub:a/b", "limit": 2000}, 1, f"{HUB}a/b", "unknown|about 2,000|unknown|1,300 MB|1 s"),
+        ({"name": "hub:a/b", "rows": 4000}, 1, f"{HUB}a/b", "unknown|about 4,000|unknown|1,300 MB|1 s|unknown"),
+    ],
+)  # fmt: skip
+def test_a_dry_run_says_what_it_would_take(
+    tables: list[Any], plain: dict[str, Any], workers: int, origin: str, numbers: str
+) -> None:
+    texts.run(texts.corpus(plain), Path("some/data/out"), dry_run=True, workers=workers)
+    download, pairs, disk, memory, seconds, *arrow = numbers.split("|")
+    rows = [
+        ("from", origin),
+        ("download", download),
+        ("training pairs, about", pairs.removeprefix("about ")),
+        ("disk while preparing, in some/data", disk),
+        ("free there", "12,345 MB"),
+        (f"memory, {workers} workers", memory),
+        ("time beside the download, about", seconds),
+    ]
+    rows[2:2] = [("Arrow files beside it in the hub's cache", size) for size in arrow]
+    assert tables == [(f"nmt prepare {plain['name']} would need", ("", ""), rows)]
+
+
+def test_a_dry_run_of_ones_own_files_has_counted_them(tmp_path: Path, tables: list[Any]) -> None:
+    section = texts.own(tmp_path / "in", [("a" * 499_999, "b" * 499_999)] * 2)
+    for limit, pairs, disk in ((None, "2", "4"), (1, "1", "1"), (50, "2", "1")):
+        texts.run(section.model_copy(update={"limit": limit}), tmp_path / "out", dry_run=True, workers=3)
+        assert tables.pop()[2] == [
+            ("from", "local files"),
+            ("download", "0 MB"),
+            ("training pairs", pairs),
+            (f"disk while preparing, in {tmp_path}", f"{disk} MB"),
+            ("free there", "12,345 MB"),
+            ("memory, 3 workers", "1,300 MB"),
+            ("time beside the download, about", "0 s"),
+        ]
+    with pytest.raises(UsageError, match="unknown corpus 'what'"):
+        texts.run(recipe.Corpus(name="what"), tmp_path / "out", dry_run=True)
+
+
+def test_what_was_dropped_is_shown_and_stored_and_the_manifest_says_what_of(
+    tmp_path: Path, tables: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = [
+        ("", "leer"),
+        ("x" * 90, "x" * 90),
+        ("y" * 90, "y" * 90),
+        PAIRS[5],
+        (PAIRS[0][0], b"\xff"),
+        ("see", "seh " * 40),
+    ]
+    named = {f"dev_{side}": str(texts.write(tmp_path / side, [f"in dev {side}"])) for side in ("src", "tgt")}
+    section = texts.own(tmp_path / "in", [*PAIRS[:194], *bad, ("in dev src", "in dev tgt")], name="mine", **named)
+    capsys.readouterr()
+    out = texts.run(section, tmp_path / "out")
+    said = capsys.readouterr().err
+    assert said.startswith("nmt: warning: not UTF-8: 1 line, the first is line 199\n")
+    assert said.endswith(f"{out}: 194 training pairs\n")
+    copies = [["x" * 90] * 2, ["y" * 90] * 2]
+    dropped = {
+        cleaning.NOT_UTF8: (1, 0.498, [[PAIRS[0][0], "\\xff"]]),
+        cleaning.EMPTY: (1, 0.498, [["", "leer"]]),
+        cleaning.COPY: (2, 0.995, copies),
+        cleaning.HELD_OUT: (1, 0.498, [["in dev src", "in dev tgt"]]),
+        cleaning.DUPLICATE: (1, 0.498, [list(PAIRS[5])]),
+        cleaning.RATIO: (1, 0.498, [["see", ("seh " * 40).strip()]]),
+    }
+    found = report(out)
+    near = found.pop("twins")["dev"]
+    assert found == {
+        "read": 201,
+        "kept": 194,
+        "warnings": ["not UTF-8: 1 line, the first is line 199"],
+        "dropped": {
+            reason: dict(zip(("pairs", "percent", "examples"), dropped.get(reason, (0, 0.0, [])), strict=True))
+            for reason in cleaning.DROPPED
+        },
+    }
+    assert near == {
+        "lines": 1,
+        "equal": dict.fromkeys(("source", "target", "both"), 0),
+        "near": near["near"],
+        "near_lines": [],
+    }
+    assert tables == [
+        (
+            "cleaning: 201 pairs read",
+            ("what", "count", "share", "example"),
+            [
+                (reason, str(count), "1.00 %" if count == 2 else "0.50 %", " | ".join(examples[0])[:70])
+                for reason, (count, _, examples) in dropped.items()
+            ],
+        )
+    ]
+    corpus = store.open_corpus(out)
+    files = [Path(file) for file in (*section.train_src, *section.train_tgt, *named.values())]
+    about = {
+        key: corpus.manifest[key] for key in ("name", "src", "tgt", "generated", "recipe", "origin", "sources", "pairs")
+    }
+    assert about == {
+        "name": "mine",
+        "src": "en",
+        "tgt": "de",
+        "generated": False,
+        "recipe": section.model_dump(),
+        "origin": "local files",
+        "sources": [{"name": f.name, "bytes": f.stat().st_size, "sha256": artefact.sha256(f)} for f in files],
+        "pairs": 194,
+    }
+
+
+def test_a_named_set_stays_as_it_stands() -> None:
+    """Only a mark of byte order before the first line and a CR at an end go; line feeds inside, of a data set, too."""
+    raw = [["\ufeff a\r", "\ufeffb", "c\nd", "", " e  \r\r"], ["\ufeffA", "B\u2028", "C\r", "", "E&amp;"]]
+    src, tgt = ([line.encode() for line in side] for side in raw)
+    chunks = [readers.Chunk([*src[:2]], [*tgt[:2]]), readers.Chunk([*src[2:]], [*tgt[2:]])]
+
+    def read(*chunks: readers.Chunk, rows: int | None = None) -> list[tuple[str, str]]:
+        return prepare._held_out(sources.Text("here", {"dev": sources.Split("SET", chunks, rows)}, [], "Do it"), "dev")
+
+    pairs = [(" a", "A"), ("\ufeffb", "B\u2028"), ("c d", "C"), ("", ""), (" e  \r", "E&amp;")]
+    assert read(*chunks) == read(*chunks, rows=5) == pairs
+    with pytest.raises(DataError, match=r"^dev has 5 pairs, 4 are expected \(here\)\. Do it$"):
+        read(*chunks, rows=4)
+    for bad in (readers.Chunk([b"a", None], [b"a", b"b"]), readers.Chunk([b"a", b"b"], [b"a", b"\xff"])):
+        with pytest.raises(DataError, match=r"^SET: line 7 is not UTF-8, or too long\. Correct it$"):
+            read(*chunks, bad)
+    with pytest.raises(DataError, match=r"^SET is empty$"):
+        read()
+
+
+def test_pairs_are_limited_or_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    chunks = [readers.Chunk([b"a", b"b"], [b"A", b"B"], 1), readers.Chunk([b"c", b"d"], [b"C", b"D"], 2)]
+
+    def read(limit: int | None, rows: int | None, advice: str | None = "Do it") -> list[readers.Chunk]:
+        split = sources.Split("x", chunks, rows)
+        return list(prepare._chunks(sources.Text("here", {"train": split}, [], advice), "train", limit))
+
+    assert read(None, None) == read(None, 4) == read(5, 4) == read(4, 9) == chunks
+    assert read(3, 9) == [chunks[0], readers.Chunk([b"c"], [b"C"], 2)]
+    assert read(2, 9) == chunks[:1]
+    assert read(1, 9) == [readers.Chunk([b"a"], [b"A"], 1)]
+    for rows in (3, 5):
+        with pytest.raises(
+            DataError, match=rf"^train has 4 pairs, {rows} are .* Do it, or accept it with corpus\.rows=4$"
+        ):
+            read(5, rows)
+    assert capsys.readouterr().err == ""
+    assert read(None, 1234, None) == chunks
+    assert "train has 4 pairs, 1,234 are expected (here): this is an excerpt" in capsys.readouterr().err
+
+
+def test_what_an_older_version_did_not_know_makes_no_other_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = texts.own(tmp_path / "in", PAIRS[:200])
+    out = texts.run(section, tmp_path / "out")
+    manifest = artefact.read_json(out / artefact.MANIFEST)
+    for name in ("moses", "synthetic", "hold_out"):
+        del manifest["recipe"][name]
+    (out / artefact.MANIFEST).write_bytes(artefact.json_bytes(manifest))
+    capsys.readouterr()
+    texts.run(section, out)
+    assert capsys.readouterr().err == f"{out} is prepared already, and whole\n"
+    for changes in ({"seed": 2}, {"hold_out": 3}, {"tgt": "nl"}, {"mix_share": 0.4}):
+        with pytest.raises(OutputError, match=f"other inputs .*{next(iter(changes))}: "):
+            texts.run(section.model_copy(update=changes), out)
+    (out / artefact.MANIFEST).write_bytes(artefact.json_bytes({**manifest, "kind": "model"}))
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=r"exists and is not a prepared corpus\. Choose another --out"):
+            texts.run(section, out, overwrite=overwrite)
+
+
+def test_a_whole_corpus_is_found_wherever_a_kill_left_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before its work directory was removed, or stepped aside for one that never came."""
+    section = texts.own(tmp_path / "in", PAIRS[:200])
+    out = texts.run(section, tmp_path / "out")
+    inode = out.stat().st_ino
+    with artefact.locked(work := tmp_path / ".out.preparing", "it"):
+        (work / "cleaned").mkdir()
+    texts.run(section, out)
+    assert (work.exists(), out.stat().st_ino) == (False, inode)
+    out.rename(tmp_path / ".old-out")
+    capsys.readouterr()
+    texts.run(section, out)
+    assert capsys.readouterr().err == f"{out} is prepared already, and whole\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+    assert out.stat().st_ino == inode
+
+
+def test_an_error_of_the_system_names_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stages, "clean", full)
+    with pytest.raises(StorageError, match=rf"\({tmp_path}/out\): No space left"):
+        texts.run(texts.own(tmp_path / "in", PAIRS[:200]), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_progress_counts_pairs_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage says how many there are, where that is known, and gets there."""
+    shown = dict[str, list[Any]]()
+
+    class Progress(contextlib.nullcontext[Any]):
+        def __init__(self, what: str, total: int | None, unit: str) -> None:
+            super().__init__(self)
+            self.seen = shown[what] = [total, unit, 0]
+
+        def advance(self, count: int) -> None:
+            self.seen[2] += count
+
+    monkeypatch.setattr("nmt_cli.console.Progress", Progress)
+    monkeypatch.setattr(readers, "CHUNK", 150)
+    text = [*PAIRS[:200], PAIRS[7], ("", "x"), ("see", "seh " * 40)]
+    for settings, total, read in (({}, None, 203), ({"rows": 203}, 203, 203), ({"rows": 203, "limit": 199}, 199, 199)):
+        texts.run(texts.own(tmp_path / "in", text, **settings), tmp_path / f"out{total}")
+        kept = min(read, 202)
+        assert shown == {"cleaning": [total, "pairs", read], "encoding": [kept, "pairs", kept]}
 
 
 def test_a_dry_run_counts_the_lines_that_are_there_and_misses_those_that_are_not(

@@ -1,8 +1,14 @@
+import errno
 import gzip
+import http.client
 import json
 import re
+import urllib.error
+from collections.abc import Iterator
 from contextlib import nullcontext
+from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hub_server
@@ -11,7 +17,7 @@ import pytest
 import texts
 from pyarrow import parquet
 
-from nmt_cli import artefact
+from nmt_cli import artefact, recipe
 from nmt_cli.corpus import sources, store
 from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError
 
@@ -24,6 +30,10 @@ from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError
         ("hub:a/b@v1", {"src": ["en"], "tgt": ["cs"]}, {"name": "hub:a/b@v1", "src": "en", "tgt": "cs"}),
         (None, {"src": ["a/news.en.gz"], "tgt": ["b.txt"]}, {"name": "out", "src": "en", "tgt": "tgt"}),
         (None, {"src": ["x.fr.txt"], "tgt": ["x.zh-CN"], "tokenizer": Path("m")}, {"src": "fr", "tgt": "zh"}),
+        (None, {"src": ["a.pt.txt.gz", "b.es"], "tgt": ["a.sr_Latn", "b.cs"]}, {"src": "pt", "tgt": "sr"}),
+        (None, {"src": ["in.de/a"], "tgt": ["b.text"]}, {"train_src": ["in.de/a"], "src": "src", "tgt": "tgt"}),
+        ("toy", {"limit": 5}, {"name": "toy-en-de", "limit": 5}),  # a recipe
+        ("recipes/toy.yaml", {"config": "x"}, {"name": "toy-en-de", "config": "x"}),
     ],
 )
 def test_what_is_typed_chooses_the_corpus(
@@ -35,6 +45,30 @@ def test_what_is_typed_chooses_the_corpus(
     assert section.tokenizer.file == ("m" if "tokenizer" in typed else None)
 
 
+def test_settings_are_laid_over_what_is_typed_and_that_over_the_names_own(tmp_path: Path) -> None:
+    for file in ("mine.yml", "plain"):
+        (tmp_path / file).write_text("corpus: {name: toy-en-de, limit: 70, rows: 80, seed: 90}")
+        section = sources.choose(str(tmp_path / file), {"limit": 7}, None, ["corpus.rows=8", "training.steps=3"])
+        assert (section.name, section.limit, section.rows, section.seed) == ("toy-en-de", 7, 8, 90)
+    assert sources.choose(None, {"limit": 7}, None, ["corpus.limit=8"]).limit == 8
+    typed = {"src": ["a.en"], "tgt": ["a.de"]}
+    assert sources.choose(None, typed, None, []).name == "mine"
+    assert sources.choose(None, typed, Path("data/news.v1.2"), []).name == "news.v1.2"
+    assert sources.choose(None, typed, None, ["corpus.src=fr"]).src == "fr"
+    for name in ("none.yaml", "none.yml"):
+        with pytest.raises(MissingError, match=name):
+            sources.choose(name, {}, None, [])
+    with pytest.raises(UsageError, match=r"corpus\.limit must be greater than or equal to 1, not '0'"):
+        sources.choose(None, {"limit": 0}, None, [])
+
+
+OWN_ONLY: list[dict[str, object]] = [
+    {"hold_out": 5},
+    {"general_src": "a", "general_tgt": "b"},
+    {"mix_src": ["a"], "mix_tgt": ["b"]},
+]
+
+
 @pytest.mark.parametrize(
     ("name", "typed", "message"),
     [
@@ -43,6 +77,11 @@ def test_what_is_typed_chooses_the_corpus(
         ("multi30k-en-da", {}, "Known: .*multi30k-en-de"),
         ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "brings its own text"),
         (None, {"src": ["a"]}, "both sides"),
+        (None, {"tgt": ["a"]}, "both sides"),
+        ("hub:a/b", {"src": ["en"]}, "both sides"),
+        ("hub:a", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
+        ("hub:a/b@", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
+        *((None, settings, "mix_src, general_src and hold_out go with") for settings in OWN_ONLY),
         (None, {"src": ["a"], "tgt": ["b"], "name": "toy-en-de"}, "another corpus.name"),
         (None, {"src": ["a"], "tgt": ["b"], "dev_src": "c"}, "corpus.dev_src and corpus.dev_tgt must name as many"),
         (None, {"src": ["a"], "tgt": ["b"], "test_tgt": "d"}, "corpus.test_src and corpus.test_tgt must"),
@@ -51,6 +90,127 @@ def test_what_is_typed_chooses_the_corpus(
 def test_what_does_not_fit_together_is_refused(name: str | None, typed: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         sources.family(sources.choose(name, typed, None, []))
+
+
+def test_each_name_has_its_kind_and_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    hub, multi30k = "https://huggingface.co/datasets", sources.MULTI30K_URL
+    for name, kind, origin in (
+        ("toy-en-de", "toy", "generated"),
+        ("toy-de-en", "toy", "generated"),
+        ("multi30k-cs-en", "multi30k", multi30k),
+        ("multi30k-en-fr", "multi30k", multi30k),
+        ("wmt14-de-en", "hub", f"{hub}/wmt/wmt14"),
+        ("wmt14-en-fr", "hub", f"{hub}/wmt/wmt14"),
+        ("hub:some.one/of_it@refs/pr/1", "hub", f"{hub}/some.one/of_it"),
+    ):
+        section = recipe.Corpus(name=name)
+        assert (sources.family(section), sources.origin(section, None)) == (kind, origin)
+        assert sources.origin(section, Path("here")) == ("generated" if kind == "toy" else "here")
+        assert sources.local_files(section, None) == []
+        with pytest.raises(MissingError, match=r"no directory none \(--mirror\)"):
+            sources.open_text(section, Path("none"), Path(), Path())
+    own = recipe.Corpus(name="own", train_src=["a"], train_tgt=["b"])
+    assert (sources.family(own), sources.origin(own, None)) == ("own", "local files")
+    monkeypatch.setenv("HF_ENDPOINT", "http://near")
+    assert sources.origin(recipe.Corpus(name="hub:a/b"), None) == "http://near/datasets/a/b"
+
+
+def test_the_users_files_are_listed_with_their_sets_in_order(tmp_path: Path) -> None:
+    sets = {f"{split}_{side}": f"{split}.{side}" for split in ("dev", "test", "general") for side in ("src", "tgt")}
+    sides: dict[str, Any] = {"train_src": ["a", "b"], "train_tgt": ["c", "d"]}
+    section = texts.corpus({"name": "own", "rows": 9, **sides, **sets})
+    text = sources.open_text(section, None, tmp_path, tmp_path)
+    assert (text.origin, text.advice, text.hashes) == ("local files", "Correct the files", {})
+    assert [str(file) for file in text.files] == ["a", "c", "b", "d", *sets.values()]
+    assert {name: (split.name, split.rows) for name, split in text.splits.items()} == {
+        "train": ("a, c, b, d", 9),
+        **{split: (f"{split}.src, {split}.tgt", None) for split in ("dev", "test", "general")},
+    }
+    for name, pairs in {
+        "a": "1\n2\n3\n",
+        "b": "4\n",
+        "c": "5\n6\n7\n",
+        "d": "8\n",
+        "e": "x\ny\n",
+        "f": "z\nw\n",
+    }.items():
+        (tmp_path / name).write_text(pairs)
+    files = {key: [str(tmp_path / name) for name in names] for key, names in sides.items()}
+    mixed = texts.corpus({"name": "own", **files, "mix_src": [str(tmp_path / "e")], "mix_tgt": [str(tmp_path / "f")]})
+    text = sources.open_text(mixed, None, tmp_path, tmp_path)
+    assert [file.name for file in text.files] == ["a", "c", "b", "d", "e", "f"]
+    assert (text.splits["train"].name.count(", "), text.splits["train"].rows) == (5, None)
+    pairs_read = [(src, tgt) for c in text.splits["train"].chunks for src, tgt in zip(c.src, c.tgt, strict=True)]
+    assert pairs_read[:4] == [(b"1", b"5"), (b"2", b"6"), (b"3", b"7"), (b"4", b"8")]
+    assert pairs_read[4:] == [(b"x", b"z"), (b"y", b"w")] * 2
+    assert {file.name: digest for file, digest in text.hashes.items()} == {
+        name: artefact.sha256(tmp_path / name) for name in "abcdef"
+    }
+
+
+def test_general_text_is_thinned_evenly_and_repeated_to_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = [
+        sources.Chunk([b"%d" % i for i in part], [b"-%d" % i for i in part], 3) for part in (range(4), range(4, 10))
+    ]
+    for share, kept in ((0.3, "148"), (0.5, "02468"), (1.0, "0123456789"), (0.04, "")):
+        thinned = list(sources._thinned(whole, share))
+        assert b"".join(line or b"" for chunk in thinned for line in chunk.src) == kept.encode()
+        assert [[b"-%b" % (line or b"") for line in chunk.src] for chunk in thinned] == [chunk.tgt for chunk in thinned]
+        assert {chunk.repetition for chunk in thinned} == {3}
+    files = {
+        name: [(str(texts.write(tmp_path / name, [name] * count)),) * 2] for name, count in (("own", 3), ("mix", 8))
+    }
+    chunks = [(len(chunk.src), chunk.repetition) for chunk in sources._mixed(files["own"], files["mix"], 0.5, {})]
+    assert chunks == [(3, 0), (3, 1), (6, 0)]  # 8 / 3 is nearer to 3 times, for which there is too little
+    assert capsys.readouterr().err == "training text: 2 x your 3 pairs, and 0.75 x the 8 general pairs\n"
+    nothing = [(str(texts.write(tmp_path / "empty", [])),) * 2]
+    for own, mix in ((files["own"], nothing), (nothing, files["mix"])):
+        with pytest.raises(DataError, match=r"^\S*empty, \S*empty: there is no text in it to mix"):
+            list(sources._mixed(own, mix, 0.5, {}))
+
+
+def test_sizes_are_estimated_from_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("a", 100), ("b.gz", 10), ("c", 7), ("d", 5)):
+        (tmp_path / name).write_bytes(bytes(size))
+
+    def own(*names: str, **more: Any) -> recipe.Corpus:
+        paths = [str(tmp_path / name) for name in names]
+        return texts.corpus({"name": "own", "train_src": paths[:1], "train_tgt": paths[1:2], **more})
+
+    assert sources.estimate(own("a", "b.gz"), None) == (0, 130, None)
+    more = {"dev_src": str(tmp_path / "c"), "dev_tgt": str(tmp_path / "d")}
+    assert sources.estimate(own("a", "b.gz", rows=6, **more), None) == (0, 142, 6)
+    assert sources.estimate(own("a", "none", rows=6), None) == (0, None, 6)
+    for name, sizes in (
+        ("toy-de-en", (0, 2_200_000, 20_000)),
+        ("multi30k-fr-en", (1_300_000, 4_000_000, 29_000)),
+        ("wmt14-de-en", (818_467_512, 1_358_406_800, 4_508_785)),
+        ("wmt14-en-fr", (7_777_527_744, 14_752_522_252, 40_836_715)),
+        ("hub:a/b", (None, None, 3)),
+        ("hub:wmt/wmt14", (None, None, 3)),  # of no configuration
+    ):
+        assert sources.estimate(texts.corpus({"name": name, "rows": 3}), None) == sizes
+    assert sources.estimate(texts.corpus({"name": "hub:wmt/wmt14", "config": "fr-en"}), None)[2] == 40_836_715
+    data_set(tmp_path / "mirror")
+    files = list((tmp_path / "mirror").rglob("*.parquet"))
+    size = 3 * sum(file.stat().st_size for file in files)
+    assert sources.estimate(texts.corpus({**SECTION, "rows": 3}), tmp_path / "mirror") == (0, size, 3)
+
+
+def test_pairs_are_counted_where_that_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = texts.own(tmp_path / "in", [("a", "b")] * 9)
+    assert sources.count_pairs(section, None) == 9
+    size = sum(Path(file).stat().st_size for file in (*section.train_src, *section.train_tgt))
+    for most, count in ((size, 9), (size - 1, None)):
+        monkeypatch.setattr(sources, "MOST_COUNTED", most)
+        assert sources.count_pairs(section, None) == count
+    assert sources.count_pairs(section.model_copy(update={"format": "trees", "train_src": ["none"]}), None) is None
+    assert [sources.count_pairs(recipe.Corpus(name=name), None) for name in ("multi30k-en-de", "wmt14-en-de")] == [
+        None
+    ] * 2
 
 
 # Multi30k: six small files, downloaded one by one.
@@ -146,6 +306,34 @@ def test_a_download_is_tried_three_times(
     assert message or [path.stat().st_size for path in target.parent.iterdir()] == [25_600]
 
 
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (OSError(errno.ENOSPC, "full"), 1),
+        (OSError(errno.ECONNRESET, "reset"), 3),
+        (TimeoutError("slow"), 3),
+        (http.client.IncompleteRead(b""), 3),
+        *(
+            (urllib.error.HTTPError("", code, "", Message(), None), tries)
+            for code, tries in ((404, 1), (500, 3), (429, 3))
+        ),
+        (ValueError("ours"), 1),
+    ],
+    ids=str,
+)
+def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception, tries: int) -> None:
+    done, slept = list[int](), list[int]()
+    monkeypatch.setattr(sources.time, "sleep", slept.append)
+
+    def download() -> None:
+        done.append(1)
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        sources._retried(download)
+    assert (caught.value is error, len(done), slept) == (True, tries, [1, 4][: tries - 1])
+
+
 def test_real_multi30k_from_a_mirror(corpora: Path, tmp_path: Path) -> None:
     section = texts.corpus({"name": "multi30k-de-en"})
     corpus = store.open_corpus(texts.run(section, tmp_path / "out", mirror=corpora / "multi30k"), content=True)
@@ -195,6 +383,179 @@ def test_a_mirror_of_a_data_set_must_have_all_shards_and_the_languages(tmp_path:
     with pytest.raises(MissingError, match="only 2 of the 3 files of train"):
         texts.run(texts.corpus(SECTION), tmp_path / "no", mirror=mirror)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out"]
+
+
+def test_files_of_a_mirror_are_found_by_a_word_of_their_names(tmp_path: Path) -> None:
+    names = "train.parquet sub/train-x.parquet valid_0.parquet test/0.parquet training.parquet latest.parquet test.txt"
+    for name in names.split():
+        (tmp_path / "c" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "c" / name).touch()
+
+    def found(name: str, mirror: Path = tmp_path / "c", **more: Any) -> dict[str, list[str]]:
+        files = sources._mirror_files(recipe.Corpus(name=name, **more), mirror)
+        return {
+            split: [str(Path(path).relative_to(tmp_path / "c")) for path in paths] for split, paths in files.items()
+        }
+
+    expected = {
+        "train": ["sub/train-x.parquet", "train.parquet"],
+        "dev": ["valid_0.parquet"],
+        "test": ["test/0.parquet"],
+    }
+    assert found("hub:a/b") == found("hub:a/b", tmp_path, config="c") == expected
+    (tmp_path / "c" / "valid_0.parquet").unlink()
+    assert found("hub:a/b").keys() == {"train", "test"}
+    with pytest.raises(
+        MissingError, match=r"c has no data/validation-\*\.parquet\. Fetch it from http\S+/datasets/wmt/wmt14"
+    ):
+        found("hub:wmt/wmt14")
+    with pytest.raises(MissingError, match=r"has no c/train-\*\.parquet"):
+        found("hub:a/b", tmp_path / "c", config="c")
+    (shards := tmp_path / "shards").mkdir()
+    (shards / "train-00000-of-00003.parquet").touch()
+    with pytest.raises(MissingError, match="shards has only 1 of the 3 files of train"):
+        found("hub:a/b", shards)
+    (shards / "test-00001-of-00002.parquet").touch()
+    with pytest.raises(MissingError, match="shards has only 1 of the 2 files of test"):
+        found("hub:a/b", shards, limit=5)
+    (shards / "test-00001-of-00002.parquet").unlink()
+    assert sources._mirror_files(recipe.Corpus(name="hub:a/b", limit=5), shards).keys() == {"train"}
+
+
+class Tables:
+    """Rows as the package `datasets` hands them out."""
+
+    def __init__(self, *tables: Any) -> None:
+        self.tables, self.asked, self.info = tables, list[Any](), SimpleNamespace(splits=None)
+
+    def with_format(self, name: str) -> "Tables":
+        self.asked.append(name)
+        return self
+
+    def iter(self, rows: int) -> Iterator[Any]:
+        self.asked.append(rows)
+        yield from self.tables
+
+
+def test_rows_of_a_data_set_become_pairs() -> None:
+    """What is missing is an empty line, what is over the limit is none; a column of translations comes first."""
+    longest = "ü" * (sources.MAX_LINE_BYTES // 2)
+    rows = [{"en": "a", "de": "b"}, {"en": None, "de": longest}, {"en": longest + "x", "de": ""}, None]
+    named, columns = pyarrow.table({"translation": rows}), pyarrow.table({"en": ["c"], "de": ["d"], "x": [1]})
+    data = Tables(named, columns, pyarrow.table({"translation": rows[:1], "en": ["not"], "de": ["these"]}))
+    chunks = list(sources._hub_chunks(recipe.Corpus(name="hub:a/b"), data))
+    assert chunks == [
+        sources.Chunk([b"a", b"", None, b""], [b"b", longest.encode(), b"", b""]),
+        sources.Chunk([b"c"], [b"d"]),
+        sources.Chunk([b"a"], [b"b"]),
+    ]
+    turned = recipe.Corpus(name="hub:a/b", src="de", tgt="en", limit=3)
+    assert next(sources._hub_chunks(turned, data)).src == [b"b", longest.encode(), b"", b""]
+    assert next(sources._hub_chunks(turned.model_copy(update={"limit": 9999}), data)).tgt[0] == b"a"
+    assert data.asked == ["arrow", sources.CHUNK, "arrow", 3, "arrow", sources.CHUNK]
+    with pytest.raises(DataError, match=r"a/b cannot be used: no text in 'fr' among its columns en, de, x\. See http"):
+        list(sources._hub_chunks(recipe.Corpus(name="hub:a/b", src="fr"), Tables(columns)))
+
+
+class Builder:
+    """What the package `datasets` knows of a data set before it is read; `asked` is what was done with it."""
+
+    hash, cache_dir = sources.WMT14_REVISION, "absent"
+
+    def __init__(self, data: dict[str, Tables]) -> None:
+        self.data, self.asked = data, list[Any]()
+
+    def __call__(self, *about: Any, **named: Any) -> "Builder":
+        self.asked.append((*about, *named.items()))
+        return self
+
+    def as_streaming_dataset(self) -> dict[str, Tables]:
+        self.asked.append("streaming")
+        return self.data
+
+    def download_and_prepare(self, **named: Any) -> None:
+        self.asked.append(named)
+
+    def as_dataset(self) -> dict[str, Tables]:
+        self.asked.append("whole")
+        return self.data
+
+
+def test_a_data_set_of_the_hub_is_taken_at_its_commit_with_its_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    split = SimpleNamespace(num_examples=7)
+    data = {name: Tables() for name in ("train", "validation", "test", "extra")}
+    for name in ("train", "validation"):
+        data[name].info.splits = {name: split}
+    builder = Builder(data)
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder)
+
+    def opened(name: str, **more: Any) -> tuple[sources.Text, list[tuple[Any, ...]]]:
+        builder.asked.clear()
+        text = sources.open_text(texts.corpus({"name": name, **more}), None, tmp_path, tmp_path)
+        return text, [(each, split.name, split.rows) for each, split in text.splits.items()]
+
+    whole, revision = [{"verification_mode": "no_checks"}, "whole"], ("revision", sources.WMT14_REVISION)
+    text, splits = opened("wmt14-de-en")
+    assert splits == [
+        ("train", "de-en/train", 4_508_785),
+        ("dev", "de-en/validation", 3000),
+        ("test", "de-en/test", 3003),
+    ]
+    assert text.origin == f"https://huggingface.co/datasets/wmt/wmt14 at {builder.hash}"
+    assert (text.files, text.advice) == ([], "Remove absent and run again")
+    assert builder.asked == [("wmt/wmt14", "de-en", revision), *whole]
+    text, splits = opened("hub:a/b")
+    assert splits == [("train", "hub:a/b/train", 7), ("dev", "hub:a/b/validation", 7), ("test", "hub:a/b/test", None)]
+    assert builder.asked == [("a/b", None, ("revision", None)), *whole]
+    assert opened("hub:a/b", rows=5)[1][0] == ("train", "hub:a/b/train", 5)
+    assert opened("hub:a/b@v1", limit=3, config="c")[1][1] == ("dev", "c/validation", 7)
+    assert builder.asked == [("a/b", "c", ("revision", "v1")), "streaming"]
+    monkeypatch.setattr(Builder, "cache_dir", str(tmp_path))  # it has been downloaded before
+    opened("hub:a/b", limit=3)
+    assert builder.asked[1:] == whole
+    monkeypatch.setattr(Builder, "hash", "0" * 40)
+    opened("hub:a/b@v1")
+    with pytest.raises(DownloadError, match=f"the cache holds commit {'0' * 40}, not {sources.WMT14_REVISION}"):
+        opened("wmt14-de-en")
+    for name in ("train", "validation"):
+        del data[name]
+    with pytest.raises(DataError, match=r"/datasets/a/b at 0+ has no split train, only test, extra$"):
+        opened("hub:a/b")
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (UsageError("ours"), UsageError, "^ours$"),
+        (OSError(errno.ENOSPC, "full"), OSError, "full"),
+        (caused(ValueError("x"), OSError(errno.EACCES, "no")), PermissionError, "no"),
+        (OSError("no number"), DownloadError, "cannot download a/b: no number. Try later, or fetch http"),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), DownloadError, "reset. Try later"),
+        (caused(KeyError("x"), ConnectionRefusedError(errno.ECONNREFUSED, "refused")), DownloadError, "refused"),
+        (KeyError("odd"), DownloadError, "/datasets/a/b/tree/v7/c into DIR/c and pass --mirror DIR$"),
+        (ValueError("a\n  b"), DataError, "a/b cannot be used: a b. See http\\S+/datasets/a/b for its configurations"),
+        (caused(RuntimeError("x"), ValueError("why")), DataError, "a/b cannot be used: why"),
+    ],
+    ids=str,
+)
+def test_errors_of_the_client_of_the_hub_become_ours(error: Exception, kind: type[Exception], message: str) -> None:
+    section = recipe.Corpus(name="hub:a/b@v7", config="c")
+    with pytest.raises(kind, match=message), sources._hub_errors(section):
+        raise error
+    plain = recipe.Corpus(name="hub:a/b")
+    if kind is DownloadError:
+        with pytest.raises(DownloadError, match="/tree/main/data into DIR/data"), sources._hub_errors(plain):
+            raise error
 
 
 # Commands in one process, which imports the client of the hub once. Prints their exit codes.

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import texts
 from conftest import ENGLISH, GERMAN
 from tiny_model import make_model
 
 import nmt_cli
 from nmt_cli import artefact, explained, recipe
 from nmt_cli.corpus import readers, synthetic
+from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
@@ -250,3 +254,155 @@ def test_a_recipe_with_synthetic_text_is_shown_and_stored(corpus_of: Any, tmp_pa
     assert recipe.load_stored(tmp_path / "stored.yaml") == settings
     (tmp_path / "shown.yaml").write_text("\n".join(explained.explain(settings)))
     assert recipe.load(tmp_path / "shown.yaml") == settings
+
+
+LOOPS = [
+    ("a a a a", True),
+    ("a a a", False),
+    ("x a a a a y", True),
+    ("xa a a a y", False),
+    ("a a a ay", False),
+    ("a b a b a b a b", True),
+    ("a b a b a b a", False),
+    ("x " + "a b c d e f " * 4, True),
+    ("x " + "a b c d e f " * 3 + "a b c d e x", False),
+    ("a b c d e f g " * 4, False),
+]
+
+
+def written(tmp_path: Path, pairs: list[tuple[str, str]], **entry: Any) -> tuple[list[tuple[str, ...]], CleaningStats]:
+    """Return the pairs that are written of these lines and translations, and the others' statistics."""
+    for name, lines in zip(("real", "made"), zip(*pairs, strict=True), strict=True):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    sides, stats = (tmp_path / "src", tmp_path / "tgt"), CleaningStats()
+    synthetic._write(recipe.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
+    return list(zip(*(side.read_text().split("\n")[:-1] for side in sides), strict=True)), stats
+
+
+def test_four_times_up_to_six_words_is_a_loop_unless_the_text_loops_too(tmp_path: Path) -> None:
+    for line, loops in LOOPS:
+        assert bool(synthetic.LOOP.search(line.strip())) == loops, line
+    pairs = [(f"plain {i} " + "z" * len(line), line.strip()) for i, (line, _) in enumerate(LOOPS)]
+    kept, stats = written(tmp_path, [*pairs, ("b b b b", "c c c c")])
+    assert kept == [*(pair for pair, (_, loops) in zip(pairs, LOOPS, strict=True) if not loops), ("b b b b", "c c c c")]
+    assert (stats.read, stats.dropped) == (4, {synthetic.LOOPING: 4})
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_translations_of_outlying_length_by_hand(tmp_path: Path, side: str) -> None:
+    """Where nearly all are as long as the text, from e^-0.5 to e^0.5 times as long is kept; ten are added to both."""
+    text, lengths = "t" * 90, [90] * 8 + [155, 154, 51, 50, 0]
+    pairs = [(f"{text[:-2]}{i:02}", "m" * length) for i, length in enumerate(lengths)]
+    kept, stats = written(tmp_path, pairs, side=side, tag="bt")
+    expected = [pairs[i] for i in (*range(8), 9, 10)]
+    assert kept == [(">>bt<< " + (a if side == "src" else b), b if side == "src" else a) for a, b in expected]
+    turned = slice(None, None, 1 if side == "src" else -1)
+    assert stats == CleaningStats(
+        3,
+        Counter({synthetic.OUTLYING: 2, synthetic.EMPTY: 1}),
+        {
+            synthetic.OUTLYING: [pairs[i][turned] for i in (8, 11)],
+            synthetic.EMPTY: [pairs[12][turned]],
+        },
+    )
+    # Here the logarithm's deviations have the median 0.19967, so up to 5 x 1.4826 x 0.19967 is kept: a factor of 4.39.
+    for length, stays in ((4383, True), (4384, False)):
+        lengths = [990] * 3 + [1211] * 2 + [809] * 2 + [length]
+        kept, _ = written(tmp_path, [("t" * 990, "m" * each) for each in lengths])
+        assert [len(made) for _, made in kept] == lengths[: None if stays else -1]
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_real_lines_are_repaired_and_held_out_by_their_side(tmp_path: Path, side: str) -> None:
+    held_out = [("known &amp; src", "known &amp; tgt")]
+    lines = ["a &lt; b ", "known & src", "known  &amp; tgt", "a < b", "", "last"]
+    parts, others = [[line.encode() for line in some] for some in (lines[:3], lines[3:])], [b"other"] * 3
+    chunks = [readers.Chunk(*((some, others) if side == "src" else (others, some))) for some in parts]
+    texts.write(tmp_path / "one", lines[:2])
+    texts.write(tmp_path / "two", lines[2:])
+    files = [str(tmp_path / "one"), str(tmp_path / "two")]
+    other = {"src": "known & tgt", "tgt": "known & src"}[side]
+    for entry in (recipe.Synthetic(side=side), recipe.Synthetic(side=side, files=files)):
+        stats = CleaningStats()
+        synthetic._select(entry, recipe.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
+        assert (tmp_path / "real").read_text() == f"a < b\n{other}\nlast\n"
+        reasons = {synthetic.HELD_OUT: f"known & {side}", synthetic.DUPLICATE: "a < b", synthetic.EMPTY: ""}
+        assert stats == CleaningStats(
+            3,
+            Counter(dict.fromkeys(reasons, 1)),
+            {reason: [(line, "") if side == "src" else ("", line)] for reason, line in reasons.items()},
+        )
+
+
+def test_each_entry_adds_its_pairs_in_order(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
+    (tmp_path / "mono.de").write_text("acht neun null\n")
+    (tmp_path / "mono.en").write_text("one two three\n")
+    settings = corpus_of(files=[str(tmp_path / "mono.en")])
+    back = recipe.Synthetic(side="tgt", files=[str(tmp_path / "mono.de")], model=str(models["deen"]), tag="bt", beam=3)
+    settings = settings.model_copy(update={"synthetic": [*settings.synthetic, back]})
+    assert synthetic.files_of(settings) == [
+        *(tmp_path / name for name in ("mono.en", "mono.de")),
+        *(models[name] / artefact.MANIFEST for name in ("ende", "deen")),
+    ]
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    assert pairs_of(out)[-2:] == [("one two three", "eins zwei drei"), (">>bt<< eight nine zero", "acht neun null")]
+    first, second = {"beam": 4, "sampling": None}, {"beam": 3, "sampling": None}
+    assert Words.asked == [models["ende"], first, "one two three", models["deen"], second, "acht neun null"]
+    recorded = [source["name"] for source in open_corpus(out).manifest["sources"]]
+    assert recorded[-4:] == ["mono.en", "mono.de", artefact.MANIFEST, artefact.MANIFEST]
+
+
+def test_the_cache_goes_by_what_the_model_and_the_text_are_and_not_by_their_places(
+    corpus_of: Any, tmp_path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = {name: shutil.copytree(models["ende"], tmp_path / name) for name in ("copy", "run/model")}
+    manifest = copies["copy"] / artefact.MANIFEST
+    another = artefact.read_json(manifest) | {"created": "later"}
+    asked = []
+    for name, place, text in (
+        ("first", models["ende"], "one two three"),
+        ("same", copies["copy"], "one two three"),
+        ("same of a run", tmp_path / "run", "one two three"),
+        ("of the same length", copies["copy"], "one two seven"),
+        ("another model", copies["copy"], "one two three"),
+    ):
+        if name == "another model":
+            manifest.write_bytes(artefact.json_bytes(another))
+        (tmp_path / "mono.en").write_text(f"{text}\n")
+        Words.asked = []
+        prepare(corpus_of(files=[str(tmp_path / "mono.en")], model=str(place)), tmp_path / "data" / name, OPTIONS)
+        asked.append(len(Words.asked) == 3)
+    assert asked == [True, False, False, True, True]
+    assert "1 translations by " in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_say_its_languages_is_believed(corpus_of: Any, tmp_path: Path) -> None:
+    model = make_model(tmp_path / "imported", "corpus.src=src", "corpus.tgt=tgt")
+    for side in ("src", "tgt"):
+        settings = corpus_of(side=side, model=str(model))
+        synthetic._check_languages(settings.synthetic[0], settings)
+    turned = make_model(tmp_path / "turned", "corpus.src=tgt", "corpus.tgt=src")
+    settings = corpus_of(side="tgt", model=str(turned))
+    with pytest.raises(DataError, match=r"translates tgt to src; .* with side tgt it must be de to en$"):
+        synthetic._check_languages(settings.synthetic[0], settings)
+
+
+def test_progress_goes_on_where_it_was(corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = list[Any]()
+
+    class Progress(contextlib.nullcontext[Any]):
+        def __init__(self, *about: Any) -> None:
+            super().__init__(self)
+            shown.append([*about[1:], 0])
+
+        def advance(self, count: int) -> None:
+            shown[-1][-1] += count
+
+    monkeypatch.setattr(synthetic, "Progress", Progress)
+    (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in ENGLISH))
+    settings, Words.fails_after = corpus_of(files=[str(tmp_path / "mono.en")]), 4
+    with pytest.raises(KeyboardInterrupt):
+        prepare(settings, tmp_path / "data", OPTIONS)
+    Words.fails_after = None
+    prepare(settings, tmp_path / "data", OPTIONS)
+    assert shown == [[10, "lines", 4], [10, "lines", 10]]

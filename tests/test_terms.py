@@ -13,6 +13,7 @@ from tiny_model import WORDS, content, make_model, memory_file
 
 from nmt_cli import Sampling, Terms, Translator
 from nmt_cli.console import Progress
+from nmt_cli.corpus.terms import Term
 from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer
 from nmt_cli.documents.translate import runner
 from nmt_cli.errors import DataError, UsageError
@@ -75,6 +76,43 @@ def test_a_phrase_is_found_by_whole_words_and_the_longest_counts(text: str, foun
     assert [term.source for term in Terms.parse(lines).find(text)] == found
 
 
+def test_places_of_phrases_are_those_in_the_text_as_it_stands() -> None:
+    """Long phrases go by words and not by characters; one in any case, and one as it is written, may begin alike."""
+    lines = ["a b c\tx", "a bbbbbbbbbb\tx", "Straße\tStreet|Road|Street\tany", "B\tx", "b c\tx\tany", "日本\tx"]
+    terms = Terms.parse(lines)
+    text = "a b c, a bbbbbbbbbb STRASSE straße B C b 日本 a b"
+    found = [(term.source, text[start:end]) for term, start, end in terms.spans(text)]
+    assert found == [
+        ("a b c", "a b c"),
+        ("a bbbbbbbbbb", "a bbbbbbbbbb"),
+        ("Straße", "STRASSE"),
+        ("Straße", "straße"),
+        ("b c", "B C"),
+        ("日本", "日本"),
+    ]
+    assert [term.source for term in terms.find(text)] == ["a b c", "a bbbbbbbbbb", "Straße", "b c", "日本"]
+    spaced = Terms.parse(["C + + is\tx", "C++is.\ty"])  # five words in fewer characters than four
+    assert [term.source for term in spaced.find("C++is.")] == ["C++is."]
+    assert [(term.forms, term.any_case, term.line) for term in terms.terms[2:4]] == [
+        (("Street", "Road"), True, 3),
+        (("x",), False, 4),
+    ]
+
+
+def test_lists_may_have_marks_comments_spaces_and_phrases_of_fifty_words(tmp_path: Path) -> None:
+    phrase, form = "a " * 49 + "a", "b " * 49 + "b"
+    (tmp_path / "terms").write_text(
+        f"\ufeff\r\n#x\n \t\n{phrase}\t{form}\t\r\n\ufeff C \t d |e\xa0f\t any\t\n", newline=""
+    )
+    assert Terms.read(tmp_path / "terms").terms == [Term(phrase, (form,), False, 4), Term("C", ("d", "e f"), True, 5)]
+    (tmp_path / "terms").write_bytes(b"a\tb\nc\t\xff\n")
+    with pytest.raises(DataError, match=r"terms, line 2 is not UTF-8"):
+        Terms.read(tmp_path / "terms")
+    (tmp_path / "terms").write_text("# x\na\n")
+    with pytest.raises(DataError, match=r"terms, line 2 is no term: a phrase, a tab, one or more forms"):
+        Terms.read(tmp_path / "terms")
+
+
 def test_a_form_is_said_as_whole_words() -> None:
     one, any_case = Terms.parse(["a\trot|rote Katze", "b\trote Katze\tany"]).terms
     assert one.said("die rote Katze.") == "rote Katze"
@@ -92,6 +130,11 @@ def test_a_form_is_said_as_whole_words() -> None:
         (["\tb"], "line 1 is no term"),
         (["a\tb\tsome"], "line 1 is no term"),
         (["a " * 51 + "\tb"], "line 1 is no term"),
+        (["a\tx|" + "b " * 51], "line 1 is no term"),
+        (["a\tb\tany\tany"], "line 1 is no term"),
+        (["a\tb\tANY"], "line 1 is no term"),
+        (["# x"] * 1233 + ["a"], "FILE, line 1,234 is no term"),
+        (["a\tx\tany", "A\tb"], "line 2: “A” repeats line 1"),
         (["x\ty", "a\tb", "a\tc"], "line 3: “a” repeats line 2"),
         (["A\tb", "a\tc\tany"], "line 2: “a” repeats line 1"),
         (["b C\tx", "a b\tx", "B c\tx\tany"], "line 3: “B c” repeats line 1"),

@@ -22,3 +22,20 @@ def test_pronoun_accuracy_counts_antecedent_sentences_only() -> None:
     assert pronoun_accuracy(sources, references, references) == (2, 2)
     assert pronoun_accuracy(sources, [references[1], references[0], ""], references) == (0, 2)
     assert pronoun_accuracy(sources, ["Ganz anders, weil es geht.", "", references[2]], references) == (1, 2)
+
+
+def test_only_the_pronoun_of_the_reference_is_right() -> None:
+    source, reference = "It is here because it is too old.", "Er ist hier, weil er zu alt ist."
+    for hypothesis, correct in (
+        (reference, 1),
+        ("weil er", 1),
+        ("Er ist hier, weil sie zu alt ist.", 0),
+        ("Er ist hier, weil es zu alt ist.", 0),
+        ("Er ist hier, weil ersterer zu alt ist.", 0),
+        ("Er ist hier, dieweil er zu alt ist.", 0),
+        ("weil es weil er", 0),
+    ):
+        assert pronoun_accuracy([source], [hypothesis], [reference]) == (correct, 1), hypothesis
+    for other in (source + " So.", source.replace("old", "very old"), source.replace("is too", "has too"), source[:-1]):
+        assert pronoun_accuracy([other], [reference], [reference]) == (0, 0), other
+    assert pronoun_accuracy([source], [reference], ["Er ist hier, denn er ist zu alt."]) == (0, 0)

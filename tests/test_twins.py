@@ -22,7 +22,10 @@ PAIRS = texts.pairs(300, seed=3)
         ("The 3 Dogs, “don't” – 1,000 km!", "the 0 dogs don t 0 0 km"),
         ("Straße ÉTÉ", "strasse été"),
         ("他喜欢 tea。", "他 喜 欢 tea"),
+        ("いぬ、イヌ 犬５", "い ぬ イ ヌ 犬 0"),
+        ("개는 x² ½ _a_ a\u0301", "개는 x0 0 a a\u0301"),
         ("हिन्दी में", "हिन्दी में"),
+        ("10 of 12 in 5", "0 of 0 in 0"),
         ("...", ""),
     ],
 )
@@ -106,3 +109,44 @@ def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
     assert dropped["dropped"][cleaning.NEAR_TWIN]["pairs"] == 2
     assert dropped["kept"] == len(PAIRS)
     assert dropped["twins"]["test"]["near_lines"] == []
+
+
+def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Path) -> None:
+    """Of cleaned text, as training text is; what training lines equal is told by split, side and number."""
+    sets = {
+        "dev": [("R&amp;D is fun", "x y z"), ("a b c", "lone")],
+        "test": [("d e f", "g h i")],
+        "general": [("j k", "l m")],
+    }
+    for split, pairs in sets.items():
+        for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
+            texts.write(tmp_path / f"{split}.{side}", lines)
+    held_out = twins.load(tmp_path, True, "de")
+    train = [
+        ("R&D is fun", "x y z"),
+        ("nothing", "x y z"),
+        ("g h i", "d e f"),
+        ("j k", "other"),
+        ("D E F!", "g h w i"),
+        ("q", "lone"),
+    ]
+    flags, near = held_out.look_up(*zip(*train, strict=True))
+    assert near.tolist() == [True, True, False, True, True, True]
+    none = {"source": 0, "target": 0, "both": 0}
+    dev, both = {"source": 1, "target": 2, "both": 1}, {"source": 1, "target": 1, "both": 1}
+    assert twins.summary(tmp_path, flags) == {
+        "dev": {"lines": 2, "equal": dev, "near": dev, "near_lines": [1, 2]},
+        "test": {"lines": 1, "equal": none | {"source": 1}, "near": both, "near_lines": [1]},
+        "general": {"lines": 1, "equal": none | {"source": 1}, "near": none | {"source": 1}, "near_lines": [1]},
+    }
+    assert twins.sentence(
+        "dev", {"lines": 2000, "near": {"source": 1000, "target": 3, "both": 2}, "near_lines": [1, 5]}
+    ) == ("of 2,000 dev lines 2 have a near-twin in training (source 1,000, target 3, both in one pair 2)")
+    as_written = twins.load(tmp_path, False, "de").look_up(["R&D is fun", "R&amp;D is fun"], ["", ""])
+    assert as_written[1].tolist() == [True, True]  # three words of four, and all of them
+    assert as_written[0].tolist() == [twins.NEAR_SOURCE | twins.EQUAL_SOURCE, 0, 0, 0]
+    apart = twins.Twins(["a b c", "d e f"], ["g h i", "j k l"])
+    flags, _ = apart.look_up(["a b c"], ["j k l"])  # two lines, one side of each
+    assert flags.tolist() == [twins.NEAR_SOURCE | twins.EQUAL_SOURCE, twins.NEAR_TARGET | twins.EQUAL_TARGET]
+    trees = twins.load(tmp_path, True, twins.LABELS)
+    assert (trees.count, twins.summary(tmp_path, trees.look_up(["a b c"], ["x y z"])[0])) == (0, {})

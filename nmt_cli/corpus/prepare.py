@@ -220,8 +220,8 @@ def _report(stats: cleaning.CleaningStats) -> dict[str, dict[str, Any]]:
     reasons, rows = {}, []
     for reason in cleaning.DROPPED:
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
-        percent = round(count * (100 / stats.read), 3)
-        reasons[reason] = {"pairs": count, "percent": percent, "examples": examples}
+        percent = count * (100 / stats.read)
+        reasons[reason] = {"pairs": count, "percent": round(percent, 3), "examples": examples}
         if count:
             rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
     if rows:

@@ -1,11 +1,14 @@
 """Directories whose hashes fit and whose content does not: one line that names what is wrong, and 65."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import Lab
@@ -186,6 +189,41 @@ def test_a_manifest_of_a_corpus_with_wrong_entries(
     signed(copy, **entries)
     with pytest.raises(DataError, match=message):
         open_corpus(copy, content=True)
+
+
+@pytest.mark.parametrize("fewer", ["src", "tgt"])
+def test_sides_of_a_corpus_that_are_of_two(numbers_corpus: Path, tmp_path: Path, fewer: str) -> None:
+    """One side ends a sentence early, in its ids and its offsets alike."""
+    copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")
+    ids, offsets = copy / f"train.{fewer}.ids", copy / f"train.{fewer}.offsets"
+    ends = np.frombuffer(offsets.read_bytes(), "<i8")
+    os.truncate(ids, 2 * int(ends[-2]))
+    os.truncate(offsets, 8 * (len(ends) - 1))
+    signed(copy)
+    counts = {"src": len(ends) - 1, "tgt": len(ends) - 1} | {fewer: len(ends) - 2}
+    with pytest.raises(DataError, match=f"is damaged: {counts['src']} source and {counts['tgt']} target sentences"):
+        open_corpus(copy)
+
+
+def test_ids_at_the_vocabulary_and_empty_sentences_are_damage(numbers_corpus: Path, tmp_path: Path) -> None:
+    """Each side has a vocabulary of its own size; ids are looked at where the content is."""
+    whole = open_corpus(numbers_corpus)
+    most = [int(side.ids.max()) for side in (whole.src, whole.tgt)]
+    copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")
+    for add, damaged in (((1, 1), ""), ((0, 1), "src"), ((1, 0), "tgt")):
+        sizes = [top + more for top, more in zip(most, add, strict=True)]
+        signed(copy, source_vocabulary_size=sizes[0], vocabulary_size=sizes[1])
+        open_corpus(copy)
+        with pytest.raises(DataError, match=rf"train\.{damaged}\.ids is damaged") if damaged else nullcontext():
+            assert open_corpus(copy, content=True).manifest["source_vocabulary_size"] == sizes[0]
+    ends = np.array(whole.src.offsets)
+    for place, wrong in ((3, ends[4]), (0, 1), (0, -1), (-1, ends[-1] + 1)):
+        damaged = ends.copy()
+        damaged[place] = wrong
+        (copy / "train.src.offsets").write_bytes(damaged.astype("<i8").tobytes())
+        signed(copy)
+        with pytest.raises(DataError, match=r"train\.src\.ids is damaged: its ids do not fit its offsets"):
+            open_corpus(copy)
 
 
 @pytest.mark.parametrize("cut", [0, 8, 12, -8, -9])

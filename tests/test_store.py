@@ -1,0 +1,48 @@
+"""The prepared corpus on disk, byte by byte and number by number."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt_cli.corpus.store import Corpus, Side, SideWriter
+
+
+@pytest.mark.parametrize(("vocabulary", "kind"), [(300, "<u2"), (1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
+def test_a_side_is_written_as_the_page_above_says(tmp_path: Path, vocabulary: int, kind: str) -> None:
+    last = vocabulary - 1
+    with SideWriter(tmp_path, "tgt", vocabulary) as side:
+        side.append(np.array([7, 8, 2, last, 2], np.int32), np.array([3, 2]))
+        side.append(np.array([], np.int32), np.array([], np.int64))
+        side.append(np.array([2], np.int32), np.array([1]))
+        assert side.tokens == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.tgt.ids", "train.tgt.offsets"]
+    assert (tmp_path / "train.tgt.ids").read_bytes() == np.array([7, 8, 2, last, 2, 2], kind).tobytes()
+    assert (tmp_path / "train.tgt.offsets").read_bytes() == np.array([0, 3, 5, 6], "<i8").tobytes()
+    with pytest.raises(FileExistsError):
+        SideWriter(tmp_path, "tgt", vocabulary)
+
+
+def side(*lengths: int) -> Side:
+    offsets = np.cumsum([0, *lengths])
+    return Side(np.arange(offsets[-1], dtype=np.uint16), offsets)
+
+
+def test_sentences_are_gathered_in_the_order_that_is_asked() -> None:
+    some = side(3, 1, 2, 4)
+    assert (len(some), some.lengths().tolist()) == (4, [3, 1, 2, 4])
+    for sentences, ids in (
+        ([0], [0, 1, 2]),
+        ([3, 1, 3], [6, 7, 8, 9, 3, 6, 7, 8, 9]),
+        ([2, 0], [4, 5, 0, 1, 2]),
+        ([], []),
+    ):
+        found, lengths = some.gather(np.array(sentences, int))
+        assert found.tolist() == ids
+        assert lengths.tolist() == [[3, 1, 2, 4][i] for i in sentences]
+        assert found.dtype == np.int64
+
+
+def test_seen_tokens_are_those_of_all_sources_but_one_in_a_thousand() -> None:
+    for lengths, seen in ((range(1, 1001), 1000), ([5] * 2000 + [900], 5), ([5] * 500 + [900], 453), ([7], 7)):
+        assert Corpus(Path(), {}, side(*lengths), side(*[1000] * len(lengths))).seen_tokens == seen
