@@ -20,6 +20,7 @@ from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.po import Catalogue
+from nmt_cli.documents.segment import render, segments_of
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.translation.translate import TranslateOptions
 
@@ -82,11 +83,52 @@ def test_markdown_keeps_its_code_links_and_tables(text: str) -> None:
     assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}  # of words that came apart
 
 
-def test_markdown_is_not_made_by_what_a_model_says() -> None:
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a **b**c ***d***, _e_ ~~f~~g ~h", "a bc d, e fg ~h"),
+        ("---\nt: x\n...\nThe dog", "The dog"),
+        ("---\nt: x\n--- \r\nThe dog\r\n---\n", "The dog"),
+        ("<p>see %s</p>\n\n{a} dog", "see|dog"),
+        ("- [X] a\n- [ ] b\n- [y] c\n> [!NOTE]\n> d\n\n[!Tip] e", "a|b|[y] c|d|[!Tip] e"),
+        ("a\\*b &amp;&ouml; c", "a*b &ö c"),
+        ("| a\\|b | **c** |\n|-|-|\n| c | a\\|b |", "a|b|c|c|a|b"),
+        ("a|b\n-|-\na|\nb|a", "a|b|a|b|a"),
+        ('![an *old* dog](x "t") and [![y](z) a](b)', "an old dog|y|and a"),
+        ("a  \nb\\\nc<br>d<hr/>e", "a|b|c|d|e"),
+        ("<http://x.y> <a@b.c> `c d` <b>e</b> <code>x *y* <i>z</i></code> ``f` `` <kbd>x", "e x"),
+        ("x <!-- c --> y<wbr>z <img src=x alt='a dog'>", "a dog|x yz"),
+        ("1) a\n10. b\n\n    c\n\n# d #\ne\n===\n***\n", "a|b|c|d|e"),
+        ("> a\n> b\nc\n> - d\n>   e", "a b c|d e"),
+        ("[a]: http://x 'y'\n\n[a], [b][a], [c] and [a][]", "a, b, [c] and a"),
+    ],
+)
+def test_what_the_model_is_shown_of_markdown(text: str, shown: str) -> None:
+    parts = markdown.parse(text, Protection())
+    assert "|".join(segment.text for segment in segments_of(parts)) == shown
+    assert render(parts) == text
+
+
+def test_references_by_their_text_keep_their_target() -> None:
+    """Each is named apart, in full, also one that stands in a picture's text."""
+    text = "see [a dog] and [The `x` *cat*][] or [b][c] ![d [e]](f)\n\n[a dog]: u\n[The `x` *cat*]: v\n[c]: w\n[e]: x\n"
+    named = text.replace("[a dog] and", "[a dog][a dog] and").replace("cat*][] or", "cat*][The `x` *cat*] or")
+    assert translated(markdown.parse(text), same) == named.replace("[e]](f)", "[e][e]](f)")
+
+
+SAID = ["*a* _b_ `c` [d](e) <f> g|h", "# a", "###### a", "- a", "+ a", "1. a", "12) a", "> a", "---", "==="]
+
+
+@pytest.mark.parametrize(
+    "said", [*SAID, "~~a~~", "a &amp; b", "<http://x.y>", "![a](b)", "a \\* b\\", "#a -b 1.c", "-", "1)"]
+)
+def test_markdown_is_not_made_by_what_a_model_says(said: str) -> None:
     """Characters with a meaning are escaped, also at the beginning of a block."""
-    for said in ("*a* _b_ `c` [d](e) <f> g|h", "# a", "- a", "1. a", "> a", "+ a", "---", "==="):
-        out = translated(markdown.parse("The dog\n\n- sees"), lambda _, said=said: Aligned(said, []))
-        assert shape(out) == shape("The dog\n\n- sees"), out
+    text = "The dog\n\n- sees"
+    out = translated(markdown.parse(text), lambda _: Aligned(said, []))
+    assert shape(out) == shape(text), out
+    inline = [token.children for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(out)]
+    assert ["".join(child.content for child in each) for each in inline if each] == [said, said]
 
 
 # ---- gettext
@@ -231,6 +273,22 @@ def test_markdown_whose_brackets_are_not_closed_is_refused(unit: str) -> None:
     """Each would look for its partner to the end: minutes for a text of this length."""
     with pytest.raises(DataError, match="too many open brackets"):
         markdown.parse(unit * 30_000)
+
+
+def test_cells_that_are_there_and_brackets_that_close_are_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell that a row lacks is 30 of them, each bracket as many as there are characters up to its partner."""
+    monkeypatch.setattr(markdown, "_STEPS", 0)
+    for text, steps in (
+        ("|a|b|c|\n|-|-|-|\n|d|e|f|\n", 0),
+        ("a|b\n-|-\nc|d\ne|f\n", 0),
+        (f"{'|a' * 20}|\n{'|-' * 20}|\n|\n|b|\n", 30 * 11),  # 60 cells less 45 bars, 3 ends of lines, and 1
+        ("[a](b) c", 4),
+    ):
+        monkeypatch.setattr(markdown, "_FREE_STEPS", steps)
+        markdown.parse(text)
+        monkeypatch.setattr(markdown, "_FREE_STEPS", steps - 1)
+        with pytest.raises(DataError):
+            markdown.parse(text)
 
 
 def test_tables_that_are_mostly_empty_are_refused() -> None:
