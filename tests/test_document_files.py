@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polib
@@ -190,6 +191,22 @@ def test_a_language_of_one_form_has_the_plural_there() -> None:
     assert files.msgstr_plural == {0: "%d files"}
 
 
+def test_messages_with_comments_and_of_catalogues_that_do_not_say_their_forms() -> None:
+    long = "dog " * 40
+    text = f'msgid "a <!-- b --> c\\n"\nmsgstr ""\n\nmsgid "{long}"\nmsgid_plural "d"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    catalogue = Catalogue(text, None)
+    assert [segment.text for segment in segments_of(catalogue.parts)] == ["a c", long.strip(), "d"]
+    translated(catalogue.parts, same)
+    written = catalogue.written()
+    one, several = polib.pofile(written)
+    assert one.msgstr == "a <!-- b --> c\n"
+    assert several.msgstr_plural == {0: long, 1: "d"}
+    assert 60 < max(map(len, written.split("\n"))) <= 80
+    forms = Catalogue(f'msgid ""\nmsgstr "Plural-Forms: nplurals = 4; plural=0;\\n"\n\n{text}', None)
+    translated(forms.parts, same)
+    assert polib.pofile(forms.written())[1].msgstr_plural == {0: long, 1: "d", 2: "d", 3: "d"}
+
+
 def test_a_catalogue_that_is_complete_comes_out_byte_for_byte() -> None:
     text = 'msgid   "a"\nmsgstr "b"\n\n\n#~ msgid "c"\n#~ msgstr ""\n'
     assert Catalogue(text, None).written() == text
@@ -248,6 +265,58 @@ def test_a_file_is_translated_as_a_whole(translator: Translator) -> None:
             run(translator, data, "html")
 
 
+def test_a_file_is_read_and_written_whole_in_whatever_pieces(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "<p>der Hund</p>\n<p>Süd \u65e5</p><p>5</p>\n".encode()
+    whole = run(translator, page, "html")
+    assert capsys.readouterr().err == "2 segments\n"
+    real, reported = os.write, list[Any]()
+    source, target = memory_file(page), memory_file()
+    monkeypatch.setattr(module, "READ_BYTES", 3)
+    monkeypatch.setattr(module, "report", lambda *arguments: reported.append(arguments))
+    monkeypatch.setattr(module.os, "write", lambda descriptor, data: real(descriptor, data[:5]))
+    with Progress("translating", None, "lines") as progress:
+        module.runner("html", None, None, [])(translator, TranslateOptions(), source, target, progress)
+    assert content(target) == whole
+    monkeypatch.setattr(module.os, "write", real)
+    assert run(translator, b"<p>der\n", "text", "html").startswith(b"<p>")
+    assert reported == [(translator.counts, 128)] * 2
+
+
+@pytest.mark.parametrize(("kind", "tags", "unit"), [("html", None, "segments"), ("text", "html", "lines")])
+def test_options_of_the_search_arrive_and_progress_is_counted(
+    monkeypatch: pytest.MonkeyPatch, kind: str, tags: str | None, unit: str
+) -> None:
+    """A file that fails has nothing done: none of it is written."""
+    given, fail = list[Any](), False
+
+    def search(_: Any, texts: Any, **options: Any) -> Any:
+        given.append(options)
+        for text in texts:
+            yield same(text)
+            if fail:
+                raise DataError("no")
+
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None)
+    monkeypatch.setattr(module, "translate_aligned", search)
+    data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search={"beam": 3}, strict=True)
+    with Progress("translating", None, "lines") as progress:
+        target = memory_file()
+        module.runner(kind, tags, None, [])(translator, options, memory_file(data), target, progress)
+        assert content(target) == data
+        assert (progress.unit, progress.done) == (unit, 2)
+        assert progress.total == (2 if kind == "html" else None)
+    fail = True
+    target = memory_file()
+    with Progress("translating", None, "lines") as progress, pytest.raises(DataError):
+        module.runner(kind, tags, None, [])(translator, options, memory_file(data), target, progress)
+    assert (content(target), progress.done) == ((b"", 0) if kind == "html" else (b"<p>der\n", 1))
+    with Progress("translating", None, "lines") as progress, pytest.raises(DataError, match="UTF-8"):
+        module.runner(kind, tags, None, [])(translator, options, memory_file(b"\xff\n"), memory_file(), progress)
+    assert given == [{"beam": 3}] * len(given)
+
+
 def test_the_suffix_says_what_a_file_is() -> None:
     """Unless the format is named; plain lines need nothing of the formats."""
 
@@ -258,13 +327,20 @@ def test_the_suffix_says_what_a_file_is() -> None:
         return run and (run.keywords.get("kind", "lines"), run.keywords["protection"] is not None)
 
     assert kind("a.txt") is kind("a.html", form="text") is kind(form="jsonl") is kind(plain=["prefix"]) is None
-    assert kind("a.HTML") == kind(form="html") == ("html", True)
-    assert kind("a.md", protect=False) == ("md", False)
-    assert kind("a.pot") == ("po", True)
+    assert kind("a.HTML") == kind("a.htm") == kind(form="html") == ("html", True)
+    assert kind("a.md", protect=False) == kind("a.markdown", protect=False) == ("md", False)
+    assert kind("a.pot") == kind("a.po", protect=True) == ("po", True)
+    brackets = [module.runner(form, None, True, []).keywords["protection"].brackets for form in ("po", "md", "text")]
+    assert brackets == [True, False, False], "as many in a message as before"
     assert kind("a.html", tags="html") == ("lines", False)
     assert kind(protect=True) == ("lines", True)
-    for wrong in ({"plain": ["n_best"]}, {"form": "jsonl"}, {"form": "po"}, {"plain": ["alignments", "prefix"]}):
-        with pytest.raises(UsageError):
+    for option, wrong in (
+        ("--n-best", {"plain": ["n_best"]}),
+        ("--format jsonl", {"form": "jsonl"}),
+        ("--markup", {"form": "po"}),
+        ("--alignments", {"plain": ["alignments", "prefix"]}),
+    ):
+        with pytest.raises(UsageError, match=f"^{option} is for"):
             kind(tags="html", **wrong)
 
 
@@ -309,6 +385,12 @@ def test_tables_that_are_mostly_empty_are_refused() -> None:
 )
 def test_markdown_as_people_write_it_is_not_refused(text: str) -> None:
     assert documents.segment.render(markdown.parse(text)) == text
+
+
+def test_spellings_are_compared_by_characters_as_long_as_that_takes_no_time() -> None:
+    text = "abcdefghij " * 45 + "Straße ab"
+    own = "abcdefghij " * 45 + "Strasse ab "
+    assert alignment._places(own, text) == [*range(499), 499, 499, *range(500, 505), 504]
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000 + "\u2603", "\u2603 " + "a b " * 5000, "\u2603 " + "der Hund " * 2000])
