@@ -164,7 +164,9 @@ def test_with_protect_placeholders_come_back_unchanged(model: Path) -> None:
         answer = ask(client, q=text)["translatedText"]
         sent = client.post("/translate_file", data=PAIR, files={"file": ("a.txt", text)}).json()
         assert client.get(sent["translatedFileUrl"]).text == answer
-        [said] = client.post("/v2/translate", json={"text": [text], "target_lang": "DE"}).json()["translations"]
+        [said] = client.post("/v2/translate", json={"text": [text], "source_lang": "EN", "target_lang": "DE"}).json()[
+            "translations"
+        ]
         assert said["text"] == answer
     assert answer == command(model, text, "--protect")
     assert "[X12X]" in answer

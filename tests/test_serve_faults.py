@@ -16,6 +16,7 @@ from tiny_model import make_model
 pytest.importorskip("starlette")
 import uvicorn
 from serving import PAIR, TEXTS, client_of, resident, service_of
+from starlette.routing import Route
 from starlette.testclient import TestClient
 from test_threads import Gate
 from uvicorn.server import ServerState
@@ -23,7 +24,7 @@ from uvicorn.server import ServerState
 from nmt_cli.engine.search import Search
 from nmt_cli.errors import DivergedError, UsageError
 from nmt_cli.serving import server
-from nmt_cli.serving.app import create_app
+from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.pool import _Countdown
 from nmt_cli.serving.service import Limits, Service
 
@@ -286,6 +287,17 @@ def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
         assert client.get("/metrics", headers={"Authorization": "Bearer one"}).status_code == 200
         assert client.get("/languages").status_code == client.get("/health").status_code == 200
         assert client.get("/frontend/settings").json()["keyRequired"] is True
+
+
+def test_each_route_needs_the_key_but_these(model: Path) -> None:
+    """What a page shows before it knows the key; a file's name is a secret itself."""
+    free = {"/languages", "/health", "/frontend/settings", "/download_file/{key}", "/"}
+    with client_of(model, keys=[b"one"]) as client:
+        for route in ROUTES:
+            for method in route.methods if isinstance(route, Route) else ():
+                if method != "HEAD":
+                    answer = client.request(method, route.path.replace("{key}", "x"))
+                    assert ("An API key is needed" in answer.text) == (route.path not in free), (method, route.path)
 
 
 def test_pages_of_other_origins_may_ask_as_cors_says(model: Path, client: TestClient) -> None:
