@@ -1,5 +1,6 @@
 """nmt serve as clients of LibreTranslate see it, and our own routes: every answer is what `nmt translate` says."""
 
+import asyncio
 import random
 import re
 import subprocess
@@ -214,6 +215,7 @@ def test_codes_of_other_tools_are_known(client: TestClient, code: str) -> None:
 )
 def test_a_code_means_the_same_one_before_another_of_its_language(code: str, meant: str | None) -> None:
     assert match(code, ["de", "pt-PT", "pt_BR"]) == meant
+    assert match("pt-BR", ["ptx", "por_Latn"]) == "por_Latn"
 
 
 def test_auto_finds_the_language_among_those_that_there_are(client: TestClient, alone: Translator) -> None:
@@ -225,6 +227,7 @@ def test_auto_finds_the_language_among_those_that_there_are(client: TestClient, 
     assert found["language"] == "en"
     assert type(found["confidence"]) is int
     assert 50 < found["confidence"] <= 100
+    assert ask(client, q=[english], source="auto")["detectedLanguage"] == [found]
     german = "Der Hund läuft über die Straße und sieht das Haus an."
     answer = ask(client, q=german, source="auto")
     assert (answer["translatedText"], answer["detectedLanguage"]["language"]) == (german, "de")
@@ -261,6 +264,14 @@ def test_texts_in_which_no_language_can_be_told(monkeypatch: pytest.MonkeyPatch)
     assert detect.Detector(["en"], ["en", "xx"]).detect(english) == [("en", 0)]
     german = " Der Hund läuft über die Straße und sieht das Haus an."
     assert detector.detect(english * 40 + german * 100)[0][0] == "en-GB"
+
+
+def test_the_likeliest_language_that_a_model_has_for_the_target_counts() -> None:
+    models = [Model(Mock(), *pair) for pair in (("en", "de"), ("fr", "es"), ("pt", "de"))]
+    service = Service(Pool(models, Metrics(), queue=1, timeout=1), Metrics())
+    service.detector.detect = Mock(return_value=[("fr", 40), ("de", 35), ("en", 15), ("pt", 10)])
+    found = [asyncio.run(service.language(["x"], "auto", target)) for target in ("de-AT", "es", "xx")]
+    assert found == [("en", 15), ("fr", 40), ("fr", 40)]
 
 
 def test_what_is_found_for_all_texts_of_a_request_counts(model: Path) -> None:
@@ -506,7 +517,7 @@ def test_the_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
 
 def test_a_text_that_is_found_to_be_in_the_target_language_stays_as_it_is(client: TestClient) -> None:
     text = "Das ist nicht der Hund, und er geht auch nicht nach Hause."
-    answer = client.post("/sentences", json={"q": text, "source": "auto", "target": "de"}).json()
+    answer = client.post("/sentences", json={"q": text, "source": "auto", "target": "de-AT"}).json()
     assert [each["hypotheses"] for each in answer["sentences"]] == [[{"text": text, "alignment": []}]]
     assert answer["detectedLanguage"]["language"] == "de"
 
@@ -515,7 +526,7 @@ def test_a_text_that_is_found_to_be_in_the_target_language_stays_as_it_is(client
 def test_how_sure_it_must_be_that_there_is_nothing_to_translate(model: Path, sure: int, stays: bool) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
         service.detector.detect = lambda _: [("de", sure), ("en", 100 - sure)]
-        answer = ask(client, q="rot", source="auto")
+        answer = ask(client, q="rot", source="auto", target="de-AT")
         code, confidence = ("de", sure) if stays else ("en", 100 - sure)
         assert answer["detectedLanguage"] == {"language": code, "confidence": confidence}
         assert (answer["translatedText"] == "rot") == stays

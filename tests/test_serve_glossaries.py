@@ -1,6 +1,7 @@
 """nmt serve's glossaries, as DeepL has them."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_a_glossary_is_made_shown_used_and_deleted(client: TestClient) -> None:
     [listed] = client.get("/v2/glossaries").json()["glossaries"]
     shown = {"glossary_id": key, "name": "ours", "source_lang": "en", "target_lang": "de", "entry_count": 1}
     assert shown.items() <= listed.items()
+    assert listed.keys() - shown.keys() == {"ready", "creation_time"}
+    assert datetime.fromisoformat(listed["creation_time"]).utcoffset() == timedelta(0)
     assert client.get(f"/v2/glossaries/{key}").json() == listed
     plain = client.post("/v2/translate", json=TEXT).json()["translations"][0]["text"]
     assert "Baum" not in plain.split()
@@ -104,6 +107,8 @@ def test_entries_of_as_many_characters_as_a_request_may_have_are_taken(client: T
 
 def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_path: Path) -> None:
     key = create(client)
+    told = client.post("/v2/translate", json={**TEXT, "glossary_id": key, "source_lang": ""}).json()
+    assert told == {"message": "Invalid request: glossary_id needs source_lang"}
     for change in ({"source_lang": None}, {"target_lang": "EN"}, {"glossary_ids": [key]}, {"glossary_id": [key]}):
         answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key, **change})
         assert (answer.status_code, list(answer.json())) == (400, ["message"]), change
