@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,6 +17,7 @@ from tiny_model import make_model
 pytest.importorskip("starlette")
 import uvicorn
 from serving import PAIR, TEXTS, client_of, resident, service_of
+from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from test_threads import Gate
@@ -23,9 +25,10 @@ from uvicorn.server import ServerState
 
 from nmt_cli.engine.search import Search
 from nmt_cli.errors import DivergedError, UsageError
-from nmt_cli.serving import server
+from nmt_cli.serving import fields, server
 from nmt_cli.serving.app import ROUTES, create_app
-from nmt_cli.serving.pool import _Countdown
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.pool import Pool, _Countdown
 from nmt_cli.serving.service import Limits, Service
 
 JSON = {"Content-Type": "application/json"}
@@ -146,6 +149,18 @@ def test_a_body_may_have_as_many_bytes_as_the_texts_could_need(model: Path) -> N
         refused(client.post("/translate", files=[*fields, *more, ("n", (None, "x"))]), 400, "Too many fields")
         two = [("file", ("a.txt", "a"))] * 2
         refused(client.post("/translate_file", files=[*two, *fields[2:]]), 400, "Too many files")
+
+
+def test_what_is_too_large_is_read_to_its_end() -> None:
+    chunks = [{"type": "http.request", "body": b"x" * 6, "more_body": more} for more in (True, True, False)]
+
+    async def receive() -> dict[str, Any]:
+        return chunks.pop(0)
+
+    request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
+    with pytest.raises(Refusal, match="its 18 bytes exceed the limit of 10"):
+        asyncio.run(fields.read(request, 10, 5))
+    assert not chunks
 
 
 def test_ten_megabytes_and_a_hundred_thousand_texts_are_refused(client: TestClient) -> None:
@@ -315,6 +330,7 @@ def test_pages_of_other_origins_may_ask_as_cors_says(model: Path, client: TestCl
         assert allowed == "https://example.com"
     with client_of(model, cors="") as none:
         assert "Access-Control-Allow-Origin" not in none.get("/languages", headers=asked).headers
+        assert none.options("/translate", headers=asked).status_code == 405
 
 
 class Caller(threading.Thread):
@@ -439,6 +455,18 @@ def test_a_request_without_texts_does_not_wait() -> None:
         return _Countdown(left).over.done()
 
     assert [asyncio.run(over(left)) for left in (0, 1)] == [True, False]
+
+
+def test_a_client_that_goes_when_all_is_translated_is_none_that_went_before() -> None:
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def finish(left: int) -> None:
+        await Pool([], Mock(), queue=1, timeout=9)._finish(Mock(receive=gone), _Countdown(left))
+
+    asyncio.run(finish(0))
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(finish(1))
 
 
 def test_memory_that_runs_out_makes_smaller_batches(
