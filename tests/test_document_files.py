@@ -270,7 +270,7 @@ def test_a_file_is_read_and_written_whole_in_whatever_pieces(
 ) -> None:
     page = "<p>der Hund</p>\n<p>Süd \u65e5</p><p>5</p>\n".encode()
     whole = run(translator, page, "html")
-    assert capsys.readouterr().err == "2 segments\n"
+    assert capsys.readouterr().err.split("\n")[-2:] == ["2 segments", ""]
     real, reported = os.write, list[Any]()
     source, target = memory_file(page), memory_file()
     monkeypatch.setattr(module, "READ_BYTES", 3)
