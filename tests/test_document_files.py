@@ -98,6 +98,7 @@ def test_markdown_keeps_its_code_links_and_tables(text: str) -> None:
         ('![an *old* dog](x "t") and [![y](z) a](b)', "an old dog|y|and a"),
         ("a  \nb\\\nc<br>d<hr/>e", "a|b|c|d|e"),
         ("<http://x.y> <a@b.c> `c d` <b>e</b> <code>x *y* <i>z</i></code> ``f` `` <kbd>x", "e x"),
+        ("<code>a</code> b <code>c</code> d", "b d"),
         ("x <!-- c --> y<wbr>z <img src=x alt='a dog'>", "a dog|x yz"),
         ("1) a\n10. b\n\n    c\n\n# d #\ne\n===\n***\n", "a|b|c|d|e"),
         ("> a\n> b\nc\n> - d\n>   e", "a b c|d e"),
@@ -108,6 +109,12 @@ def test_what_the_model_is_shown_of_markdown(text: str, shown: str) -> None:
     parts = markdown.parse(text, Protection())
     assert "|".join(segment.text for segment in segments_of(parts)) == shown
     assert render(parts) == text
+
+
+def test_emphasis_of_nothing_is_left_out() -> None:
+    """Its signs would mean themselves; a link without text is one."""
+    out = translated(markdown.parse("**a** *b* ~~c~~ [d](e)"), lambda _: Aligned("x", [(1, 0)]))
+    assert out.split() == ["**x**", "[](e)"]
 
 
 def test_references_by_their_text_keep_their_target() -> None:
@@ -175,6 +182,7 @@ def test_messages_without_a_translation_get_one_that_is_fuzzy() -> None:
         assert [getattr(entry, name) for entry in after] == [getattr(entry, name) for entry in before]
     assert [entry.fuzzy for entry in after] == [True, True, False, True, False]
     first, old, done, files, gone = after
+    assert old.flags == ["fuzzy"]
     assert first.flags == ["python-format", "fuzzy"]
     assert first.msgstr == "(now)? %(n)s files Delete\n  <b>Sure</b>?\n"
     assert (old.msgstr, done.msgstr, gone.msgstr) == ("old", "fertig", "")
@@ -192,6 +200,8 @@ def test_a_language_of_one_form_has_the_plural_there() -> None:
 
 
 def test_messages_with_comments_and_of_catalogues_that_do_not_say_their_forms() -> None:
+    both = Catalogue('msgid "a &amp; b\\n<b>c</b>"\nmsgstr ""\n', None)
+    assert [segment.text for segment in segments_of(both.parts)] == ["a & b", "c"], "all of a message is HTML, or none"
     long = "dog " * 40
     text = f'msgid "a <!-- b --> c\\n"\nmsgstr ""\n\nmsgid "{long}"\nmsgid_plural "d"\nmsgstr[0] ""\nmsgstr[1] ""\n'
     catalogue = Catalogue(text, None)
@@ -243,6 +253,21 @@ def test_a_models_alignment_is_of_words_of_the_text(translator: Translator) -> N
         assert not text or ends[-1] == len(aligned.text)
 
 
+def test_tokens_are_linked_by_their_places_also_of_two_vocabularies_and_of_parts() -> None:
+    source, target = {1: "der", 2: "Hund", 3: "rot"}, {1: "red", 2: "the", 3: "dog"}
+
+    def decoding(words: dict[int, str]) -> Any:
+        return lambda lists: [" ".join(words[each] for each in ids) for ids in lists]
+
+    tokenizer = SimpleNamespace(decode=decoding(source), target=SimpleNamespace(decode=decoding(target)))
+    parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
+    hypotheses = [([ids, SimpleNamespace(ids=said, looked=looked)]) for ids, said, looked in parts]
+    result: Any = SimpleNamespace(parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")])
+    translator: Any = SimpleNamespace(tokenizer=tokenizer)
+    aligned = alignment.aligned(translator, result, "der Hund rot", 5)
+    assert aligned == Aligned("dog the red", [(3, 4), (7, 0), (11, 9)])
+
+
 def test_lines_with_markup_come_out_as_many_and_in_order(translator: Translator) -> None:
     lines = ["<b>der</b> Hund", "", "<br>", "5 <img>", "die <i>Katze</i><br>ist rot", "\ufffd", "<p>"]
     out = run(translator, "\n".join(lines).encode(), "text", "html").decode().split("\n")
@@ -260,8 +285,8 @@ def test_a_file_is_translated_as_a_whole(translator: Translator) -> None:
     assert out.endswith("\n")
     assert run(translator, b"# der Hund\n\n    code\n", "md").decode().endswith("\n\n    code\n")
     assert b"#, fuzzy" in run(translator, PO.encode(), "po")
-    for data in (b"\xff", "<p>x".encode("utf-16")):
-        with pytest.raises(DataError):
+    for data, words in ((b"\xff", "UTF-8"), ("<p>x".encode("utf-16"), "UTF-8"), (b"PK\3\4abc", "looks like")):
+        with pytest.raises(DataError, match=words):
             run(translator, data, "html")
 
 

@@ -421,6 +421,11 @@ def test_quotes_and_brackets_belong_to_the_placeholder_that_they_are_around(pair
     assert found == [[f"{left}%s{right}"], [f"{left}{left}%s{right}{right}"], ["%s"]]
 
 
+def test_placeholders_in_attributes_are_not_shown_either() -> None:
+    parts = markup.parse('<p title="see %s">a {b}<img alt=%d>', Protection())
+    assert [segment.text for segment in segments_of(parts)] == ["see", "a"]
+
+
 def test_numbers_and_words_are_no_placeholders() -> None:
     text = "In 1984, 50 % of 3.5 dogs and 12% cats were {not here} at 5:30; a@b, 100%."
     assert not PLACEHOLDER.search(text)

@@ -261,6 +261,7 @@ def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch:
         assert await said(head) == ""
         assert "408" in (cut := await said(head, "\r\n", body[:5])).split("\n")[0]
         assert "took longer than 0.2 seconds" in cut
+        assert "\r\nconnection: close\r\n" in cut.lower()
         whole = await said(head, "Connection: close\r\n\r\n", body)
         assert "translatedText" in whole
         twice = await said(head, "\r\n", body, head)  # the second one does not end
