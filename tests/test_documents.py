@@ -472,3 +472,21 @@ def test_a_long_text_is_cut_between_sentences() -> None:
     assert len(segments) > 2
     assert all(segment.text.startswith("A dog") and segment.text.endswith("runs.") for segment in segments)
     assert sum(len(segment.elements) for segment in segments) == 200
+
+
+ENDS = [".", "!", "?", "\u2026", '."', ".'", ".\u201d", "!\u2019", "?\u00bb", ".)", ".]", '.")']
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        *(f"A <b>dog</b> runs{end} " for end in ENDS),
+        *(f"\u6211<b>\u4eec</b>{end}" for end in ("\u3002", "\uff01", "\uff1f\u201d")),
+    ],
+)
+def test_a_segment_with_many_marks_ends_with_its_sentence(sentence: str) -> None:
+    """With the one in which it has 25 of them: the 13th of 30 sentences, and the 26th."""
+    segments = segments_of(markup.parse(sentence * 30))
+    assert [len(segment.elements) for segment in segments] == [13, 13, 4]
+    said = re.sub("<[^>]*>", "", sentence)
+    assert [segment.text for segment in segments] == [(said * count).strip() for count in (13, 13, 4)]
