@@ -324,6 +324,36 @@ def test_marks_stand_where_their_words_went(text: str, pairs: dict[str, str], ex
     assert translated(markup.parse(text), model) == expected
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "\u4e00\u72d7\u662f",
+        "\u3042\u30a2\u30f3",
+        "\u0e01\u0e02\u0e04",
+        "\u0e81\u0e82\u0e84",
+        "\u1000\u1001\u1002",
+        "\u1780\u1781\u1782",
+        "\U00020000\U00020001\U00020002",
+    ],
+)
+def test_where_words_are_written_without_spaces_each_token_is_one(said: str) -> None:
+    """Chinese, Japanese, Thai, Lao, Burmese, Khmer; elsewhere the tokens of a word follow its first."""
+    out = translated(markup.parse("a <b>dog</b> is"), lambda _: Aligned(said, [(1, 0), (2, 2), (3, 6)]))
+    assert out == f"{said[0]}<b>{said[1]}</b>{said[2]}"
+    assert (
+        translated(markup.parse("a <b>dog</b> is"), lambda _: Aligned("xyz", [(1, 2), (2, 0), (3, 6)])) == "<b>xyz</b>"
+    )
+
+
+def test_what_opens_stands_right_before_what_comes_between() -> None:
+    for sign, space in [
+        *((sign, "") for sign in "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"),
+        *((sign, " ") for sign in "-.)\u00bb"),
+    ]:
+        out = translated(markup.parse("see <img> dog"), lambda _, sign=sign: Aligned(f"{sign}Hund", [(1, 0), (5, 4)]))
+        assert out == f"{sign}{space}<img> Hund"
+
+
 # ---- placeholders
 
 STRINGS = [
