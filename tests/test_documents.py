@@ -286,6 +286,12 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
             {"Katzen": "cats", ",": "dogs", "Hunde": "dogs", "!": "dogs"},
             "<i>Katzen</i> , <b>Hunde</b> !",
         ),
+        (
+            "<b data-id=0 ID=1>I call</b> him",
+            {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"},
+            "<b data-id=0 ID=1>Ich rufe ihn an</b>",
+        ),
+        ("<b>dog!</b> cats", {"!": "!", "Katzen": "cats", "Hund": "dog"}, "! Katzen <b>Hund</b>"),
         # What no word comes from takes the nearest word; what has no text goes where its neighbours go.
         ("a <b>very</b> old dog", {"ein": "a", "Hund": "dog"}, "<b>ein</b> Hund"),
         ("a dog <b>barks</b>.", {"Ein": "a", "Hund": "dog", ".": "."}, "Ein <b>Hund</b> ."),
@@ -296,7 +302,9 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
         ("<x></x></>dog", {"dog": "dog"}, "<x></x></>dog"),
         ("dog<b><!-- x --> </b>is", {"dog": "dog", "is": "is"}, "dog<b><!-- x --> </b>is"),
         ("dog<b> <code>x</code> </b>is", {"dog": "dog", "is": "is"}, "dog<b> <code>x</code> </b>is"),
+        ("5<br><i> dog </i><br>", {"Hund": "dog"}, "5<br> <i>Hund</i> <br>"),
         # What has no end stays where it is.
+        ("a dog <!-- x", {"Hund": "dog", "ein": "a"}, "Hund ein <!-- x"),
         ("a dog <b translate=no>x</", {"Hund": "dog", "ein": "a"}, "Hund ein <b translate=no>x</"),
         # Tags that do not belong together keep their order.
         ("a</i> dog <b>is", {"ist": "is", "Hund": "dog", "ein": "a"}, "ist Hund ein</i> <b>"),
@@ -345,6 +353,14 @@ def test_where_words_are_written_without_spaces_each_token_is_one(said: str) -> 
     )
 
 
+def test_white_space_between_words_is_one_space() -> None:
+    """Also where the model said what must not be said."""
+    out = translated(markup.parse("a <b>dog</b>"), lambda _: Aligned("ein \t Hund", [(3, 0), (10, 2)]))
+    assert out == "ein <b>Hund</b>"
+    out = translated(line("a dog", Protection()), lambda _: Aligned("ein %s Hund", [(3, 0), (6, 2), (11, 2)]))
+    assert out == "ein Hund"
+
+
 def test_what_opens_stands_right_before_what_comes_between() -> None:
     for sign, space in [
         *((sign, "") for sign in "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"),
@@ -390,6 +406,7 @@ def test_placeholders_come_once_each_and_are_not_shown(texts: list[str], strict:
         ("Deleted %d files.", {"Dateien": "files", "gelöscht": "Deleted", ".": "."}, "%d Dateien gelöscht ."),
         ("Deleted %(n)d files (now)", {"Jetzt": "now", "weg": "files"}, "(Jetzt) %(n)d weg"),
         ("file%(s)s gone", {"weg": "gone", "Datei": "file"}, "weg Datei%(s)s"),
+        ("(dogs I) call", {"Hunde": "dogs", "rufe": "call", "ich": "I"}, "(Hunde rufe ich)"),
         ("%s has %s dogs", {"Hunde": "dogs", "hat": "has"}, "Hunde %s hat %s"),
         ('"%s" (by %s) left', {"Fort": "left", "von": "by"}, 'Fort "%s" (von %s)'),
     ],
