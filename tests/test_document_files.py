@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polib
@@ -20,6 +21,7 @@ from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.po import Catalogue
+from nmt_cli.documents.segment import render, segments_of
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.translation.translate import TranslateOptions
 
@@ -82,11 +84,59 @@ def test_markdown_keeps_its_code_links_and_tables(text: str) -> None:
     assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}  # of words that came apart
 
 
-def test_markdown_is_not_made_by_what_a_model_says() -> None:
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a **b**c ***d***, _e_ ~~f~~g ~h", "a bc d, e fg ~h"),
+        ("---\nt: x\n...\nThe dog", "The dog"),
+        ("---\nt: x\n--- \r\nThe dog\r\n---\n", "The dog"),
+        ("<p>see %s</p>\n\n{a} dog", "see|dog"),
+        ("- [X] a\n- [ ] b\n- [y] c\n> [!NOTE]\n> d\n\n[!Tip] e", "a|b|[y] c|d|[!Tip] e"),
+        ("a\\*b &amp;&ouml; c", "a*b &ö c"),
+        ("| a\\|b | **c** |\n|-|-|\n| c | a\\|b |", "a|b|c|c|a|b"),
+        ("a|b\n-|-\na|\nb|a", "a|b|a|b|a"),
+        ('![an *old* dog](x "t") and [![y](z) a](b)', "an old dog|y|and a"),
+        ("a  \nb\\\nc<br>d<hr/>e", "a|b|c|d|e"),
+        ("<http://x.y> <a@b.c> `c d` <b>e</b> <code>x *y* <i>z</i></code> ``f` `` <kbd>x", "e x"),
+        ("<code>a</code> b <code>c</code> d", "b d"),
+        ("x <!-- c --> y<wbr>z <img src=x alt='a dog'>", "a dog|x yz"),
+        ("1) a\n10. b\n\n    c\n\n# d #\ne\n===\n***\n", "a|b|c|d|e"),
+        ("> a\n> b\nc\n> - d\n>   e", "a b c|d e"),
+        ("[a]: http://x 'y'\n\n[a], [b][a], [c] and [a][]", "a, b, [c] and a"),
+    ],
+)
+def test_what_the_model_is_shown_of_markdown(text: str, shown: str) -> None:
+    parts = markdown.parse(text, Protection())
+    assert "|".join(segment.text for segment in segments_of(parts)) == shown
+    assert render(parts) == text
+
+
+def test_emphasis_of_nothing_is_left_out() -> None:
+    """Its signs would mean themselves; a link without text is one."""
+    out = translated(markdown.parse("**a** *b* ~~c~~ [d](e)"), lambda _: Aligned("x", [(1, 0)]))
+    assert out.split() == ["**x**", "[](e)"]
+
+
+def test_references_by_their_text_keep_their_target() -> None:
+    """Each is named apart, in full, also one that stands in a picture's text."""
+    text = "see [a dog] and [The `x` *cat*][] or [b][c] ![d [e]](f)\n\n[a dog]: u\n[The `x` *cat*]: v\n[c]: w\n[e]: x\n"
+    named = text.replace("[a dog] and", "[a dog][a dog] and").replace("cat*][] or", "cat*][The `x` *cat*] or")
+    assert translated(markdown.parse(text), same) == named.replace("[e]](f)", "[e][e]](f)")
+
+
+SAID = ["*a* _b_ `c` [d](e) <f> g|h", "# a", "###### a", "- a", "+ a", "1. a", "12) a", "> a", "---", "==="]
+
+
+@pytest.mark.parametrize(
+    "said", [*SAID, "~~a~~", "a &amp; b", "<http://x.y>", "![a](b)", "a \\* b\\", "#a -b 1.c", "-", "1)"]
+)
+def test_markdown_is_not_made_by_what_a_model_says(said: str) -> None:
     """Characters with a meaning are escaped, also at the beginning of a block."""
-    for said in ("*a* _b_ `c` [d](e) <f> g|h", "# a", "- a", "1. a", "> a", "+ a", "---", "==="):
-        out = translated(markdown.parse("The dog\n\n- sees"), lambda _, said=said: Aligned(said, []))
-        assert shape(out) == shape("The dog\n\n- sees"), out
+    text = "The dog\n\n- sees"
+    out = translated(markdown.parse(text), lambda _: Aligned(said, []))
+    assert shape(out) == shape(text), out
+    inline = [token.children for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(out)]
+    assert ["".join(child.content for child in each) for each in inline if each] == [said, said]
 
 
 # ---- gettext
@@ -132,6 +182,7 @@ def test_messages_without_a_translation_get_one_that_is_fuzzy() -> None:
         assert [getattr(entry, name) for entry in after] == [getattr(entry, name) for entry in before]
     assert [entry.fuzzy for entry in after] == [True, True, False, True, False]
     first, old, done, files, gone = after
+    assert old.flags == ["fuzzy"]
     assert first.flags == ["python-format", "fuzzy"]
     assert first.msgstr == "(now)? %(n)s files Delete\n  <b>Sure</b>?\n"
     assert (old.msgstr, done.msgstr, gone.msgstr) == ("old", "fertig", "")
@@ -146,6 +197,24 @@ def test_a_language_of_one_form_has_the_plural_there() -> None:
     translated(catalogue.parts, same)
     (files,) = [entry for entry in polib.pofile(catalogue.written()) if entry.msgid_plural]
     assert files.msgstr_plural == {0: "%d files"}
+
+
+def test_messages_with_comments_and_of_catalogues_that_do_not_say_their_forms() -> None:
+    both = Catalogue('msgid "a &amp; b\\n<b>c</b>"\nmsgstr ""\n', None)
+    assert [segment.text for segment in segments_of(both.parts)] == ["a & b", "c"], "all of a message is HTML, or none"
+    long = "dog " * 40
+    text = f'msgid "a <!-- b --> c\\n"\nmsgstr ""\n\nmsgid "{long}"\nmsgid_plural "d"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    catalogue = Catalogue(text, None)
+    assert [segment.text for segment in segments_of(catalogue.parts)] == ["a c", long.strip(), "d"]
+    translated(catalogue.parts, same)
+    written = catalogue.written()
+    one, several = polib.pofile(written)
+    assert one.msgstr == "a <!-- b --> c\n"
+    assert several.msgstr_plural == {0: long, 1: "d"}
+    assert 60 < max(map(len, written.split("\n"))) <= 80
+    forms = Catalogue(f'msgid ""\nmsgstr "Plural-Forms: nplurals = 4; plural=0;\\n"\n\n{text}', None)
+    translated(forms.parts, same)
+    assert polib.pofile(forms.written())[1].msgstr_plural == {0: long, 1: "d", 2: "d", 3: "d"}
 
 
 def test_a_catalogue_that_is_complete_comes_out_byte_for_byte() -> None:
@@ -184,6 +253,21 @@ def test_a_models_alignment_is_of_words_of_the_text(translator: Translator) -> N
         assert not text or ends[-1] == len(aligned.text)
 
 
+def test_tokens_are_linked_by_their_places_also_of_two_vocabularies_and_of_parts() -> None:
+    source, target = {1: "der", 2: "Hund", 3: "rot"}, {1: "red", 2: "the", 3: "dog"}
+
+    def decoding(words: dict[int, str]) -> Any:
+        return lambda lists: [" ".join(words[each] for each in ids) for ids in lists]
+
+    tokenizer = SimpleNamespace(decode=decoding(source), target=SimpleNamespace(decode=decoding(target)))
+    parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
+    hypotheses = [([ids, SimpleNamespace(ids=said, looked=looked)]) for ids, said, looked in parts]
+    result: Any = SimpleNamespace(parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")])
+    translator: Any = SimpleNamespace(tokenizer=tokenizer)
+    aligned = alignment.aligned(translator, result, "der Hund rot", 5)
+    assert aligned == Aligned("dog the red", [(3, 4), (7, 0), (11, 9)])
+
+
 def test_lines_with_markup_come_out_as_many_and_in_order(translator: Translator) -> None:
     lines = ["<b>der</b> Hund", "", "<br>", "5 <img>", "die <i>Katze</i><br>ist rot", "\ufffd", "<p>"]
     out = run(translator, "\n".join(lines).encode(), "text", "html").decode().split("\n")
@@ -201,9 +285,61 @@ def test_a_file_is_translated_as_a_whole(translator: Translator) -> None:
     assert out.endswith("\n")
     assert run(translator, b"# der Hund\n\n    code\n", "md").decode().endswith("\n\n    code\n")
     assert b"#, fuzzy" in run(translator, PO.encode(), "po")
-    for data in (b"\xff", "<p>x".encode("utf-16")):
-        with pytest.raises(DataError):
+    for data, words in ((b"\xff", "UTF-8"), ("<p>x".encode("utf-16"), "UTF-8"), (b"PK\3\4abc", "looks like")):
+        with pytest.raises(DataError, match=words):
             run(translator, data, "html")
+
+
+def test_a_file_is_read_and_written_whole_in_whatever_pieces(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "<p>der Hund</p>\n<p>Süd \u65e5</p><p>5</p>\n".encode()
+    whole = run(translator, page, "html")
+    assert capsys.readouterr().err.split("\n")[-2:] == ["2 segments", ""]
+    real, reported = os.write, list[Any]()
+    source, target = memory_file(page), memory_file()
+    monkeypatch.setattr(module, "READ_BYTES", 3)
+    monkeypatch.setattr(module, "report", lambda *arguments: reported.append(arguments))
+    monkeypatch.setattr(module.os, "write", lambda descriptor, data: real(descriptor, data[:5]))
+    with Progress("translating", None, "lines") as progress:
+        module.runner("html", None, None, [])(translator, TranslateOptions(), source, target, progress)
+    assert content(target) == whole
+    monkeypatch.setattr(module.os, "write", real)
+    assert run(translator, b"<p>der\n", "text", "html").startswith(b"<p>")
+    assert reported == [(translator.counts, 128)] * 2
+
+
+@pytest.mark.parametrize(("kind", "tags", "unit"), [("html", None, "segments"), ("text", "html", "lines")])
+def test_options_of_the_search_arrive_and_progress_is_counted(
+    monkeypatch: pytest.MonkeyPatch, kind: str, tags: str | None, unit: str
+) -> None:
+    """A file that fails has nothing done: none of it is written."""
+    given, fail = list[Any](), False
+
+    def search(_: Any, texts: Any, **options: Any) -> Any:
+        given.append(options)
+        for text in texts:
+            yield same(text)
+            if fail:
+                raise DataError("no")
+
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None)
+    monkeypatch.setattr(module, "translate_aligned", search)
+    data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search={"beam": 3}, strict=True)
+    with Progress("translating", None, "lines") as progress:
+        target = memory_file()
+        module.runner(kind, tags, None, [])(translator, options, memory_file(data), target, progress)
+        assert content(target) == data
+        assert (progress.unit, progress.done) == (unit, 2)
+        assert progress.total == (2 if kind == "html" else None)
+    fail = True
+    target = memory_file()
+    with Progress("translating", None, "lines") as progress, pytest.raises(DataError):
+        module.runner(kind, tags, None, [])(translator, options, memory_file(data), target, progress)
+    assert (content(target), progress.done) == ((b"", 0) if kind == "html" else (b"<p>der\n", 1))
+    with Progress("translating", None, "lines") as progress, pytest.raises(DataError, match="UTF-8"):
+        module.runner(kind, tags, None, [])(translator, options, memory_file(b"\xff\n"), memory_file(), progress)
+    assert given == [{"beam": 3}] * len(given)
 
 
 def test_the_suffix_says_what_a_file_is() -> None:
@@ -216,13 +352,20 @@ def test_the_suffix_says_what_a_file_is() -> None:
         return run and (run.keywords.get("kind", "lines"), run.keywords["protection"] is not None)
 
     assert kind("a.txt") is kind("a.html", form="text") is kind(form="jsonl") is kind(plain=["prefix"]) is None
-    assert kind("a.HTML") == kind(form="html") == ("html", True)
-    assert kind("a.md", protect=False) == ("md", False)
-    assert kind("a.pot") == ("po", True)
+    assert kind("a.HTML") == kind("a.htm") == kind(form="html") == ("html", True)
+    assert kind("a.md", protect=False) == kind("a.markdown", protect=False) == ("md", False)
+    assert kind("a.pot") == kind("a.po", protect=True) == ("po", True)
+    brackets = [module.runner(form, None, True, []).keywords["protection"].brackets for form in ("po", "md", "text")]
+    assert brackets == [True, False, False], "as many in a message as before"
     assert kind("a.html", tags="html") == ("lines", False)
     assert kind(protect=True) == ("lines", True)
-    for wrong in ({"plain": ["n_best"]}, {"form": "jsonl"}, {"form": "po"}, {"plain": ["alignments", "prefix"]}):
-        with pytest.raises(UsageError):
+    for option, wrong in (
+        ("--n-best", {"plain": ["n_best"]}),
+        ("--format jsonl", {"form": "jsonl"}),
+        ("--markup", {"form": "po"}),
+        ("--alignments", {"plain": ["alignments", "prefix"]}),
+    ):
+        with pytest.raises(UsageError, match=f"^{option} is for"):
             kind(tags="html", **wrong)
 
 
@@ -231,6 +374,22 @@ def test_markdown_whose_brackets_are_not_closed_is_refused(unit: str) -> None:
     """Each would look for its partner to the end: minutes for a text of this length."""
     with pytest.raises(DataError, match="too many open brackets"):
         markdown.parse(unit * 30_000)
+
+
+def test_cells_that_are_there_and_brackets_that_close_are_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell that a row lacks is 30 of them, each bracket as many as there are characters up to its partner."""
+    monkeypatch.setattr(markdown, "_STEPS", 0)
+    for text, steps in (
+        ("|a|b|c|\n|-|-|-|\n|d|e|f|\n", 0),
+        ("a|b\n-|-\nc|d\ne|f\n", 0),
+        (f"{'|a' * 20}|\n{'|-' * 20}|\n|\n|b|\n", 30 * 11),  # 60 cells less 45 bars, 3 ends of lines, and 1
+        ("[a](b) c", 4),
+    ):
+        monkeypatch.setattr(markdown, "_FREE_STEPS", steps)
+        markdown.parse(text)
+        monkeypatch.setattr(markdown, "_FREE_STEPS", steps - 1)
+        with pytest.raises(DataError):
+            markdown.parse(text)
 
 
 def test_tables_that_are_mostly_empty_are_refused() -> None:
@@ -251,6 +410,12 @@ def test_tables_that_are_mostly_empty_are_refused() -> None:
 )
 def test_markdown_as_people_write_it_is_not_refused(text: str) -> None:
     assert documents.segment.render(markdown.parse(text)) == text
+
+
+def test_spellings_are_compared_by_characters_as_long_as_that_takes_no_time() -> None:
+    text = "abcdefghij " * 45 + "Straße ab"
+    own = "abcdefghij " * 45 + "Strasse ab "
+    assert alignment._places(own, text) == [*range(499), 499, 499, *range(500, 505), 504]
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000 + "\u2603", "\u2603 " + "a b " * 5000, "\u2603 " + "der Hund " * 2000])

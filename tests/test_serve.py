@@ -1,5 +1,6 @@
 """nmt serve as clients of LibreTranslate see it, and our own routes: every answer is what `nmt translate` says."""
 
+import asyncio
 import random
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +25,8 @@ from texts import ROOT
 
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.serving import detect, files, metrics
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.serving import app, detect, files, languages, metrics, texts
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.languages import match
@@ -77,7 +80,12 @@ def test_json_forms_and_query_strings_say_the_same(client: TestClient, alone: Tr
         assert answer.json() == {"translatedText": expected[0]}
     empty = {"params": {**fields, "q": TEXTS[0]}, "headers": {"Content-Type": "application/json"}}
     assert client.post("/translate", **empty).json() == {"translatedText": expected[0]}
-    assert client.post("/translate", content='{"q": "rot", "source": "en", "target": "de"}').status_code == 200
+    body = ' {"q": "rot", "source": "en", "target": "de"}'
+    for kind in ("application/json; charset=utf-8", "Application/JSON", "application/problem+json", None):
+        headers = {"Content-Type": kind} if kind else {}
+        assert client.post("/translate", content=body, headers=headers).status_code == 200, kind
+    both = {"params": {**fields, "q": "x"}, "data": {"q": TEXTS[0]}}  # what the body says counts
+    assert client.post("/translate", **both).json() == {"translatedText": expected[0]}
 
 
 def test_alternatives_are_the_rest_of_the_n_best_list_each_once(client: TestClient, alone: Translator) -> None:
@@ -87,6 +95,12 @@ def test_alternatives_are_the_rest_of_the_n_best_list_each_once(client: TestClie
     assert answer["translatedText"] == [best for best, *_ in expected]
     assert answer["alternatives"] == [others for _, *others in expected]
     assert ask(client, q=TEXTS[0], alternatives="3")["alternatives"] == expected[0][1:]
+    assert (
+        ask(client, q=TEXTS[0], alternatives="")
+        == ask(client, q=TEXTS[0], alternatives=None)
+        == ask(client, q=TEXTS[0])
+    )
+    assert "alternatives" in ask(client, q=TEXTS[0], alternatives=10)
     whole = ask(client, q="\n".join(TEXTS[:2]), alternatives=3)
     assert whole["alternatives"] == [f"{one}\n{two}" for one, two in zip(lists[0][1:], lists[1][1:], strict=True)]
 
@@ -103,6 +117,39 @@ def test_a_line_with_fewer_hypotheses_stands_with_its_last() -> None:
     assert [text.written(None, results, rank) for rank in range(3)] == ["a\nx", "b\ny", "c\ny"]
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "units"),
+    [
+        (Form(), "a %s\r\n\nb", ["a %s", "", "b"]),
+        (Form(joined=True), "a\nb", ["a\nb"]),
+        (Form(protect=True), "a %s (b)\nc", ["a (b)", "c"]),
+        (Form(protect=True, joined=True), "a %s\nb", ["a b"]),
+        (Form(protect=False), "a %s", ["a %s"]),
+        (Form("html"), "<p>a %s</p>b <i>c</i>", ["a", "b c"]),
+        (Form("html", False, ("I",)), "<p>a %s</p>b <i>c</i>", ["a %s", "b"]),
+        (Form("md"), "# a %s (b)\n\n*c*", ["a (b)", "c"]),
+        (Form("md", False), "# a %s", ["a %s"]),
+        (Form("po"), 'msgid "a %s (b)"\nmsgstr ""\n', ["a b"]),
+        (Form("po", False), 'msgid "a %s (b)"\nmsgstr ""\n', ["a %s (b)"]),
+    ],
+)
+def test_what_of_a_text_is_translated_by_itself(form: Form, text: str, units: list[str]) -> None:
+    read = form.read(text)
+    assert read.units == units
+    assert read.aligned == (form.kind != "text" or bool(form.protect))
+
+
+def test_a_segment_whose_translation_is_empty_stays_as_it_is_in_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "align", lambda _, text, result, rank: Aligned(result[rank], [(4, 0)]))
+    text = Form("html").read("<p>a <b>dog</b></p>")
+    assert [text.written(None, [["eins", "", "drei"]], rank) for rank in (0, 1, 2, 1)] == [
+        "<p><b>eins</b></p>",
+        "<p>a <b>dog</b></p>",
+        "<p><b>drei</b></p>",
+        "<p>a <b>dog</b></p>",
+    ]
+
+
 def test_html_is_translated_as_the_command_does_it(client: TestClient, model: Path) -> None:
     expected = command(model, HTML, "--format", "html")
     assert expected != HTML
@@ -116,6 +163,12 @@ def test_with_protect_placeholders_come_back_unchanged(model: Path) -> None:
     text = "der Hund [X12X] geht nicht mit %s\n"
     with client_of(model, protect=True) as client:
         answer = ask(client, q=text)["translatedText"]
+        sent = client.post("/translate_file", data=PAIR, files={"file": ("a.txt", text)}).json()
+        assert client.get(sent["translatedFileUrl"]).text == answer
+        [said] = client.post("/v2/translate", json={"text": [text], "source_lang": "EN", "target_lang": "DE"}).json()[
+            "translations"
+        ]
+        assert said["text"] == answer
     assert answer == command(model, text, "--protect")
     assert "[X12X]" in answer
     assert "%s" in answer
@@ -127,9 +180,38 @@ def test_languages_health_and_settings(client: TestClient) -> None:
         {"code": "de", "name": "German", "targets": []},
     ]
     assert client.get("/health").json() == {"status": "ok"}
-    settings = client.get("/frontend/settings").json()
-    assert (settings["charLimit"], settings["keyRequired"]) == (5000, False)
-    assert settings["language"]["target"] == {"code": "de", "name": "German"}
+    assert client.get("/frontend/settings").json() == {
+        "apiKeys": False,
+        "charLimit": 5000,
+        "filesTranslation": True,
+        "frontendTimeout": 500,
+        "keyRequired": False,
+        "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
+        "suggestions": False,
+        "supportedFilesFormat": [".htm", ".html", ".markdown", ".md", ".po", ".pot", ".txt"],
+    }
+
+
+KNOWN = """
+ar ara Arabic;bg bul Bulgarian;ca cat Catalan;cs ces Czech;da dan Danish;de deu German;el ell Greek;en eng English
+es spa Spanish;et est Estonian;fa fas Persian;fi fin Finnish;fr fra French;ga gle Irish;he heb Hebrew;hi hin Hindi
+hr hrv Croatian;hu hun Hungarian;id ind Indonesian;is isl Icelandic;it ita Italian;ja jpn Japanese;kk kaz Kazakh
+ko kor Korean;lt lit Lithuanian;lv lav Latvian;mt mlt Maltese;nl nld Dutch;no nor Norwegian;pl pol Polish
+pt por Portuguese;ro ron Romanian;ru rus Russian;sk slk Slovak;sl slv Slovenian;sv swe Swedish;th tha Thai
+tr tur Turkish;uk ukr Ukrainian;ur urd Urdu;vi vie Vietnamese;zh zho Chinese
+"""
+
+
+def test_every_language_has_two_codes_and_a_name_of_its_own() -> None:
+    rows = list(zip(*languages._ROWS, strict=True))
+    assert len(rows[0]) == 83
+    for column, length in zip(rows, (2, 3, None), strict=True):
+        assert len({*column}) == 83
+        assert all(len(each) == length or each[0].isupper() for each in column)
+    for code in KNOWN.strip().replace("\n", ";").split(";"):
+        two, three, name = code.split()
+        assert [languages.name_of(each) for each in (two, three, f"{three}_Latn", f"{two.upper()}-XX")] == [name] * 4
+    assert (languages.name_of("xx-YY"), languages.base_of("xxx_YY")) == ("xx-YY", "xxx")
 
 
 @pytest.mark.parametrize("code", ["en", "EN", "en-US", "en_GB", "eng", "eng_Latn"])
@@ -143,6 +225,7 @@ def test_codes_of_other_tools_are_known(client: TestClient, code: str) -> None:
 )
 def test_a_code_means_the_same_one_before_another_of_its_language(code: str, meant: str | None) -> None:
     assert match(code, ["de", "pt-PT", "pt_BR"]) == meant
+    assert match("pt-BR", ["ptx", "por_Latn"]) == "por_Latn"
 
 
 def test_auto_finds_the_language_among_those_that_there_are(client: TestClient, alone: Translator) -> None:
@@ -154,6 +237,7 @@ def test_auto_finds_the_language_among_those_that_there_are(client: TestClient, 
     assert found["language"] == "en"
     assert type(found["confidence"]) is int
     assert 50 < found["confidence"] <= 100
+    assert ask(client, q=[english], source="auto")["detectedLanguage"] == [found]
     german = "Der Hund läuft über die Straße und sieht das Haus an."
     answer = ask(client, q=german, source="auto")
     assert (answer["translatedText"], answer["detectedLanguage"]["language"]) == (german, "de")
@@ -179,6 +263,37 @@ def test_a_detection_holds_up_nobody(model: Path) -> None:
         assert detected.result().json() == [{"confidence": 100, "language": "de"}]
 
 
+def test_texts_in_which_no_language_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without letters, or where the detector does not know all of the languages; of one with two codes the first is
+    meant, and of a long text the beginning is looked at."""
+    pytest.importorskip("py3langid")
+    detector = detect.Detector(["en-GB"], ["en-GB", "en-US", "de"])
+    english = "The dog walks across the street and looks at the house."
+    assert detector.detect(english) == [("en-GB", 100), ("de", 0)]
+    assert detector.detect("12 + 3.") == [("en-GB", 0)]
+    assert detect.Detector(["en"], ["en", "xx"]).detect(english) == [("en", 0)]
+    german = " Der Hund läuft über die Straße und sieht das Haus an."
+    assert detector.detect(english * 40 + german * 100)[0][0] == "en-GB"
+
+
+def test_the_likeliest_language_that_a_model_has_for_the_target_counts() -> None:
+    models = [Model(Mock(), *pair) for pair in (("en", "de"), ("fr", "es"), ("pt", "de"))]
+    service = Service(Pool(models, Metrics(), queue=1, timeout=1), Metrics())
+    service.detector.detect = Mock(return_value=[("fr", 40), ("de", 35), ("en", 15), ("pt", 10)])
+    found = [asyncio.run(service.language(["x"], "auto", target)) for target in ("de-AT", "es", "xx")]
+    assert found == [("en", 15), ("fr", 40), ("fr", 40)]
+
+
+def test_what_is_found_for_all_texts_of_a_request_counts(model: Path) -> None:
+    with service_of(model) as service, TestClient(create_app(service)) as client:
+        service.detector.detect = Mock(return_value=[("fr", 80), ("es", 20)])
+        answer = client.post("/translate", json={"q": ["a", "b"], "source": "auto", "target": "de"})
+        assert (answer.status_code, answer.json()) == (400, {"error": "fr is not supported"})
+        found = [{"language": "fr", "confidence": 80}, {"language": "es", "confidence": 20}]
+        assert client.post("/detect", json={"q": ["a", "b"]}).json() == found
+        assert [call.args for call in service.detector.detect.call_args_list] == [("a\nb",)] * 2
+
+
 def test_without_the_detector_auto_is_the_only_language(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, model: Path
 ) -> None:
@@ -187,6 +302,9 @@ def test_without_the_detector_auto_is_the_only_language(
     with client_of(model) as without:
         answer = ask(without, q="Der Hund", source="auto")
         assert answer == {**ask(client, q="Der Hund"), "detectedLanguage": {"confidence": 0, "language": "en"}}
+        answer = without.post("/sentences", json={"q": "Der Hund", "source": "auto", "target": "de"}).json()
+        assert answer["detectedLanguage"] == {"confidence": 0, "language": "en"}
+        assert "detectedLanguage" not in without.post("/sentences", json={"q": "Der Hund", **PAIR}).json()
 
 
 def test_models_of_several_pairs_answer_each_its_own(model: Path, tmp_path: Path, client: TestClient) -> None:
@@ -257,7 +375,9 @@ def test_files_are_translated_as_the_command_does_it(
     assert answer.status_code == 200, answer.text
     fetched = client.get(answer.json()["translatedFileUrl"])
     assert fetched.content.decode() == expected
-    assert fetched.headers["Content-Disposition"].startswith("attachment")
+    suffix = Path(name).suffix.lower()
+    assert fetched.headers["Content-Disposition"] == f'attachment; filename="translated{suffix}"'
+    assert fetched.headers["Content-Type"] == "application/octet-stream"
     assert expected != text
 
 
@@ -317,6 +437,30 @@ def test_seconds_in_the_queue_are_each_lines_and_those_of_search_the_requests(mo
     assert {"nmt_queue_seconds_sum 6.0", "nmt_queue_seconds_count 2.0", "nmt_search_seconds_sum 7.0"} <= {*page}
 
 
+def test_what_was_taken_at_once_has_not_waited_less_than_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "monotonic", lambda: 10.0)
+    own = Metrics()
+    own.observe([SimpleNamespace(drafts=[[SimpleNamespace(started=5.0), SimpleNamespace(started=6.0)]])], 5.5)
+    page = own.page().decode().split("\n")
+    assert {"nmt_queue_seconds_sum 0.0", "nmt_queue_seconds_count 1.0", "nmt_search_seconds_sum 5.0"} <= {*page}
+    assert [line.split('"')[1] for line in page if line.startswith("nmt_search_seconds_bucket")] == [
+        *("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5"),
+        *("1.0", "2.5", "5.0", "10.0", "30.0", "60.0", "+Inf"),
+    ]
+
+
+def test_a_pool_counts_and_closes_the_translators_of_all_models_once_each() -> None:
+    one, other = Mock(load=(3, 5)), Mock(load=(10, 20))
+    models = [Model(one, "en", "de"), Model(one, "en", "fr"), Model(other, "de", "en")]
+    with Pool(models, Metrics(), queue=1, timeout=1) as pool:
+        page = pool.metrics.page().decode().split("\n")
+        assert {"nmt_segments_waiting 13.0", "nmt_slots_in_use 25.0"} <= {*page}
+        assert (pool.sources, pool.languages, pool.targets("en")) == (["en", "de"], ["en", "de", "fr"], ["de", "fr"])
+        assert not one.close.called
+    for each in (one, other):
+        each.close.assert_called_once_with()
+
+
 def test_what_waits_and_what_is_searched_are_two_gauges() -> None:
     metrics = Metrics()
     metrics.watch(lambda: (3, 5))
@@ -332,6 +476,19 @@ def test_the_log_has_no_text_of_users(client: TestClient, capsys: pytest.Capture
     assert len(lines) == 3
     assert lines[0].startswith("POST /translate 200 1 text 9 characters ")
     assert not any("Geheimnis" in line for line in lines)
+
+
+def test_the_log_says_what_a_request_had_and_took(
+    client: TestClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=count(0, 0.0125).__next__))
+    client.post("/translate", json={"q": TEXTS, **PAIR})
+    client.get("/health")
+    client.get("/x")
+    assert capsys.readouterr().err == (
+        f"POST /translate 200 3 texts {sum(map(len, TEXTS))} characters 12.5 ms\n"
+        "GET /health 200 12.5 ms\nGET (other) 404 12.5 ms\n"
+    )
 
 
 def test_thirty_two_clients_have_the_answers_that_they_would_have_alone(client: TestClient, alone: Translator) -> None:
@@ -358,6 +515,10 @@ def test_thirty_two_clients_have_the_answers_that_they_would_have_alone(client: 
 
 
 def test_the_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
+    for path in ("/", "/page/app.js"):
+        headers = client.get(path).headers
+        names = "Cache-Control", "X-Content-Type-Options", "Referrer-Policy"
+        assert [headers[name] for name in names] == ["no-cache", "nosniff", "no-referrer"]
     policy = client.get("/").headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "unsafe" not in policy
@@ -366,7 +527,7 @@ def test_the_page_may_load_nothing_from_elsewhere(client: TestClient) -> None:
 
 def test_a_text_that_is_found_to_be_in_the_target_language_stays_as_it_is(client: TestClient) -> None:
     text = "Das ist nicht der Hund, und er geht auch nicht nach Hause."
-    answer = client.post("/sentences", json={"q": text, "source": "auto", "target": "de"}).json()
+    answer = client.post("/sentences", json={"q": text, "source": "auto", "target": "de-AT"}).json()
     assert [each["hypotheses"] for each in answer["sentences"]] == [[{"text": text, "alignment": []}]]
     assert answer["detectedLanguage"]["language"] == "de"
 
@@ -375,7 +536,7 @@ def test_a_text_that_is_found_to_be_in_the_target_language_stays_as_it_is(client
 def test_how_sure_it_must_be_that_there_is_nothing_to_translate(model: Path, sure: int, stays: bool) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
         service.detector.detect = lambda _: [("de", sure), ("en", 100 - sure)]
-        answer = ask(client, q="rot", source="auto")
+        answer = ask(client, q="rot", source="auto", target="de-AT")
         code, confidence = ("de", sure) if stays else ("en", 100 - sure)
         assert answer["detectedLanguage"] == {"language": code, "confidence": confidence}
         assert (answer["translatedText"] == "rot") == stays

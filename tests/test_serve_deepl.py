@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tiny_model import make_model
@@ -12,6 +13,10 @@ from serving import TEXTS, client_of, said
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.service import Service
 
 MARKED = 'der <b>Hund</b> <x id="3"></x> geht'
 
@@ -51,7 +56,11 @@ def test_json_and_forms_say_the_same(client: TestClient, best: dict[str, str]) -
 
 
 def test_billed_characters_where_the_client_wants_them(client: TestClient) -> None:
-    assert [one["billed_characters"] for one in ask(client, *TEXTS, show_billed_characters=True)] == [*map(len, TEXTS)]
+    for yes in (True, 1, "1", "true", "Yes", "ON"):
+        found = [one["billed_characters"] for one in ask(client, *TEXTS, show_billed_characters=yes)]
+        assert found == [*map(len, TEXTS)]
+    for no in (False, 0, "0", "false", "no", "Off", "", None):
+        assert all("billed_characters" not in one for one in ask(client, *TEXTS, show_billed_characters=no))
 
 
 def test_the_source_language_is_found_where_it_is_not_named(client: TestClient) -> None:
@@ -87,7 +96,7 @@ def test_tags_stand_in_the_translation(client: TestClient, kind: str) -> None:
 
 def test_what_ignored_tags_hold_is_kept(client: TestClient) -> None:
     text = "der Hund <keep>rot und</keep> geht <Other>das Haus</Other>"
-    for names in (["keep", "other"], "Keep,OTHER"):
+    for names in (["keep", "other"], "Keep,OTHER", " keep , other,,"):
         [found] = ask(client, text, tag_handling="xml", ignore_tags=names)
         assert "<keep>rot und</keep>" in found["text"]
         assert "<Other>das Haus</Other>" in found["text"]
@@ -107,13 +116,42 @@ def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp
         assert answer.status_code == 200
 
 
+def test_languages_are_said_without_script_and_country_but_for_targets_that_have_several() -> None:
+    pairs = [("eng_Latn", "de"), ("de-AT", "eng_Latn"), ("pt-BR", "en"), ("en", "pt"), ("pt", "tlh"), ("de", "en-GB")]
+    models = [Model(Mock(), *pair) for pair in pairs]
+    pool = Pool(models, Metrics(), queue=1, timeout=1)
+    with TestClient(create_app(Service(pool, pool.metrics))) as client:
+        listed = client.get("/v2/languages").json()
+        assert [tuple(each.values()) for each in listed] == [("EN", "English"), ("DE", "German"), ("PT", "Portuguese")]
+        listed = client.post("/v2/languages", json={"type": "target"}).json()
+        assert [(each["language"], each["name"], each["supports_formality"]) for each in listed] == [
+            ("DE", "German", False),
+            ("EN-GB", "English (British)", False),
+            ("EN-US", "English (American)", False),
+            ("PT-BR", "Portuguese (Brazilian)", False),
+            ("PT-PT", "Portuguese (European)", False),
+            ("TLH", "tlh", False),
+        ]
+        listed = client.get("/v2/glossary-language-pairs").json()["supported_languages"]
+        pairs = [("en", "de"), ("de", "en"), ("pt", "en"), ("en", "pt"), ("pt", "tlh")]
+        assert listed == [{"source_lang": source, "target_lang": target} for source, target in pairs]
+        new = {"name": "n" * 1000, "source_lang": "eng", "target_lang": "DE", "entries_format": "csv", "entries": "a,b"}
+        made = client.post("/v2/glossaries", json=new).json()
+        assert (made["source_lang"], made["target_lang"], made["ready"]) == ("en", "de", True)
+
+
+def test_the_detected_language_is_said_without_script_and_country(tmp_path: Path) -> None:
+    with client_of(make_model(tmp_path, "corpus.src=eng_Latn")) as client:
+        assert [one["detected_source_language"] for one in ask(client, "rot")] == ["EN"]
+
+
 def test_usage_counts_characters(model: Path) -> None:
     with client_of(model) as client:
         ask(client, *TEXTS)
         assert client.post("/v2/translate", json={"text": "x" * 5001, "target_lang": "DE"}).status_code == 400
         usage = client.get("/v2/usage").json()
         assert usage["character_count"] == sum(map(len, TEXTS))
-        assert usage["character_limit"] > 10**9
+        assert usage["character_limit"] == 10**12
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,14 +17,18 @@ from tiny_model import make_model
 pytest.importorskip("starlette")
 import uvicorn
 from serving import PAIR, TEXTS, client_of, resident, service_of
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
 from starlette.testclient import TestClient
 from test_threads import Gate
 from uvicorn.server import ServerState
 
 from nmt_cli.engine.search import Search
 from nmt_cli.errors import DivergedError, UsageError
-from nmt_cli.serving import server
-from nmt_cli.serving.app import create_app
+from nmt_cli.serving import fields, server
+from nmt_cli.serving.app import ROUTES, create_app
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.pool import Pool, _Countdown
 from nmt_cli.serving.service import Limits, Service
 
 JSON = {"Content-Type": "application/json"}
@@ -119,6 +124,43 @@ def test_as_much_as_the_limits_say_is_translated(model: Path) -> None:
         for texts, status in ((["rot", "rot"], 200), (["rot", "rote"], 400), (["rot", "ro", "r"], 400)):
             assert client.post("/translate", json={"q": texts, **PAIR}).status_code == status
             assert client.post("/v2/translate", json={"text": texts, "target_lang": "DE"}).status_code == status
+            assert client.post("/detect", json={"q": texts}).status_code == status
+        for text, status in (("rotrot", 200), ("rotrote", 400)):
+            assert client.post("/sentences", json={"q": text, **PAIR}).status_code == status
+            file = {"file": ("a.txt", text)}
+            assert client.post("/translate_file", data=PAIR, files=file).status_code == status
+        page = client.get("/metrics").text.split("\n")
+        assert {"nmt_texts_total 8.0", "nmt_characters_total 30.0"} <= {*page}, "of what was not refused"
+        assert client.get("/v2/usage").json()["character_count"] == 30
+
+
+def test_a_body_may_have_as_many_bytes_as_the_texts_could_need(model: Path) -> None:
+    """12 for each character, as JSON escapes those beyond the first plane, 64 for each text, and 65,536."""
+    body = json.dumps({"q": "rot", **PAIR})
+    with client_of(model, limits=Limits(characters=6, texts=2)) as client:
+        for size, status in ((65_736, 200), (65_737, 413)):
+            answer = client.post("/translate", content=body.ljust(size), headers=JSON)
+            assert answer.status_code == status
+    assert answer.json() == {"error": "Invalid request: its 65,737 bytes exceed the limit of 65,736"}
+    fields = [("q", (None, "a"))] * 2 + [(name, (None, code)) for name, code in PAIR.items()]
+    with client_of(model, limits=Limits(characters=6, texts=2)) as client:
+        more = [(f"n{number}", (None, "x")) for number in range(48)]
+        assert client.post("/translate", files=[*fields, *more]).status_code == 200
+        refused(client.post("/translate", files=[*fields, *more, ("n", (None, "x"))]), 400, "Too many fields")
+        two = [("file", ("a.txt", "a"))] * 2
+        refused(client.post("/translate_file", files=[*two, *fields[2:]]), 400, "Too many files")
+
+
+def test_what_is_too_large_is_read_to_its_end() -> None:
+    chunks = [{"type": "http.request", "body": b"x" * 6, "more_body": more} for more in (True, True, False)]
+
+    async def receive() -> dict[str, Any]:
+        return chunks.pop(0)
+
+    request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
+    with pytest.raises(Refusal, match="its 18 bytes exceed the limit of 10"):
+        asyncio.run(fields.read(request, 10, 5))
+    assert not chunks
 
 
 def test_ten_megabytes_and_a_hundred_thousand_texts_are_refused(client: TestClient) -> None:
@@ -141,6 +183,9 @@ def test_ten_megabytes_and_a_hundred_thousand_texts_are_refused(client: TestClie
         ("GET", "/page/%2e%2e/app.py", 404),
         ("GET", "/download_file/x", 404),
         ("DELETE", "/", 405),
+        ("GET", "/sentences", 405),
+        ("GET", "/translate_file", 405),
+        ("GET", "/detect", 405),
     ],
 )
 def test_wrong_methods_and_paths_are_refused(client: TestClient, method: str, path: str, status: int) -> None:
@@ -149,6 +194,7 @@ def test_wrong_methods_and_paths_are_refused(client: TestClient, method: str, pa
     answer = client.request(method, path)
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
+    assert ("Allow" in answer.headers) == (status == 405)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +261,7 @@ def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch:
         assert await said(head) == ""
         assert "408" in (cut := await said(head, "\r\n", body[:5])).split("\n")[0]
         assert "took longer than 0.2 seconds" in cut
+        assert "\r\nconnection: close\r\n" in cut.lower()
         whole = await said(head, "Connection: close\r\n\r\n", body)
         assert "translatedText" in whole
         twice = await said(head, "\r\n", body, head)  # the second one does not end
@@ -230,6 +277,11 @@ def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch:
 def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
     with client_of(model, keys=[b"one", "zw\u00f6lf".encode()]) as client:
         body: dict[str, Any] = {"q": "rot", **PAIR}
+        file = {"file": ("a.txt", "rot")}
+        refused(client.post("/translate_file", data=PAIR, files=file), 400, "API key is needed")
+        for name in ("api_key", "apiKey"):
+            refused(client.post("/translate_file", data={**PAIR, name: "on"}, files=file), 403, "Invalid API key")
+            assert client.post("/translate_file", data={**PAIR, name: "one"}, files=file).status_code == 200
         for path in ("/translate", "/detect", "/sentences"):
             refused(client.post(path, json=body), 400, "API key is needed")
             refused(client.post(path, json={**body, "api_key": "two"}), 403, "Invalid API key")
@@ -237,7 +289,14 @@ def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
         assert client.post("/translate", json={**body, "apiKey": "one"}).status_code == 200
         assert client.post("/translate", data={**body, "api_key": "one"}).status_code == 200
         assert client.post("/translate", params={**body, "api_key": "one"}).status_code == 200
-        assert client.post("/translate", json=body, headers={"Authorization": "Bearer one"}).status_code == 200
+        for header in ("Bearer one", "bearer  one ", "DEEPL-AUTH-KEY one"):
+            assert client.post("/translate", json=body, headers={"Authorization": header}).status_code == 200, header
+        other = {"Authorization": "Basic one"}  # of a proxy, perhaps: the key is in the field
+        told = "An API key is needed, as api_key or in the header Authorization"
+        assert client.post("/translate", json=body, headers=other).json() == {"error": told}
+        assert client.post("/translate", json={**body, "api_key": "one"}, headers=other).status_code == 200
+        told = "An API key is needed, in the header Authorization"
+        assert client.get("/metrics", params={"api_key": "one"}).json() == {"error": told}
         assert client.post("/translate", json={**body, "api_key": ["one"]}).status_code == 400
         refused(client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE"}), 403, "needed", "message")
         refused(client.get("/metrics"), 400, "needed")
@@ -246,13 +305,33 @@ def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
         assert client.get("/frontend/settings").json()["keyRequired"] is True
 
 
+def test_each_route_needs_the_key_but_these(model: Path) -> None:
+    """What a page shows before it knows the key; a file's name is a secret itself."""
+    free = {"/languages", "/health", "/frontend/settings", "/download_file/{key}", "/"}
+    with client_of(model, keys=[b"one"]) as client:
+        for route in ROUTES:
+            for method in route.methods if isinstance(route, Route) else ():
+                if method != "HEAD":
+                    answer = client.request(method, route.path.replace("{key}", "x"))
+                    assert ("An API key is needed" in answer.text) == (route.path not in free), (method, route.path)
+
+
 def test_pages_of_other_origins_may_ask_as_cors_says(model: Path, client: TestClient) -> None:
     asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
-    assert client.options("/translate", headers=asked).headers["Access-Control-Allow-Origin"] == "*"
+    for method in ("POST", "DELETE"):
+        more = {
+            "Access-Control-Request-Method": method,
+            "Access-Control-Request-Headers": "Authorization, Content-Type",
+        }
+        answer = client.options("/translate", headers={**asked, **more})
+        assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (200, "*")
     with client_of(model, cors="https://example.com") as own:
         assert "Access-Control-Allow-Origin" not in own.options("/translate", headers=asked).headers
+        allowed = own.get("/health", headers={"Origin": "https://example.com"}).headers["Access-Control-Allow-Origin"]
+        assert allowed == "https://example.com"
     with client_of(model, cors="") as none:
         assert "Access-Control-Allow-Origin" not in none.get("/languages", headers=asked).headers
+        assert none.options("/translate", headers=asked).status_code == 405
 
 
 class Caller(threading.Thread):
@@ -283,7 +362,7 @@ def test_beyond_the_queue_clients_are_told_to_come_back(model: Path, gate: Gate)
         wait_for(lambda: service.pool.texts == 5)
         answer = client.post("/translate", json={"q": "und", **PAIR})
         refused(answer, 429, "try again later")
-        assert int(answer.headers["Retry-After"]) >= 1
+        assert answer.headers["Retry-After"] == "1"
         gate.opened.set()
         first.join(60)
         assert first.answer.status_code == 200
@@ -355,8 +434,40 @@ def test_an_error_of_the_model_is_told_and_the_server_goes_on(model: Path, gate:
             refused(answer, 500, "scores are not finite")
             gate.error = MemoryError()
             refused(client.post("/translate", json={"q": TEXTS, **PAIR}), 500, "memory")
+            gate.error = OSError(28, "No space left on device")
+            refused(client.post("/translate", json={"q": TEXTS, **PAIR}), 500, "No space left on device")
             gate.error = None
             assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 200
+
+
+def test_no_more_of_a_code_is_said_again_than_a_code_may_have(client: TestClient) -> None:
+    for source, target, told in (
+        ("x" * 99, "de", f"{'x' * 40} is not supported"),
+        ("en", "y" * 99, f"{'y' * 40} is not supported"),
+        (f"de-{'x' * 99}", "en", f"en is not available as a target language from de-{'x' * 37}"),
+        ("en", f"en-{'x' * 99}", f"en-{'x' * 37} is not available as a target language from en"),
+    ):
+        answer = client.post("/translate", json={"q": "rot", "source": source, "target": target})
+        assert (answer.status_code, answer.json()) == (400, {"error": told})
+
+
+def test_a_request_without_texts_does_not_wait() -> None:
+    async def over(left: int) -> bool:
+        return _Countdown(left).over.done()
+
+    assert [asyncio.run(over(left)) for left in (0, 1)] == [True, False]
+
+
+def test_a_client_that_goes_when_all_is_translated_is_none_that_went_before() -> None:
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def finish(left: int) -> None:
+        await Pool([], Mock(), queue=1, timeout=9)._finish(Mock(receive=gone), _Countdown(left))
+
+    asyncio.run(finish(0))
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(finish(1))
 
 
 def test_memory_that_runs_out_makes_smaller_batches(

@@ -1,6 +1,7 @@
 """nmt serve's glossaries, as DeepL has them."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_a_glossary_is_made_shown_used_and_deleted(client: TestClient) -> None:
     [listed] = client.get("/v2/glossaries").json()["glossaries"]
     shown = {"glossary_id": key, "name": "ours", "source_lang": "en", "target_lang": "de", "entry_count": 1}
     assert shown.items() <= listed.items()
+    assert listed.keys() - shown.keys() == {"ready", "creation_time"}
+    assert datetime.fromisoformat(listed["creation_time"]).utcoffset() == timedelta(0)
     assert client.get(f"/v2/glossaries/{key}").json() == listed
     plain = client.post("/v2/translate", json=TEXT).json()["translations"][0]["text"]
     assert "Baum" not in plain.split()
@@ -58,6 +61,8 @@ def test_a_glossary_is_made_shown_used_and_deleted(client: TestClient) -> None:
     [
         ("tsv", "rot\tBaum|Haus\r\n\n#1\tHund\n", "rot\tBaum|Haus\n#1\tHund"),
         ("csv", '"rot, und",Baum\r\nHund,Haus,en,de\n', "rot, und\tBaum\nHund\tHaus"),
+        ("csv", '\ufeff"rot\n  und ",Baum\r\n,\n', "rot und\tBaum"),
+        ("tsv", "\ufeff rot   und\t Baum ", "rot und\tBaum"),
     ],
 )
 def test_entries_come_back_as_tsv(client: TestClient, kind: str, entries: str, tsv: str) -> None:
@@ -79,7 +84,12 @@ def test_entries_come_back_as_tsv(client: TestClient, kind: str, entries: str, t
         ({"entries": "rot\tBaum\tany"}, "line 1"),
         ({"entries": "rot\tBaum\n\nrot\tHaus"}, "line 3"),
         ({"entries": 'a,b\n"c', "entries_format": "csv"}, "line 2"),
+        ({"entries": '"a\nb",c\nd', "entries_format": "csv"}, "line 3"),
+        ({"entries": "a,b\nc,d,en", "entries_format": "csv"}, "line 2"),
+        ({"entries": "a,b\nd,", "entries_format": "csv"}, "line 2"),
+        ({"entries": "a\tb\ten\tde"}, "line 1"),
         ({"entries": "\n".join(f"a{n}\tb" for n in range(5001))}, "exceeds text limit"),
+        ({"entries": "a\t" + "b" * 4999}, "entries (5,001) exceeds text limit (5,000)"),
         ({"entries_format": "xml"}, "entries_format must be"),
         ({"target_lang": "XX"}, "XX is not supported"),
     ],
@@ -91,8 +101,14 @@ def test_bad_glossaries_are_refused_with_the_line(client: TestClient, change: di
     assert client.get("/v2/glossaries").json() == {"glossaries": []}
 
 
+def test_entries_of_as_many_characters_as_a_request_may_have_are_taken(client: TestClient) -> None:
+    create(client, entries="a\t" + "b" * 4998)
+
+
 def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_path: Path) -> None:
     key = create(client)
+    told = client.post("/v2/translate", json={**TEXT, "glossary_id": key, "source_lang": ""}).json()
+    assert told == {"message": "Invalid request: glossary_id needs source_lang"}
     for change in ({"source_lang": None}, {"target_lang": "EN"}, {"glossary_ids": [key]}, {"glossary_id": [key]}):
         answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key, **change})
         assert (answer.status_code, list(answer.json())) == (400, ["message"]), change
@@ -107,7 +123,7 @@ def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_p
 
 def test_their_number_and_size_are_bounded(client: TestClient) -> None:
     entries = [f"a{number}\tb" for number in range(5001)]
-    assert len(glossaries.parse("\n".join(entries[1:]), "tsv").terms) == 5000
+    assert len(glossaries.parse("\n\n".join(entries[1:]), "tsv").terms) == 5000
     with pytest.raises(Refusal, match="more than 5,000 terms"):
         glossaries.parse("\n".join(entries), "tsv")
     keys = [create(client) for _ in range(100)]

@@ -1,6 +1,7 @@
 """nmt serve as a process: it starts, answers, drains at a signal, and says in one line why it cannot."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -14,17 +15,23 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from texts import ROOT
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
+import uvicorn
 from serving import resident
 
-from nmt_cli.errors import BusyError
+from nmt_cli import signals
+from nmt_cli.errors import BusyError, UsageError
 from nmt_cli.serving import server as server_module
+from nmt_cli.serving.pool import Model
+from nmt_cli.serving.service import Limits
 
 LONG = "der Hund geht. " * 300
 
@@ -187,6 +194,88 @@ def test_addresses_that_others_reach_need_keys(model: Path, tmp_path: Path) -> N
             ask(address, "rot")
         key = urllib.request.Request(f"{address}/metrics", headers={"Authorization": "Bearer two"})
         assert urllib.request.urlopen(key, timeout=60).status == 200
+
+
+def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"one\r\n\n  \n two\t\n")
+    loaded, seen = list[tuple[Any, ...]](), dict[str, Any]()
+    closed = Mock()
+
+    def load(*arguments: Any) -> list[Model]:
+        loaded.append(arguments)
+        return [Model(closed, "en", arguments[0].name)]
+
+    async def answer(sockets: list[socket.socket]) -> None:
+        seen["port"] = sockets[0].getsockname()[1]
+
+    def listening(config: uvicorn.Config, ready: str) -> Any:
+        seen.update(config=config, ready=ready)
+        return SimpleNamespace(serve=answer)
+
+    port = server_module._bound("127.0.0.1", 0)
+    monkeypatch.setattr(server_module, "load", load)
+    monkeypatch.setattr(server_module, "_Server", listening)
+    monkeypatch.setattr(server_module, "create_app", lambda service, cors: seen.update(service=service, cors=cors))
+    monkeypatch.setattr(server_module, "_bound", lambda *arguments: seen.update(bound=arguments) or port)
+    models = Path("de"), Path("fr")
+    options = (models, "::1", 7, tmp_path / "keys", 3, "bf16", 5, 6, 8, 1.5, "z", False)
+    assert server_module.serve(server_module.ServeOptions(*options)) == 0
+    assert loaded == [(model, "bf16", 3) for model in models]
+    service, config = seen["service"], seen["config"]
+    assert (service.pool.queue, service.pool.timeout, service.limits) == (8, 1.5, Limits(5, 6, 30))
+    assert (service.keys, service.protect, seen["cors"]) == ([b"one", b"two"], False, "z")
+    assert service.metrics is service.pool.metrics
+    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown, config.backlog) == (30, 7, 2048)
+    assert (config.server_header, config.access_log, config.http) == (False, False, server_module.Protocol)
+    assert (seen["bound"], seen["ready"]) == (("::1", 7), f"serving en-de, en-fr at http://[::1]:{seen['port']}")
+    closed.close.assert_called_once_with()
+    assert port.fileno() == -1
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        *[(host, True) for host in ("127.0.0.1", "127.8.9.1", "::1", "localhost")],
+        *[(host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "localhost.org", "")],
+    ],
+)
+def test_only_this_machine_needs_no_key(host: str, own: bool) -> None:
+    options = server_module.ServeOptions((), host)
+    if own:
+        assert server_module._keys(options) == []
+    else:
+        with pytest.raises(UsageError, match="needs --api-key-file"):
+            server_module._keys(options)
+
+
+def test_a_port_is_taken_before_the_models_are_loaded_and_listens_after() -> None:
+    with contextlib.closing(server_module._bound("127.0.0.1", 0)) as port:
+        assert port.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(port.getsockname())
+        port.listen()
+        with pytest.raises(BusyError, match="Stop what uses it, or choose another --port"):
+            server_module._bound(*port.getsockname())
+    with pytest.raises(UsageError, match=r"cannot serve at port 0 of 192\.0\.2\.1: Cannot assign requested address"):
+        server_module._bound("192.0.2.1", 0)  # an address that nobody has
+    told = server_module._cannot_serve("h", 80, PermissionError(errno.EACCES, "Permission denied"))
+    assert isinstance(told, UsageError)
+    assert str(told) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"
+
+
+def test_signals_are_the_servers_while_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = list[int]()
+    monkeypatch.setattr(signals, "leave", left.append)
+    one = server_module._Server(uvicorn.Config("-"), "ready")
+    before = [signal.getsignal(number) for number in signals.CODES]
+    with one.capture_signals():
+        assert not one.should_exit
+        signal.raise_signal(signal.SIGINT)
+        assert (one.should_exit, left) == (True, [])
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert left == [143, 130]
+    assert [signal.getsignal(number) for number in signals.CODES] == before
 
 
 def test_without_the_extra_one_line_says_what_to_install(model: Path, tmp_path: Path) -> None:

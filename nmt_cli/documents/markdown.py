@@ -116,7 +116,8 @@ def _noting(rule: Rule, state: StateInline, silent: bool) -> bool:
     label = 0
     bracket = state.src.startswith(("[", "!["), state.pos)  # at other places the library would look for nothing
     if bracket and not silent and rule in (rules_inline.link, rules_inline.image):
-        label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), True)
+        nested = rule is rules_inline.link  # a link holds no other, a picture's text may
+        label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), nested)
     if not rule(state, silent):
         return False
     place = start
@@ -170,7 +171,7 @@ class Spelling:
         written = _SPECIAL.sub(lambda match: self._seen.get(match[0], f"\\{match[0]}"), text)
         if match := _BLOCK_START.match(text):  # it would begin another block
             place = match.end() - 1
-            return f"{written[:place]}\\{written[place:]}" if text[:place] == written[:place] else written
+            return f"{written[:place]}\\{written[place:]}" if match[0] == written[: place + 1] else written
         return written
 
 
