@@ -117,5 +117,6 @@ def test_a_corpus_of_labels_is_scored_by_its_brackets(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="takes one --reference, and neither --baseline nor another --metric"):
             evaluate(ScoreOptions(corpus=tmp_path / "labels", **wrong))
     assert (wanted(options), evaluate(options, ["S NN /S"]).scores[0].score) == (True, 100)
+    assert wanted(ScoreOptions(corpus=tmp_path / "de", metrics=("bleu", "brackets")))  # to be refused
     others = [ScoreOptions(corpus=tmp_path / "de"), ScoreOptions(corpus=tmp_path / "labels", metrics=("chrf",))]
     assert not any(wanted(options) for options in [*others, ScoreOptions(references=(tmp_path / "labels",))])

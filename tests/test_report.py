@@ -15,7 +15,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, printable
 from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
-from nmt_cli.reporting.charts import Line, line_chart
+from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
 from nmt_cli.reporting.page import compared, render
 from nmt_cli.reporting.report import report
 from nmt_cli.scoring.score import evaluate
@@ -247,6 +247,32 @@ def test_a_chart_places_its_points():
     assert heights[:4] == [214, 112, 10, 214]
     assert logarithmic["rows"][0::3] == [(214, "1"), (112, "10"), (10, "100")]
     assert line_chart("x", [Line("a", [(5, 3.0)])], log=True)["curves"][0]["path"] == "468.0,112.0 468.0,112.0"
+
+
+def test_ticks_are_round_numbers_to_both_ends() -> None:
+    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert ticks(0, 200_000) == [0, 50_000, 100_000, 150_000, 200_000]
+    assert ticks(-0.3, 0.7) == [-0.2, 0, 0.2, 0.4, 0.6]
+    assert ticks(1.7, 2.45) == [1.8, 2, 2.2, 2.4]
+    assert log_ticks(1, 100) == [1, 2, 5, 10, 20, 50, 100]
+    assert log_ticks(0.04, 0.6) == pytest.approx([0.05, 0.1, 0.2, 0.5])
+    assert log_ticks(2, 5) == [2, 3, 4, 5], "two round ones are too few"
+
+
+def test_a_chart_of_several_lines_ends_where_the_longest_does() -> None:
+    lines = [Line("short", [(0, 2.0), (500, 3.0)]), Line("long", [(0, 5.0), (1000, 4.0)], 2), Line("none", [])]
+    chart = line_chart("Title", lines, [250, 1000])
+    assert (chart["title"], chart["marks"], chart["width"], chart["height"]) == ("Title", [156, 468], 480, 240)
+    assert chart["columns"] == [(52, "0"), (135.2, "200"), (218.4, "400"), (301.6, "600"), (384.8, "800"), (468, "1k")]
+    assert chart["rows"] == [(214, "0"), (173.2, "1"), (132.4, "2"), (91.6, "3"), (50.8, "4"), (10, "5")]
+    assert chart["curves"] == [
+        {"name": "short", "last": (500, 3.0), "style": "s0", "path": "52.0,132.4 260.0,91.6 260.0,91.6"},
+        {"name": "long", "last": (1000, 4.0), "style": "s2", "path": "52.0,10.0 468.0,50.8 468.0,50.8"},
+    ]
+    flat = line_chart("x", [Line("a", [(0, 10.0), (1, 10.0)])])
+    assert flat["rows"][0] == (214, "9") and flat["rows"][-1] == (10, "11"), "a tenth above and below"
+    many = line_chart("x", [Line("a", [(i, float(i)) for i in range(1001)])])["curves"][0]["path"].split()
+    assert len(many) == 336, "every third of a thousand, and the last one twice"
 
 
 def test_departures_from_the_nearest_of_the_papers_models():
