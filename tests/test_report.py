@@ -1,6 +1,7 @@
 """The report: everything is on the page, nothing of it runs, nothing is asked for, and what is missing is said."""
 
 import dataclasses
+import html
 import json
 import re
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from small_run import HOSTILE, SAMPLES, make_run, page_data, records
 
-from nmt_cli import artefact, recipe
+from nmt_cli import __version__, artefact, recipe
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, printable
 from nmt_cli.recipe import Recipe
@@ -68,7 +69,7 @@ def test_runs_of_two_corpora_each_take_their_own(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("small"))
+    return make_run(tmp_path_factory.mktemp("small"), "expect.pairs=[40,50]", "expect.parameters=16000")
 
 
 def change(run, before, after):
@@ -81,9 +82,34 @@ def read(path):
     return check_harmless(path.read_text(encoding="utf-8"))
 
 
-def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
+def shown(page):
+    """Return the text of a page, a line each: cells between bars; without curves and the recipe."""
+    page = re.sub(
+        r"<style>.*?</style>|<svg.*?</svg>|<details><summary>The whole.*?</details>", " ", page, flags=re.DOTALL
+    )
+    page = re.sub("</?(div|p|pre|h[0-9]|tr|nav|figcaption|section)[^>]*>", "\n", re.sub("</(td|th)>", " | ", page))
+    lines = html.unescape(re.sub("<[^>]*>", "", page)).split("\n")
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def test_everything_is_on_the_page_and_nothing_of_it_runs(small, monkeypatch):
     run, data = small
+    read_json, cleaning = artefact.read_json, artefact.read_json(data / "cleaning.json")
+    counts = [
+        dict(zip(("source", "target", "both"), (first, first + 1, first + 2), strict=True)) for first in (1100, 40)
+    ]
+    cleaning["twins"]["dev"] = {"lines": 9, "equal": counts[0], "near": counts[1], "near_lines": [*range(2000)]}
+    cleaning |= {"warnings": ["careful"], "read": 5041}
+    monkeypatch.setattr(
+        artefact, "read_json", lambda path: cleaning if path.name == "cleaning.json" else read_json(path)
+    )
     target = report(run, data=[data])
+    text = "\n".join(shown(target.read_text())).replace(str(run), "RUN").replace(str(data), "DATA")
+    text = re.sub("[0-9a-f]{64}", "HASH", text.replace(f"nmt {__version__}", "nmt 0"))
+    for side, ids in (("SOURCE", open_corpus(data).src.ids), ("TARGET", open_corpus(data).tgt.ids)):
+        text = re.sub(rf"\b{len(ids):,}\b", f"{side} TOKENS", text)
+    expected = (Path(__file__).parent / "data" / "score" / "page_of_a_run.txt").read_text()
+    assert re.sub(r"version:[\d.]+", "version:0", text).split("\n") == expected.split("\n")[:-1]
     assert target == run / "report.html"
     assert target.stat().st_size < 200_000
     page, tokens = read(target), [side.lengths().sum() for side in (open_corpus(data).src, open_corpus(data).tgt)]
@@ -270,7 +296,7 @@ def test_a_chart_of_several_lines_ends_where_the_longest_does() -> None:
         {"name": "long", "last": (1000, 4.0), "style": "s2", "path": "52.0,10.0 468.0,50.8 468.0,50.8"},
     ]
     flat = line_chart("x", [Line("a", [(0, 10.0), (1, 10.0)])])
-    assert flat["rows"][0] == (214, "9") and flat["rows"][-1] == (10, "11"), "a tenth above and below"
+    assert (flat["rows"][0], flat["rows"][-1]) == ((214, "9"), (10, "11")), "a tenth above and below"
     many = line_chart("x", [Line("a", [(i, float(i)) for i in range(1001)])])["curves"][0]["path"].split()
     assert len(many) == 336, "every third of a thousand, and the last one twice"
 
