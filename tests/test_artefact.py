@@ -4,11 +4,13 @@ import json
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import held
 
-from nmt_cli import __version__, artefact
+from nmt_cli import __version__, artefact, manifests
 from nmt_cli.artefact import MANIFEST, digest, locked, read_json, remove_tree, replace_file, staged, verify, write_file
 from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
@@ -196,3 +198,66 @@ def test_a_directory_has_one_holder_until_it_ends(tmp_path: Path) -> None:
                 pytest.fail("two holders")
     with locked(tmp_path / "run", "the run"):
         pass
+
+
+def test_a_directory_that_a_process_may_have_locked(tmp_path: Path) -> None:
+    for name in ("empty", "held", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "held" / artefact.LOCK).touch()
+    (tmp_path / "held" / "work").touch()
+    (tmp_path / "full" / "work").touch()
+    found = {name: artefact.was_locked(tmp_path / name) for name in ("empty", "held", "full", "gone", "full/work")}
+    assert found == {"empty": True, "held": True, "full": False, "gone": True, "full/work": False}
+
+
+def test_room_on_the_disk_is_that_of_the_nearest_directory_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Path]()
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=3_999_999, total=9)
+    )
+    assert [artefact.free_megabytes(path) for path in (tmp_path, tmp_path / "a" / "b")] == [3, 3]
+    assert asked == [tmp_path] * 2
+
+
+def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError, match=f"cannot create {path}: .*Choose another place"):
+            artefact.make_directory(path)
+    artefact.make_directory(tmp_path / "new" / "deep")
+    artefact.make_directory(tmp_path / "new" / "deep")
+    assert (tmp_path / "new" / "deep").is_dir()
+
+
+FILE = {"bytes": 9, "sha256": "0" * 64}
+FILES = {"files": dict.fromkeys(("model.safetensors", "recipe.yaml", "tokenizer.model"), FILE)}
+
+
+@pytest.mark.parametrize(
+    ("entries", "plain", "right"),
+    [
+        (FILES, True, True),
+        ({**FILES, "steps": [], "seen_tokens": 1, "created": "x", "corpus": "y", "imported": "z"}, True, True),
+        ({**FILES, "steps": [0, 7]}, True, True),
+        ({**FILES, "corpus": None}, False, True),  # not surely right: manifests.py judges
+        ({"files": {**FILES["files"], "deep/name": FILE}}, False, True),
+        *(({"files": {k: v for k, v in FILES["files"].items() if k != name}}, False, False) for name in FILES["files"]),
+        ({"files": {**FILES["files"], "../x": FILE}}, False, False),
+        *(({"files": {**FILES["files"], "x": {**FILE, "bytes": n}}}, False, False) for n in (-1, "9", True, 9.0, None)),
+        *(({"files": {**FILES["files"], "x": {**FILE, "sha256": each}}}, False, False) for each in ("0" * 63, "G" * 64)),
+        ({"files": {**FILES["files"], "x": 3}}, False, False),
+        ({}, False, False),
+        *(({**FILES, "steps": steps}, False, False) for steps in (7, [-1], ["7"], [7.0])),
+        *(({**FILES, "seen_tokens": seen}, False, False) for seen in (0, -1, "9", 1.5)),
+        *(({**FILES, name: 5}, False, False) for name in ("created", "corpus", "imported")),
+    ],
+)  # fmt: skip
+def test_what_is_said_without_pydantic_is_what_pydantic_says(entries: dict[str, Any], plain: bool, right: bool) -> None:
+    assert artefact._plain_model(entries) == plain
+    if right:
+        manifests.check(entries, "model", Path("x"))
+    else:
+        with pytest.raises(DataError):
+            manifests.check(entries, "model", Path("x"))

@@ -18,8 +18,9 @@ from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
 from nmt_cli.reporting.page import compared, render
-from nmt_cli.reporting.report import report
-from nmt_cli.scoring.score import evaluate
+from nmt_cli.reporting.report import _compared, report
+from nmt_cli.scoring.score import ScoreOptions, evaluate
+from nmt_cli.training.run import read_run
 
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FETCHING = {"img", "iframe", "object", "embed", "base", "form", "audio", "video", "source", "use", "image"}
@@ -200,6 +201,27 @@ def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, 
     assert {row[0]: row[3] for row in cells} == metrics
 
 
+def test_a_run_beside_another_is_told_apart_and_generated_text_has_two_metrics(small, monkeypatch):
+    run, data = small
+    files = read_run(run, data)
+    first = recipe.from_plain(recipe.merge(files.settings.model_dump(), recipe.override("training.seed=3")), "test")
+    first = first.model_copy(update={"name": "other"})
+    asked = []
+    monkeypatch.setattr("nmt_cli.reporting.report.evaluate", lambda *given: asked.append(given) or "scores")
+    compared = _compared(files, first, None)
+    assert compared["changes"] == ["training.seed: 3 -> 1"]
+    assert {name: compared[name] for name in ("files", "name", "averaged", "scores", "parameters", "table_3")} == {
+        **{"files": files, "name": "small", "averaged": [100, 200], "scores": "scores", "parameters": 16_192},
+        "table_3": None,
+    }
+    monkeypatch.setitem(files.corpus.manifest, "generated", True)
+    _compared(files, first, None)
+    options = [ScoreOptions(corpus=data, metrics=metrics, details=True) for metrics in ((), ("bleu", "chrf"))]
+    assert asked == [(each, files.translations("test")) for each in options]
+    object.__setattr__(files.corpus, "lines", lambda split: ([], []))
+    assert _compared(files, first, None)["scores"] is None
+
+
 def test_trees_are_scored_by_the_function_for_trees(tmp_path):
     run, data = make_run(tmp_path, "expect.paper_f1=91.3")
     change(run, "format: text", "format: trees")
@@ -308,3 +330,18 @@ def test_departures_from_the_nearest_of_the_papers_models():
     assert paper.departures(recipe.from_plain({"model": big, **rest}, "big")) == ("big", [])
     near = recipe.from_plain({"model": {**big, "dropout": 0.1}, **rest}, "big")
     assert paper.departures(near) == ("big", ["model.dropout: 0.3 -> 0.1"])
+
+
+def test_the_row_of_table_3_is_found_however_it_averages_and_decodes():
+    row = recipe.load(Path("table3/c-n2"), ["decoding.beam=9", "averaging.last=4", "corpus.name=own"])
+    assert paper.table_3(row).name == "c-n2"
+    for change in ("training.label_smoothing=0.3", "model.dropout=0.3"):
+        assert paper.table_3(recipe.load(Path("table3/c-n2"), [change])) is None
+
+
+def test_settings_of_which_the_paper_speaks():
+    silent = "name expect.bleu training.seed training.max_hours model.max_length decoding.split training.memory_tokens "
+    silent += "training.log_every training.validate_every training.checkpoint_every training.keep_checkpoints "
+    silent += "training.patience training.micro_batches training.precision"
+    speaks = "model.dropout training.steps averaging.last decoding.alpha corpus.tokenizer.vocabulary_size model.norm"
+    assert [paper.matters(f"{key}: 1 -> 2") for key in [*silent.split(), *speaks.split()]] == [False] * 14 + [True] * 6

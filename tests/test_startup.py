@@ -107,7 +107,12 @@ def test_settings_of_search_beyond_their_ranges_are_refused() -> None:
 
 def test_a_recipe_whose_values_are_wrong_is_refused_as_recipe_py_refuses_it(model: Path, tmp_path: Path) -> None:
     text = (model / "recipe.yaml").read_text()
-    for old, new in (("d_ff: 32", "d_ff: 0"), ("max_tokens: 250", "max_tokens: few"), ("norm: post", "norm: none")):
+    for old, new in (
+        ("d_ff: 32", "d_ff: 0"),
+        ("max_tokens: 250", "max_tokens: few"),
+        ("max_tokens: 250", "max_tokens: 0"),
+        ("norm: post", "norm: none"),
+    ):
         assert old in text
         (tmp_path / "recipe.yaml").write_text(text.replace(old, new))
         with pytest.raises(DataError, match=f"{old.split(':')[0]} must be "):
