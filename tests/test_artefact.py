@@ -246,7 +246,7 @@ FILES = {"files": dict.fromkeys(("model.safetensors", "recipe.yaml", "tokenizer.
         *(({"files": {k: v for k, v in FILES["files"].items() if k != name}}, False, False) for name in FILES["files"]),
         ({"files": {**FILES["files"], "../x": FILE}}, False, False),
         *(({"files": {**FILES["files"], "x": {**FILE, "bytes": n}}}, False, False) for n in (-1, "9", True, 9.0, None)),
-        *(({"files": {**FILES["files"], "x": {**FILE, "sha256": each}}}, False, False) for each in ("0" * 63, "G" * 64)),
+        *(({"files": {**FILES["files"], "x": {**FILE, "sha256": x}}}, False, False) for x in ("0" * 63, "G" * 64)),
         ({"files": {**FILES["files"], "x": 3}}, False, False),
         ({}, False, False),
         *(({**FILES, "steps": steps}, False, False) for steps in (7, [-1], ["7"], [7.0])),

@@ -11,6 +11,7 @@ import signal
 import statistics
 import sys
 from hashlib import sha256
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError, from_os_error
 from nmt_cli.interop import marian
-from nmt_cli.interop.export import export
+from nmt_cli.interop.export import _lines, export
 from nmt_cli.interop.proof import Transformers, compare, largest_difference
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.loss import smoothed_loss
@@ -215,8 +216,11 @@ def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
     shorter = sum(
         len(each.hypotheses[0].ids) < len(each.ids) - 1 for each in segments
     )  # others reach the limit exactly with ten tokens more
+    capsys.readouterr()
     with pytest.raises(DataError, match=f"; 0 of {shorter} translations"):
         proof(49, 10)
+    listed = [int(number) for number in re.findall(r"^(\d+) ", capsys.readouterr().err, re.MULTILINE)]
+    assert (len(listed), listed) == (20, sorted({*listed} & {*range(6, 55)})), "the first twenty by number in the file"
     assert "is 9.0e-05;" in proof(0, shift=9e-5)
     with pytest.raises(DataError, match=r"log-probabilities must agree within 0\.0001"):
         proof(0, shift=-1.1e-4)
@@ -293,3 +297,37 @@ def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypa
     ours = translator.tokenizer.decode([translation.segments[0].hypotheses[0].ids for translation in translations])
     before = corpus_bleu(ours, [tgt[i] for i in short])[0]
     assert f"BLEU changes from {before:.2f} to " in proof
+
+
+def test_the_lines_to_compare_on(tmp_path, monkeypatch):
+    """A file's, each in Unicode form NFC and with plain spaces, without references; else a hundred of the dev text."""
+    settings = recipe.from_plain({"name": "mine", "corpus": {"name": "own"}}, "test")
+    (tmp_path / "lines").write_text("a\u00a0u\u0308\nb\n")
+    assert _lines(settings, tmp_path / "lines", tmp_path) == (["a ü", "b"], [])
+    opened = Mock(return_value=Mock(lines={"dev": ([f"a\u00a0{i}" for i in range(120)], [*range(120)])}.get))
+    monkeypatch.setattr("nmt_cli.interop.export.open_corpus", opened)
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "work" / "runs" / "mine" / "model"
+    with pytest.raises(MissingError, match=r"and data/own is not here\. Give --lines FILE"):
+        _lines(settings, None, model)
+    for place in (tmp_path / "work" / "data" / "own", tmp_path / "data" / "own"):  # beside runs/, or better here
+        place.mkdir(parents=True)
+        (place / "manifest.json").touch()
+        assert _lines(settings, None, model) == ([f"a {i}" for i in range(100)], [*range(100)])
+    assert [call.args[0].absolute() for call in opened.call_args_list] == [
+        tmp_path / "work" / "data" / "own",
+        tmp_path / "data" / "own",
+    ]
+
+
+def test_one_line_within_the_limit_is_enough(models, tmp_path, monkeypatch):
+    """Of the model's 64 tokens ten are left for more than the source: 53 may be compared on, 54 not."""
+    model = models(0)
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    lines = ["a " * count for count in range(1, 60)]
+    sizes = [len(ids) for ids in tokenizer.encode([normalise(line) for line in lines])]
+    for size, fits in ((53, True), (54, False)):
+        (tmp_path / "lines").write_text(f"{lines[sizes.index(size)]}\n")
+        monkeypatch.setattr(marian, "write_marian", Mock(side_effect=LookupError("begun")))
+        with pytest.raises(LookupError if fits else DataError, match="begun" if fits else "no line of 1 to 53 tokens"):
+            export(model, "hf", tmp_path / "new", None, tmp_path / "lines")
