@@ -116,7 +116,8 @@ def test_too_few_steps(record, step, planned, epochs, says):
 def test_a_run_that_patience_ended_has_steps_enough(record, losses, settings, says):
     validations = [{"step": 25 * i, "dev_nll": loss} for i, loss in enumerate(losses, 1)]
     short, model = dataclasses.replace(record, step=100), {**record.run.model, "steps": [90, 100]}
-    listed = findings(short, settings, steps=[], validations=validations, model=model)
+    logged = [{**record.run.steps[-1], "step": 100, "epoch": 0.5}]
+    listed = findings(short, settings, steps=logged, validations=validations, model=model)
     assert listed == [f"costly: {says}"] * bool(says)
 
 

@@ -1,6 +1,8 @@
 """The report: everything is on the page, nothing of it runs, nothing is asked for, and what is missing is said."""
 
+import base64
 import dataclasses
+import hashlib
 import html
 import json
 import re
@@ -17,7 +19,7 @@ from nmt_cli.errors import DataError, printable
 from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
-from nmt_cli.reporting.page import compared, render
+from nmt_cli.reporting.page import TEMPLATES, compared, render
 from nmt_cli.reporting.report import _compared, report
 from nmt_cli.scoring.score import ScoreOptions, evaluate
 from nmt_cli.training.run import read_run
@@ -270,11 +272,46 @@ def test_any_text_shows_itself_and_nothing_else(text):
     assert len(reader.tags) == 75
     assert f"Model {printable(text)}. Hover" in reader.text
     assert page_data(page) == data
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    assert script == (TEMPLATES / "attend.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'\"" in page
 
 
 def test_what_differs_from_the_reference_is_told_apart():
     assert compared("a b c", "a x c") == [("a", True), ("b", False), ("c", True)]
     assert compared("", "a") == []
+    assert compared("x a  b y c", "a b c") == [("x", False), ("a b", True), ("y", False), ("c", True)]
+    assert compared("a b", "a b c") == [("a b", True)]
+    assert compared("the " * 300 + "end", "the " * 300 + "fin")[0] == (("the " * 300).strip(), True)
+
+
+def test_how_to_repeat_a_run_of_a_corpus_at_its_usual_place(tmp_path, monkeypatch):
+    run, data = make_run(tmp_path / "a", "averaging.best=true")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    data.rename(tmp_path / "data" / "own")
+    commands = shown(report(run).read_text())
+    first = commands.index("Repeat it") + 1
+    assert commands[first : first + 7] == [
+        f"nmt reproduce {run}/recipe.yaml --run runs/again",
+        "# or step by step",
+        f"nmt prepare {run}/recipe.yaml",
+        f"nmt train {run}/recipe.yaml --run runs/again",
+        "nmt average-checkpoints runs/again",
+        "nmt translate --model runs/again/model --input data/own/test.src --output test.hyp",
+        "nmt score test.hyp --corpus data/own",
+    ]
+    change(run, "best: true", "best: false")
+    shutil.rmtree(run / "model")
+    shutil.rmtree(tmp_path / "data")
+    log = (run / "metrics.jsonl").read_text().replace('"skipped": 0', '"skipped": 1234')
+    (run / "metrics.jsonl").write_text(log)
+    told = shown(report(run).read_text())
+    assert "nmt average-checkpoints runs/again --last 5 --data DATA" in told
+    assert f"nmt reproduce {run}/recipe.yaml --run runs/again --data DATA" in told
+    assert "1,234 steps were skipped: their gradient was not finite." in told
+    assert "Parameters unknown without the corpus. Nearest of the paper's models: base; 9 settings differ." in told
 
 
 def test_a_chart_places_its_points():
