@@ -21,7 +21,7 @@ pytest.importorskip("ctranslate2")
 
 import torch
 
-from nmt_cli import artefact, recipe
+from nmt_cli import __version__, artefact, recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
@@ -118,6 +118,29 @@ def test_the_card_says_where_the_model_is_from(exported, models, lines, tmp_path
     save_model(tmp_path / "model", model.model.state_dict(), model.recipe, model.tokenizer_file, about)
     assert export(tmp_path / "model", "hf", tmp_path / "out", None, lines) == 0
     assert "imported from OWNER/NAME@c0ffee" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_card_says_what_the_model_is(exported, models):
+    parameters = sum(p.numel() for p in load_model(models()).model.parameters())
+    for target, library in (("hf", "transformers"), ("ctranslate2", "ctranslate2")):
+        out = exported(target)
+        card = " ".join((out / "README.md").read_text().split())
+        about = f"(2 + 2 layers, d_model 32, d_ff 48, 4 heads, post-norm, {parameters:,} parameters)"
+        assert card.startswith(f"--- language: - en - de library_name: {library} pipeline_tag: translation ---")
+        for said in (
+            "# small: en to de",
+            f"{about}, trained on toy-en-de (nmt-cli {__version__})",
+            f"## Proof {artefact.read_json(out / 'manifest.json')['proof']} ## Limits",
+            "divides log-probabilities by ((5 + length) / 6) ^ 0.6, transformers",
+            "ends at source length + 10 tokens;",
+            "know only one limit for all sentences, here 64. - MarianTokenizer",
+            f'"{out.as_posix()}"' if target == "ctranslate2" else f'from_pretrained("{out.as_posix()}")',
+            LINES[0],
+        ):
+            assert said in card
+        assert recipe.load_stored(out / "recipe.yaml") == load_model(models()).recipe
+        manifest = artefact.verify(out, "export")
+        assert (manifest["target"], manifest["quantization"]) == (target, "float32")
 
 
 def test_transformers_searches_as_the_recipe_does(exported):

@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import hub_server
 import huggingface_hub
@@ -20,7 +21,7 @@ from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of
+from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer, files_of
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import import_, marian
 from nmt_cli.interop.export import export
@@ -207,6 +208,9 @@ def test_each_revision_of_a_model_of_the_hub_has_a_place_of_its_own(tmp_path, mo
     assert asked == list(zip(names, places, strict=True))
     assert len(set(places)) == 4
     assert {place.parent for place in places} == {tmp_path / "nmt" / "models"}
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert import_.cached("other/opus") == tmp_path / ".cache" / "nmt" / "models" / "other--opus"
 
 
 def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):
@@ -361,3 +365,17 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     assert back.recipe.model == shape
     assert all(torch.equal(tensor, tuned[name]) for name, tensor in back.model.state_dict().items())
     assert Tokenizer(back.tokenizer_file).encode_pair(text[0][0], text[1][0]) == [ids[0][len(codes[:1]) :], ids[1]]
+
+
+def test_what_an_imported_model_is_compared_on(tmp_path):
+    """Twelve lines of four known tokens for each side; theirs may split half of them otherwise."""
+    (tmp_path / "tokenizer.model").write_bytes(subwords.train(TEXT, 320))
+    tokenizer, peer = Tokenizer(tmp_path / "tokenizer.model"), Mock(check_ids=Mock(side_effect=LookupError))
+    with pytest.raises(LookupError):
+        import_._prove(None, tokenizer, None, peer)
+    (asked,) = peer.check_ids.call_args_list
+    _, lines, targets = asked.args
+    assert (asked.args[0], asked.kwargs, len(lines), lines) == (tokenizer, {"allowed": 6}, 12, targets)
+    assert not any(UNK in ids for ids in tokenizer.encode(lines))
+    assert len({*lines}) == 12
+    assert import_._prove(None, tokenizer, None, None) == "It has not been compared: pymarian is not installed."
