@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -174,6 +175,21 @@ def test_what_nmt_did_not_make_is_never_replaced_or_removed(made: Path) -> None:
     with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
         make(made, 4, overwrite=True)
     assert (made / "a.bin").exists()
+
+
+def test_what_stepped_aside_comes_back_or_goes(made: Path) -> None:
+    """The old one beside a new one goes, alone it comes back; by whoever reads or writes next."""
+    aside = made.parent / ".old-thing"
+    for act in (artefact.present, artefact.restore, lambda target: verify(target, "thing")):
+        shutil.copytree(made, aside)
+        act(made)
+        assert (names(made.parent), verify(made, "thing")["steps"]) == (["thing"], 3)
+        made.rename(aside)
+        act(made)
+        assert (names(made.parent), verify(made, "thing")["steps"]) == (["thing"], 3)
+    made.rename(aside)
+    with pytest.raises(OutputError, match="exists already"):
+        make(made, 4)
 
 
 def test_a_link_to_an_artefact_stays_and_what_it_points_to_is_replaced(made: Path, tmp_path: Path) -> None:
