@@ -147,7 +147,7 @@ def test_of_several_processes_the_first_says_that_all_were_stopped(
 
 
 def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it failed or was not played at all, and by the first process only."""
+    """Unless it failed or was not played at all, and by the first process only; trees become text beside the corpus."""
     played, reported = Mock(return_value=0), Mock(return_value="page")
     monkeypatch.setattr("nmt_cli.reproduce.reproduce", played)
     monkeypatch.setattr("nmt_cli.reporting.report.report", reported)
@@ -171,7 +171,11 @@ def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pyt
         monkeypatch.setattr(nmt_cli.artefact, "present", present)
         with pytest.raises(LookupError):
             nmt(*parsing, *more)
-    assert [call.args[1] for call in written.call_args_list] == [Path("d-text")] * 2
+    for words in (["prepare", "recipes/parsing.yaml"], ["prepare", "recipes/parsing.yaml", "--out", "o"]):
+        with pytest.raises(LookupError):
+            nmt(*words)
+    places = [call.args[1] for call in written.call_args_list]
+    assert places == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text")]
 
 
 def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
