@@ -85,8 +85,9 @@ def test_two_processes_making_one_artefact_do_not_mix(tmp_path: Path) -> None:
     assert (names(target), names(tmp_path)) == (["fast", MANIFEST], ["x"])
 
 
-def test_files_follow_the_umask(tmp_path: Path) -> None:
-    old = os.umask(0o027)
+@pytest.mark.parametrize(("umask", "mode"), [(0o027, 0o640), (0o002, 0o664), (0o077, 0o600)])
+def test_files_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    old = os.umask(umask)
     try:
         with staged(tmp_path / "x", "thing", {}) as stage:
             write_file(stage / "private", b"1")
@@ -94,7 +95,11 @@ def test_files_follow_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     for name in ("private", MANIFEST):
-        assert stat.S_IMODE((tmp_path / "x" / name).stat().st_mode) == 0o640
+        assert stat.S_IMODE((tmp_path / "x" / name).stat().st_mode) == mode
+
+
+def test_json_is_whole_lines_of_text() -> None:
+    assert artefact.json_bytes({"a": "é", "b": [1]}) == '{\n "a": "é",\n "b": [\n  1\n ]\n}\n'.encode()
 
 
 @pytest.mark.parametrize("content", [True, False])
@@ -175,6 +180,9 @@ def test_what_nmt_did_not_make_is_never_replaced_or_removed(made: Path) -> None:
     with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
         make(made, 4, overwrite=True)
     assert (made / "a.bin").exists()
+    remove_tree(aside)
+    make(made, 4, overwrite=True, own_name=True)  # a name that only nmt gives: of what was cut short
+    assert verify(made, "thing")["steps"] == 4
 
 
 def test_what_stepped_aside_comes_back_or_goes(made: Path) -> None:

@@ -83,6 +83,9 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     first, second = (json.loads(line) for line in (tmp_path / "rows").read_text().split("\n")[:2])
     assert first["tree"].endswith("(. !)))")
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
+    spaced = texts.write(tmp_path / "spaced", ["I saw the man with glasses .", "a\u00a0b"])
+    evaluate(options_for(tmp_path, [GOLD, "NP NN /NP"], gold, segments=tmp_path / "rows", source=spaced))
+    assert json.loads((tmp_path / "rows").read_text().split("\n")[1])["tree"] == "(TOP (NP (NN a\u00a0b)))"
     better = evaluate(options, [ATTACHED, "NP NN /NP"])  # lines of a model: 2 x 7 / (7 + 8)
     assert (better.failures, better.scores[0].signature) == ([], "evalb conventions|prm:COLLINS|unparsable:missed")
     spoilt = evaluate(options, [GOLD, "/X"]).scores[0].details

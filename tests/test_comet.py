@@ -98,6 +98,7 @@ def test_a_python_runs_the_module_of_unbabel_comet(files: dict[str, Path], tmp_p
         ("data = 3", {}, DataError, "wrote no scores that can be read"),
         ("data[options.translations[0]].pop()", {}, DataError, "did not score every one of 60 lines"),
         ("data[options.translations[0]][0]['COMET'] = float('nan')", {}, DataError, "did not score every one"),
+        ("data[options.translations[0]][0]['COMET'] = float('inf')", {}, DataError, "did not score every one"),
         ("raise SystemExit('no model of that name')", {}, DataError, "code 1: no model of that name. Run it by hand"),
         ("raise SystemExit('said before\\nlast ' + 300 * 'x')", {}, DataError, f"code 1: last {195 * 'x'}\\. Run it"),
         ("raise SystemExit", {}, DataError, r"failed with code 0: \. Run it by hand"),  # and wrote nothing

@@ -137,6 +137,7 @@ def test_a_step_in_a_thousand_may_be_skipped(record, skipped, step, says):
         ([5, 3, 1, 3, 3, 4, 5], "", {}, "wrong: training diverged: its loss was 1.00, and is 4.00"),
         ([5, 3, 1, 3, 2, 2, 2], "", {}, None),
         ([5, 1, 4, 4, 4], "", {}, None),
+        ([5, 1, 4, 4, 4, 4], "", {}, "wrong: training diverged: its loss was 1.00, and is 4.00"),
         ([2.4] * 15, "training.warmup_steps=199", {}, "wrong: training never took off: the loss stays at 2.40"),
         ([2.4] * 15, "training.warmup_steps=200", {}, None),
         ([2.4] * 15, "training.warmup_steps=199 training.init_from=start", {}, None),
