@@ -137,7 +137,12 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small, monkeypatch):
     for file in (run / "recipe.yaml", run / "test.hyp", run / "model" / "model.safetensors", data / "tokenizer.model"):
         assert artefact.sha256(file) in page.text
     assert sum(tag == "polyline" for tag, _ in page.tags) >= 8
-    assert sum(attributes.get("class") == "averaged" for _, attributes in page.tags) == 2 * 6  # charts
+    marks = [attributes for _, attributes in page.tags if attributes.get("class") == "averaged"]
+    assert len(marks) == 2 * 6  # charts
+    (first, second) = ({"class": "averaged", "x1": x, "x2": x, "y1": "10", "y2": "214"} for x in ("260.0", "468.0"))
+    assert marks == [first, second] * 6
+    axes = [(at["x1"], at["x2"], at["y1"] == at["y2"]) for _, at in page.tags if at.get("class") == "axis"]
+    assert set(axes) == {("52", "468", True)}
 
 
 def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
