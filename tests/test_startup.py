@@ -1,5 +1,6 @@
 """Starting takes less than a translation: a command imports what it needs and no more."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +118,11 @@ def test_a_recipe_whose_values_are_wrong_is_refused_as_recipe_py_refuses_it(mode
         (tmp_path / "recipe.yaml").write_text(text.replace(old, new))
         with pytest.raises(DataError, match=f"{old.split(':')[0]} must be "):
             stored.load(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 5000 + "]" * 5000, "a: [", "- a", "a: \x00"])
+def test_yaml_that_is_no_recipe_is_an_error_with_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    for load in (stored.load, recipe.load_stored):
+        with pytest.raises(DataError, match=re.escape(str(tmp_path / "recipe.yaml"))):
+            load(tmp_path / "recipe.yaml")
