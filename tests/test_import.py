@@ -24,6 +24,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer, files_of
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import import_, marian
+from nmt_cli.interop import vocabulary as vocabularies
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.reporting.attend import attend
@@ -379,3 +380,16 @@ def test_what_an_imported_model_is_compared_on(tmp_path):
     assert not any(UNK in ids for ids in tokenizer.encode(lines))
     assert len({*lines}) == 12
     assert import_._prove(None, tokenizer, None, None) == "It has not been compared: pymarian is not installed."
+
+
+def test_the_tokens_of_a_renumbered_model(tmp_path):
+    """In the order given, each as often as there; a language begins a text, what only looks like one does not."""
+    (tmp_path / "a.spm").write_bytes(SOURCE)
+    names = vocabulary(SOURCE)
+    order = ["<pad>", "<unk>", "</s>", ">>deu<<", ">>deu<<x", "x>>deu<<", *names[2:-1][::-1]]
+    (made,) = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)], separate=False)
+    pieces = vocabularies.read_model(tmp_path / "a.spm").FromString(made).pieces
+    assert [piece.piece for piece in pieces] == [*order[:3], "▁>>deu<<", *order[4:]]
+    kinds = {"control": 3, "unknown": 2, "user": 4, "unused": 5, "normal": 1}
+    expected = ["control", "unknown", "control", "user", "unused", "unused", *["normal"] * (len(order) - 6)]
+    assert [piece.type for piece in pieces] == [kinds[kind] for kind in expected]
