@@ -120,13 +120,17 @@ def test_round_trip_gives_identical_weights(tmp_path, norm, bias):
     sizes = {"num_layers": 3, "encoder_layers": 3, "decoder_layers": 1, "d_model": 32, "d_ff": 48, "num_heads": 4}
     file.write_bytes(subwords.train(TEXT, 320))
     changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu", "dropout": 0.25}
-    values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 128, **changes}
+    values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 600, **changes}
     settings = recipe.from_plain({"name": "random", "model": values}, "test")
     model = Transformer(settings.model, Tokenizer(file).vocabulary_size)
     randomise(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
     save_model(tmp_path / "model", model.state_dict(), settings, file, {})
     (tmp_path / "hf").mkdir()
     marian.write_marian(load_model(tmp_path / "model"), 0.5, tmp_path / "hf")
+    search = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+    assert (search["max_length"], search["length_penalty"], search["num_beams"]) == (512, 0.5, 4), (
+        "theirs has one limit"
+    )
     again = load_model(import_marian(tmp_path / "hf", tmp_path / "again"))
     before, after = model.state_dict(), again.model.state_dict()
     assert list(before) == list(after)
