@@ -397,3 +397,5 @@ def test_the_tokens_of_a_renumbered_model(tmp_path):
     kinds = {"control": 3, "unknown": 2, "user": 4, "unused": 5, "normal": 1}
     expected = ["control", "unknown", "control", "user", "unused", "unused", *["normal"] * (len(order) - 6)]
     assert [piece.type for piece in pieces] == [kinds[kind] for kind in expected]
+    two = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)] * 2, separate=True)
+    assert two == [made, made], "one for each side, though they are alike"

@@ -227,6 +227,16 @@ def test_a_directory_of_transformers_is_not_one_of_marian(tmp_path):
     assert not npz.present(tmp_path)
 
 
+def test_a_pad_of_marians_own_is_a_token_like_others(tmp_path):
+    """Ours is the row that was added for it."""
+    (tmp_path / "vocab.yml").write_text("</s>: 0\n<unk>: 1\n<pad>: 2\na: 3\n")
+    for side in ("source", "target"):
+        shutil.copy(DATA / "post" / "vocab.spm", tmp_path / f"{side}.spm")
+    (numbers, other), models = npz._vocabularies(tmp_path, [tmp_path / "vocab.yml"] * 2, [4, 4])
+    assert list(numbers.items()) == [("<pad>", 4), ("<unk>", 1), ("</s>", 0), ("<pad> of Marian", 2), ("a", 3)]
+    assert (other, len(models)) == (numbers, 1)
+
+
 OPTIONS = {"enc-depth": "2", "dec-depth": "1", "transformer-heads": "4", "transformer-dim-ffn": "64"}
 
 
