@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import held
 
-from nmt_cli import __version__, artefact
+from nmt_cli import __version__, artefact, manifests
 from nmt_cli.artefact import MANIFEST, digest, locked, read_json, remove_tree, replace_file, staged, verify, write_file
 from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
@@ -82,8 +85,9 @@ def test_two_processes_making_one_artefact_do_not_mix(tmp_path: Path) -> None:
     assert (names(target), names(tmp_path)) == (["fast", MANIFEST], ["x"])
 
 
-def test_files_follow_the_umask(tmp_path: Path) -> None:
-    old = os.umask(0o027)
+@pytest.mark.parametrize(("umask", "mode"), [(0o027, 0o640), (0o002, 0o664), (0o077, 0o600)])
+def test_files_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    old = os.umask(umask)
     try:
         with staged(tmp_path / "x", "thing", {}) as stage:
             write_file(stage / "private", b"1")
@@ -91,7 +95,11 @@ def test_files_follow_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     for name in ("private", MANIFEST):
-        assert stat.S_IMODE((tmp_path / "x" / name).stat().st_mode) == 0o640
+        assert stat.S_IMODE((tmp_path / "x" / name).stat().st_mode) == mode
+
+
+def test_json_is_whole_lines_of_text() -> None:
+    assert artefact.json_bytes({"a": "é", "b": [1]}) == '{\n "a": "é",\n "b": [\n  1\n ]\n}\n'.encode()
 
 
 @pytest.mark.parametrize("content", [True, False])
@@ -172,6 +180,24 @@ def test_what_nmt_did_not_make_is_never_replaced_or_removed(made: Path) -> None:
     with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
         make(made, 4, overwrite=True)
     assert (made / "a.bin").exists()
+    remove_tree(aside)
+    make(made, 4, overwrite=True, own_name=True)  # a name that only nmt gives: of what was cut short
+    assert verify(made, "thing")["steps"] == 4
+
+
+def test_what_stepped_aside_comes_back_or_goes(made: Path) -> None:
+    """The old one beside a new one goes, alone it comes back; by whoever reads or writes next."""
+    aside = made.parent / ".old-thing"
+    for act in (artefact.present, artefact.restore, lambda target: verify(target, "thing")):
+        shutil.copytree(made, aside)
+        act(made)
+        assert (names(made.parent), verify(made, "thing")["steps"]) == (["thing"], 3)
+        made.rename(aside)
+        act(made)
+        assert (names(made.parent), verify(made, "thing")["steps"]) == (["thing"], 3)
+    made.rename(aside)
+    with pytest.raises(OutputError, match="exists already"):
+        make(made, 4)
 
 
 def test_a_link_to_an_artefact_stays_and_what_it_points_to_is_replaced(made: Path, tmp_path: Path) -> None:
@@ -196,3 +222,66 @@ def test_a_directory_has_one_holder_until_it_ends(tmp_path: Path) -> None:
                 pytest.fail("two holders")
     with locked(tmp_path / "run", "the run"):
         pass
+
+
+def test_a_directory_that_a_process_may_have_locked(tmp_path: Path) -> None:
+    for name in ("empty", "held", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "held" / artefact.LOCK).touch()
+    (tmp_path / "held" / "work").touch()
+    (tmp_path / "full" / "work").touch()
+    found = {name: artefact.was_locked(tmp_path / name) for name in ("empty", "held", "full", "gone", "full/work")}
+    assert found == {"empty": True, "held": True, "full": False, "gone": True, "full/work": False}
+
+
+def test_room_on_the_disk_is_that_of_the_nearest_directory_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Path]()
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=3_999_999, total=9)
+    )
+    assert [artefact.free_megabytes(path) for path in (tmp_path, tmp_path / "a" / "b")] == [3, 3]
+    assert asked == [tmp_path] * 2
+
+
+def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError, match=f"cannot create {path}: .*Choose another place"):
+            artefact.make_directory(path)
+    artefact.make_directory(tmp_path / "new" / "deep")
+    artefact.make_directory(tmp_path / "new" / "deep")
+    assert (tmp_path / "new" / "deep").is_dir()
+
+
+FILE = {"bytes": 9, "sha256": "0" * 64}
+FILES = {"files": dict.fromkeys(("model.safetensors", "recipe.yaml", "tokenizer.model"), FILE)}
+
+
+@pytest.mark.parametrize(
+    ("entries", "plain", "right"),
+    [
+        (FILES, True, True),
+        ({**FILES, "steps": [], "seen_tokens": 1, "created": "x", "corpus": "y", "imported": "z"}, True, True),
+        ({**FILES, "steps": [0, 7]}, True, True),
+        ({**FILES, "corpus": None}, False, True),  # not surely right: manifests.py judges
+        ({"files": {**FILES["files"], "deep/name": FILE}}, False, True),
+        *(({"files": {k: v for k, v in FILES["files"].items() if k != name}}, False, False) for name in FILES["files"]),
+        ({"files": {**FILES["files"], "../x": FILE}}, False, False),
+        *(({"files": {**FILES["files"], "x": {**FILE, "bytes": n}}}, False, False) for n in (-1, "9", True, 9.0, None)),
+        *(({"files": {**FILES["files"], "x": {**FILE, "sha256": x}}}, False, False) for x in ("0" * 63, "G" * 64)),
+        ({"files": {**FILES["files"], "x": 3}}, False, False),
+        ({}, False, False),
+        *(({**FILES, "steps": steps}, False, False) for steps in (7, [-1], ["7"], [7.0])),
+        *(({**FILES, "seen_tokens": seen}, False, False) for seen in (0, -1, "9", 1.5)),
+        *(({**FILES, name: 5}, False, False) for name in ("created", "corpus", "imported")),
+    ],
+)  # fmt: skip
+def test_what_is_said_without_pydantic_is_what_pydantic_says(entries: dict[str, Any], plain: bool, right: bool) -> None:
+    assert artefact._plain_model(entries) == plain
+    if right:
+        manifests.check(entries, "model", Path("x"))
+    else:
+        with pytest.raises(DataError):
+            manifests.check(entries, "model", Path("x"))

@@ -70,7 +70,8 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
     loaded = load_model(model)
     tokenizer = spm.Tokenizer(loaded.tokenizer_file)
     assert data["layers"] == {"encoder": 2, "decoder": 2, "cross": 2}
-    assert [data[name] for name in ("heads", "d_k", "layer", "head")] == [2, 8, 1, 2]
+    assert [data[name] for name in ("heads", "d_k", "layer", "head", "role")] == [2, 8, 1, 2, "encoder"]
+    assert "<title>Attention: test en 3, it is</title>" in output.read_text()
     for text, sentence in zip(texts[:2], data["sentences"], strict=False):
         src, tgt = ([*ids, spm.EOS] for ids in tokenizer.encode([text, sentence["translation"]]))
         assert sentence["text"] == text
@@ -80,7 +81,7 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
             assert rows[-1] == "‹end›"
             said_before = {"decoder": ["‹start›", *rows[:-1]]}
             assert columns == said_before.get(role, sentence["names"]["encoder"][0])
-            np.testing.assert_allclose(np.array(sentence["weights"][role]) / 10_000, expected, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(np.array(sentence["weights"][role]) / 10_000, expected, rtol=0, atol=5.1e-5)
         assert not np.triu(sentence["weights"]["decoder"], 1).any()
     out = capsys.readouterr().out
     marks = [line for line in out.split("\n") if " → " in line]
@@ -96,9 +97,12 @@ def test_positions_are_on_the_page_as_whole_numbers(tmp_path, kind, sides):
     attend(["test en 3"], model, output, translation="test de 3")
     positions = page_data(output.read_text())["positions"]
     assert len(positions) == sides
-    expected = load_model(model).model.positions("src")[:64].detach().numpy()
-    shown = np.array(positions[0]["values"]) * positions[0]["largest"] / 127
-    np.testing.assert_allclose(shown, expected, rtol=0, atol=0.005)
+    for side, each in zip(("src", "tgt"), positions, strict=False):
+        expected = load_model(model).model.positions(side)[:64].detach().numpy()
+        assert each["title"] == f"{kind} positions, {side}"
+        assert each["largest"] == np.abs(expected).max()
+        assert np.abs(each["values"]).max() == 127
+        np.testing.assert_allclose(np.array(each["values"]) * each["largest"] / 127, expected, rtol=0, atol=0.005)
 
 
 def test_a_given_translation_is_looked_at(model, tmp_path):
@@ -122,6 +126,7 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
         (["a"], {"translation": " "}, "empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
         (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # than the model takes
+        (["a"], {"translation": "q" * 260}, "too many tokens for one page"),
         (["q" * 240], {"translation": "q" * 240}, "too many tokens for one page"),
     ],
 )
@@ -139,6 +144,8 @@ def test_the_encoder_may_have_more_layers_than_the_decoder(tmp_path):
     data = page_data(output.read_text())
     assert data["layers"] == {"encoder": 2, "decoder": 1, "cross": 1}
     assert {role: len(layers) for role, layers in data["sentences"][0]["weights"].items()} == data["layers"]
+    attend(["test en 3"], model, output, translation="test de 3", role="cross")
+    assert page_data(output.read_text())["layer"] == 1
     with pytest.raises(UsageError, match="cross has 1 layer of 2 heads"):
         attend(["test en 3"], model, output, translation="test de 3", role="cross", layer=2)
 
@@ -154,6 +161,12 @@ def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):
 def test_the_map_in_the_terminal():  # names downwards
     lines = terminal_map(["it", "漢字"], ["ab", "cde"], torch.tensor([[1.0, 0.0], [0.31, 0.69]]), 100)
     assert lines == ["       c", "     a d", "     b e", "it   ██·  → ab 1.00", "漢字 ▒▒▓▓ → cde 0.69"]
+    shades = [0.0, 0.01, 0.04, 0.06, 0.29, 0.31, 0.54, 0.56, 0.79, 0.81]  # none; to 5 %, 30 %, 55 % and 80 %
+    (row,) = terminal_map(["a"], [*"0123456789"], torch.tensor([shades]), 100)[1:]
+    assert row == "a ·     ░░░░▒▒▒▒▓▓▓▓██ → 9 0.81"
+    long = terminal_map(["a" * 20], ["b" * 20], torch.ones(1, 1), 100)
+    assert (len(long), long[-1]) == (13, "a" * 14 + "██ → " + "b" * 20 + " 1.00")
+    assert long[-2] == " " * 14 + "…", "names downwards are cut"
 
 
 @pytest.mark.parametrize(("width", "cells"), [(100, 1), (160, 2), (50, 0)])

@@ -83,6 +83,9 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     first, second = (json.loads(line) for line in (tmp_path / "rows").read_text().split("\n")[:2])
     assert first["tree"].endswith("(. !)))")
     assert (first["brackets"]["matched"], second["tree"]) == (6, None)
+    spaced = texts.write(tmp_path / "spaced", ["I saw the man with glasses .", "a\u00a0b"])
+    evaluate(options_for(tmp_path, [GOLD, "NP NN /NP"], gold, segments=tmp_path / "rows", source=spaced))
+    assert json.loads((tmp_path / "rows").read_text().split("\n")[1])["tree"] == "(TOP (NP (NN a\u00a0b)))"
     better = evaluate(options, [ATTACHED, "NP NN /NP"])  # lines of a model: 2 x 7 / (7 + 8)
     assert (better.failures, better.scores[0].signature) == ([], "evalb conventions|prm:COLLINS|unparsable:missed")
     spoilt = evaluate(options, [GOLD, "/X"]).scores[0].details
@@ -117,5 +120,6 @@ def test_a_corpus_of_labels_is_scored_by_its_brackets(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="takes one --reference, and neither --baseline nor another --metric"):
             evaluate(ScoreOptions(corpus=tmp_path / "labels", **wrong))
     assert (wanted(options), evaluate(options, ["S NN /S"]).scores[0].score) == (True, 100)
+    assert wanted(ScoreOptions(corpus=tmp_path / "de", metrics=("bleu", "brackets")))  # to be refused
     others = [ScoreOptions(corpus=tmp_path / "de"), ScoreOptions(corpus=tmp_path / "labels", metrics=("chrf",))]
     assert not any(wanted(options) for options in [*others, ScoreOptions(references=(tmp_path / "labels",))])

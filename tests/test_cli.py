@@ -1,5 +1,6 @@
 """The command line as a newcomer meets it: help, one clear line for every mistake, and the right exit code."""
 
+import json
 import os
 import re
 import signal
@@ -84,6 +85,10 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
         ("translate", 66, "nmt reproduce recipes/toy.yaml"),
         ("translate --top-k 5", 2, "nmt translate: error: --top-k requires --sample"),
         ("translate --precision fp8", 2, "'--precision': 'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8'. See: nmt"),
+        ("translate --sample --beam 1", 2, "--sample draws and does not search: leave out --beam"),
+        ("translate --sample --terms x", 2, "--sample draws and does not search: leave out --terms"),
+        ("translate a.en --input a.de", 2, "the lines to translate are named twice. Leave out --input"),
+        ("translate --seed 0", 2, "nmt translate: error: --seed requires --sample"),
         ("translate --beam 0", 2, "'--beam': 0 is not in the range x>=1. See: nmt translate"),
         ("translate --alpha wide", 2, "'--alpha': 'wide' is not a valid float range. See: nmt"),
         ("recipes shwo", 2, "No such command 'shwo'. Did you mean 'show'? See: nmt recipes --help"),
@@ -115,8 +120,62 @@ def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, 
 
 def test_what_ends_a_command_becomes_its_exit_code() -> None:
     ends = {130: KeyboardInterrupt(), 141: BrokenPipeError(), 143: SystemExit(143)}
-    ends |= {75: errors.BusyError("busy"), 74: OSError(28, "No space")}
+    ends |= {75: errors.BusyError("busy"), 74: OSError(28, "No space"), 1: SystemExit("said"), 0: SystemExit(None)}
+    ends |= {7: SystemExit(7)}
     assert [__main__._exit_code(Mock(side_effect=end)) for end in ends.values()] == [*ends]
+    assert [__main__._exit_code(Mock(return_value=code)) for code in (None, 0, 3)] == [0, 0, 3]
+    with pytest.raises(LookupError):
+        __main__._exit_code(Mock(side_effect=LookupError))  # a mistake of ours: all of it is shown
+
+
+@pytest.mark.parametrize(("own", "flush", "code"), [(1, None, 1), (0, OSError(28, "x"), 74), (1, OSError(28, "x"), 74)])
+def test_output_that_cannot_be_written_is_an_error_whatever_the_command_said(
+    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, own: int, flush: OSError | None, code: int
+) -> None:
+    monkeypatch.setattr(__main__, "_command", lambda: own)
+    monkeypatch.setattr(sys, "stdout", Mock(flush=Mock(return_value=None, side_effect=flush)))
+    assert nmt("score")[0] == code
+
+
+@pytest.mark.parametrize(("rank", "said"), [(None, 1), ("0", 1), ("1", 0)])
+def test_of_several_processes_the_first_says_that_all_were_stopped(
+    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, rank: str | None, said: int
+) -> None:
+    monkeypatch.setattr(__main__, "_command", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setenv("RANK", rank) if rank else monkeypatch.delenv("RANK", raising=False)
+    assert nmt("--quiet", "train") == (130, "", "nmt train: stopped by SIGINT\n" * said)
+
+
+def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it failed or was not played at all, and by the first process only; trees become text beside the corpus."""
+    played, reported = Mock(return_value=0), Mock(return_value="page")
+    monkeypatch.setattr("nmt_cli.reproduce.reproduce", played)
+    monkeypatch.setattr("nmt_cli.reporting.report.report", reported)
+    words = ["reproduce", "recipes/toy.yaml", "--data", "d", "--run", "r"]
+    code, _, err = nmt(*words)
+    assert (code, err) == (0, "report: page\n")
+    ((run, compare, out, data, _),) = [call.args for call in reported.call_args_list]
+    assert (run, compare, out, data) == (Path("r"), (), None, [Path("d")])
+    assert nmt(*words, "--dry-run") == (0, "", "")
+    monkeypatch.setenv("RANK", "1")
+    assert nmt(*words) == (0, "", "")
+    monkeypatch.delenv("RANK")
+    played.return_value = 1
+    assert nmt(*words) == (1, "", "")
+    assert reported.call_count == 1
+    written = Mock(side_effect=LookupError)
+    monkeypatch.setattr("nmt_cli.parsing.trees.linearise", written)
+    parsing, present = ["reproduce", "recipes/parsing.yaml", "--data", "d"], Mock(return_value=True)
+    nmt(*parsing, "--dry-run")  # there are no files to estimate from
+    for more in ([], ["--dry-run"]):
+        monkeypatch.setattr(nmt_cli.artefact, "present", present)
+        with pytest.raises(LookupError):
+            nmt(*parsing, *more)
+    for words in (["prepare", "recipes/parsing.yaml"], ["prepare", "recipes/parsing.yaml", "--out", "o"]):
+        with pytest.raises(LookupError):
+            nmt(*words)
+    places = [call.args[1] for call in written.call_args_list]
+    assert places == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text")]
 
 
 def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
@@ -164,3 +223,55 @@ def test_score_translates_with_a_model_of_the_hub(nmt: Nmt, tmp_path: Path, monk
     code, out, _ = nmt(*words)
     assert (code, "100.0" in out) == (0, True)
     assert translator.call_args.args == ((tmp_path / "imported",),)
+
+
+def test_numbers_that_options_take() -> None:
+    import typer
+
+    from nmt_cli import cli
+
+    found = {
+        f"{command} {option.opts[0]}": (option.type.min, option.type.max)
+        for command, each in typer.main.get_command(cli.app).commands.items()
+        for option in each.params
+        if hasattr(option.type, "min") and (option.type.min, option.type.max) != (None, None)
+    }
+    from_one = "prepare --limit, prepare --workers, average-checkpoints --last, translate --workers, translate --beam, "
+    from_one += "translate --extra-length, translate --n-best, reproduce --workers, attend --layer, attend --head"
+    expected: dict[str, tuple[float | None, float | None]] = dict.fromkeys(from_one.split(", "), (1, None))
+    expected |= {"translate --alpha": (0, 10), "translate --temperature": (0.01, None), "translate --top-k": (0, None)}
+    expected |= {"translate --top-p": (0, 1), "translate --seed": (0, 2**64 - 1)}
+    assert {name: limits for name, limits in found.items() if not name.startswith("serve")} == expected
+
+
+def test_env_says_what_would_be_chosen_here(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from nmt_cli.reporting import env
+
+    flags = "fpu avx2 avx512f amx_int8 sse"
+    cpu = Mock(return_value=Mock(read_text=lambda: f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {flags}\n"))
+    for name, value in {"Path": cpu, "usable_cores": lambda: 5, "MAX_THREADS": 3}.items():
+        monkeypatch.setattr(env, name, value)
+    monkeypatch.setattr(
+        env, "choose_dtype", lambda _, device: {"cuda": torch.bfloat16, "cpu": torch.float32}[device.type]
+    )
+    monkeypatch.setattr(env, "best_precision", lambda level: f"best of {level}")
+    monkeypatch.setattr(env.library, "describe", lambda: "base")
+    gpus = [Mock(total_memory=80 << 30), Mock(total_memory=24 << 30)]
+    for name, gpu in zip(("A", "B"), gpus, strict=True):
+        gpu.name = name
+    monkeypatch.setattr(torch.cuda, "get_device_properties", gpus.__getitem__)
+    cpu_only = {"device": "cpu", "gpus": "", "training precision": "float32", "translation precision": "best of base"}
+    with_gpus = {"device": "cuda", "gpus": "A, 81920 MiB; B, 24576 MiB"}
+    with_gpus |= dict.fromkeys(("training precision", "translation precision"), "bfloat16")
+    for count, workers, chosen in ((0, "3", cpu_only), (2, "2", with_gpus)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        monkeypatch.setattr(env, "choose_device", lambda chosen=chosen: torch.device(chosen["device"]))
+        code, out, _ = nmt("env", "--json")
+        expected = {"cpu": "Some CPU, 5 cores to use", "cpu features": "avx2 avx512f amx_int8", "engine": "base"}
+        expected |= {**chosen, "translation workers": workers, "nmt": __version__, "torch": torch.__version__}
+        told = json.loads(out)
+        assert (code, {name: told[name] for name in expected}) == (0, expected)
+        lines = nmt("env")[1].split("\n")[:-1]
+        assert {line[:23].rstrip(): line[23:] for line in lines} == told

@@ -84,10 +84,12 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
 
 def test_a_python_runs_the_module_of_unbabel_comet(files: dict[str, Path], tmp_path: Path) -> None:
     """Our own Python has no such module, and the error says how to get one."""
-    with pytest.raises(
-        DataError, match=r"failed with code 1: .*No module named 'comet'.*bin/pip install unbabel-comet"
-    ):
-        evaluate(files, Path(sys.executable))
+    said = r"failed with code 1: .*No module named 'comet'\)\. make one .*bin/pip install unbabel-comet"
+    for name in ("python", "python3", "python3.11"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+        with pytest.raises(DataError, match=said):
+            evaluate(files, tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +98,48 @@ def test_a_python_runs_the_module_of_unbabel_comet(files: dict[str, Path], tmp_p
         ("data = 3", {}, DataError, "wrote no scores that can be read"),
         ("data[options.translations[0]].pop()", {}, DataError, "did not score every one of 60 lines"),
         ("data[options.translations[0]][0]['COMET'] = float('nan')", {}, DataError, "did not score every one"),
+        ("data[options.translations[0]][0]['COMET'] = float('inf')", {}, DataError, "did not score every one"),
         ("raise SystemExit('no model of that name')", {}, DataError, "code 1: no model of that name. Run it by hand"),
+        ("raise SystemExit('said before\\nlast ' + 300 * 'x')", {}, DataError, f"code 1: last {195 * 'x'}\\. Run it"),
+        ("raise SystemExit", {}, DataError, r"failed with code 0: \. Run it by hand"),  # and wrote nothing
+        ("del data[options.translations[0]]", {}, DataError, "wrote no scores that can be read .*system0"),
+        ("data[options.translations[0]][0]['COMET'] = None", {}, DataError, "wrote no scores that can be read"),
+        ("", {"references": (Path("ref"), Path("ref"))}, UsageError, "needs the sources .* and one reference"),
         ("", {"source": None}, UsageError, "needs the sources"),
-        ("", {"comet_python": None}, UsageError, "needs --comet-python"),
-        ("", {"comet_python": Path("nowhere/python")}, MissingError, "no Python or program nowhere/python"),
+        ("", {"python": None}, UsageError, "needs --comet-python"),
+        ("", {"python": Path("nowhere/python")}, MissingError, "no Python or program nowhere/python"),
     ],
 )
 def test_what_goes_wrong_is_said(
     files: dict[str, Path], tmp_path: Path, change: str, more: dict[str, Any], kind: type[NmtError], message: str
 ) -> None:
+    more = {name: (files["ref"],) * 2 if name == "references" else value for name, value in more.items()}
     with pytest.raises(kind, match=message):
-        evaluate(files, program(tmp_path, change), **more)
+        evaluate(files, **{"python": program(tmp_path, change), **more})
+
+
+def test_what_cannot_be_run_is_no_python(files: dict[str, Path], tmp_path: Path) -> None:
+    file = program(tmp_path)
+    file.chmod(0o644)
+    with pytest.raises(
+        MissingError, match=r"cannot run .*comet-score \(--comet-python\): Permission denied\. make one"
+    ):
+        evaluate(files, file)
+    with pytest.raises(MissingError, match="no Python or program"):
+        evaluate(files, tmp_path)  # a directory
+
+
+def test_every_option_of_the_program_is_given(files: dict[str, Path], tmp_path: Path) -> None:
+    """Sources, references and systems each in its place, the model's name, and a path from elsewhere is made whole."""
+    change = """
+said = [options.sources, options.references, *options.translations]
+data["given"] = {name.rpartition("/")[2]: open(name, newline="").read() for name in said}
+data["given"] |= {"model": options.model, "quiet": options.quiet, "only": options.only_system}
+json.dump(data["given"], open(__file__ + ".given", "w"))
+"""
+    file = program(tmp_path, change)
+    evaluate(files, file, baseline=files["bad"], comet_model="a/b", references=(files["ref"],), intervals=False)
+    given = json.loads(Path(f"{file}.given").read_text())
+    texts = {"source": "src", "reference": "ref", "system0": "good", "system1": "bad"}
+    expected = {name: files[text].read_bytes().decode().replace("\r", " ") for name, text in texts.items()}
+    assert given == {**expected, "model": "a/b", "quiet": True, "only": True}

@@ -50,6 +50,8 @@ def test_a_table_in_a_file_keeps_its_lines_whole(capsys: Captured) -> None:
     lines = [line.strip() for line in capsys.readouterr().err[:-1].split("\n") if "─" not in line]
     assert lines[0] == "[b]: " + "words " * 19 + "words"
     assert lines[2] == f"{long}   1,000 MB"
+    console.table("T", ["left", "right", "right too"], [["a", "b", "c"], ["a" * 9, "b" * 9, "c" * 9]])
+    assert capsys.readouterr().err.split("\n")[3] == "a" + " " * 8 + "   " + " " * 8 + "b" + "   " + " " * 8 + "c"
     assert [line.split() for line in lines[1:2] + lines[3:]] == [["here"], ["x", "2"], ["N"], ["no", "heading"]]
 
 
@@ -96,3 +98,10 @@ def test_a_live_line_on_a_terminal_leaves_stdout_alone(monkeypatch: pytest.Monke
     assert captured.out == "a result\n"
     assert "a [log] line" in captured.err
     assert progress.done == 5
+    assert console.is_live()
+    console.set_quiet(True)
+    assert not console.is_live()
+    assert Progress("encoding", 10, "sentences").plain
+    console.set_quiet(False)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not console.is_live()

@@ -76,6 +76,8 @@ def test_a_run_that_was_really_trained(reference_run, numbers_corpus):
         ([170, 180], "", None),
         ([170, 179], "", "2 of the checkpoints, the last of step 179 of 200"),
         ([170, 180], "averaging.last=3", "2 of the checkpoints, the last of step 180 of 200"),
+        ([9], "averaging.best=true", None),  # the recipe wants the best one alone
+        ([200], "averaging.last=1", "1 of the checkpoints, the last of step 200 of 200"),
         ([200], "averaging.last=1 expect.paper_dev_bleu=25", None),  # as in the paper's Table 3
     ],
 )
@@ -101,11 +103,41 @@ def test_too_few_steps(record, step, planned, epochs, says):
 
 
 @pytest.mark.parametrize(
+    ("losses", "settings", "says"),
+    [
+        ([2.0, 1.5, 1.5, 1.5], "training.patience=2", None),  # it ended where nothing became better
+        ([2.0, 1.5, 1.4945, 1.4945], "training.patience=2", None),  # by two times 0.2 % at most
+        ([2.0, 1.5, 1.497, 1.4935], "training.patience=2", "100 of 200 steps"),
+        ([1.5, 1.5], "training.patience=2", "100 of 200 steps"),
+        ([1.5, None, None], "training.patience=2", None),  # were not finite
+        ([2.0, 1.5, 1.5, 1.5], "", "100 of 200 steps"),
+    ],
+)
+def test_a_run_that_patience_ended_has_steps_enough(record, losses, settings, says):
+    validations = [{"step": 25 * i, "dev_nll": loss} for i, loss in enumerate(losses, 1)]
+    short, model = dataclasses.replace(record, step=100), {**record.run.model, "steps": [90, 100]}
+    logged = [{**record.run.steps[-1], "step": 100, "epoch": 0.5}]
+    listed = findings(short, settings, steps=logged, validations=validations, model=model)
+    assert listed == [f"costly: {says}"] * bool(says)
+
+
+@pytest.mark.parametrize(("skipped", "step", "says"), [(3, 3999, 0), (4, 3999, 1), (5, 5000, 0), (6, 5000, 1)])
+def test_a_step_in_a_thousand_may_be_skipped(record, skipped, step, says):
+    steps = [{**record.run.steps[-1], "step": i, "skipped": count} for i, count in ((9, skipped), (step, 0))]
+    model = {**record.run.model, "steps": [step, step]}
+    listed = findings(
+        dataclasses.replace(record, step=step), f"training.steps={step}", steps=steps, validations=[], model=model
+    )
+    assert listed == [f"costly: {skipped} steps were skipped: numbers were not finite"] * says
+
+
+@pytest.mark.parametrize(
     ("losses", "settings", "logged", "says"),
     [
         ([5, 3, 1, 3, 3, 4, 5], "", {}, "wrong: training diverged: its loss was 1.00, and is 4.00"),
         ([5, 3, 1, 3, 2, 2, 2], "", {}, None),
         ([5, 1, 4, 4, 4], "", {}, None),
+        ([5, 1, 4, 4, 4, 4], "", {}, "wrong: training diverged: its loss was 1.00, and is 4.00"),
         ([2.4] * 15, "training.warmup_steps=199", {}, "wrong: training never took off: the loss stays at 2.40"),
         ([2.4] * 15, "training.warmup_steps=200", {}, None),
         ([2.4] * 15, "training.warmup_steps=199 training.init_from=start", {}, None),
@@ -163,6 +195,40 @@ def test_a_corpus_with_another_tokenizer(sound, tmp_path):
     assert "the run was trained on another corpus; where the tokenizer differs" in corpus.what
 
 
+def test_what_is_gathered_of_a_run(copy, tmp_path):
+    """The hypotheses named, else the run's; the last step of anything; BLEU in the tokens of the corpus' text."""
+    run, data = copy
+    references = read_lines(data / "test.tgt")
+    (tmp_path / "other").write_text("".join(f"{line} ( x )\n" for line in references))
+    own, other = gather(run, data, None, None), gather(run, data, tmp_path / "other", None)
+    assert (own.hypothesis, own.hypotheses, own.references, own.step) == (run / "test.hyp", references, references, 200)
+    assert (other.hypothesis, other.hypotheses) == (tmp_path / "other", read_lines(tmp_path / "other"))
+    plain, moses = (corpus_bleu(other.hypotheses, references, tokenised=each)[0] for each in (False, True))
+    assert other.bleu == plain != moses
+    log, model = (run / "metrics.jsonl").read_text(), run / "model" / "manifest.json"
+    (run / "metrics.jsonl").write_text(f'{log}{{"step": 230, "dev_nll": 2.0}}\n')
+    assert gather(run, data, None, None).step == 230
+    model.write_text(model.read_text().replace("200\n", "250\n"))
+    assert gather(run, data, None, None).step == 250
+    recipe_file = run / "recipe.yaml"
+    recipe_file.write_text(recipe_file.read_text().replace("moses: false", "moses: true"))
+    assert gather(run, data, tmp_path / "other", None).bleu == moses
+    assert gather(run, data, recipe_file, None).bleu is None  # other lines
+    recipe_file.write_text(recipe_file.read_text().replace("format: text", "format: trees"))
+    assert gather(run, data, None, None).bleu is None
+
+
+def test_a_score_of_zero_was_checked(copy, capsys):
+    (copy[0] / "test.hyp").write_text("x\n" * 7)
+    doctor(*copy, None, None, True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["bleu"], told["unchecked"], told["run"], told["steps"]) == (0, [], str(copy[0]), 200)
+    assert [finding["what"] for finding in told["findings"]] == [
+        "0.00 BLEU on test, 12.50 on dev: are these translations of this test set?",
+        "the translations have 0.13 times the words of their references",
+    ]
+
+
 def test_settings_of_the_search_changed_after_translating(copy, tmp_path):
     (copy[0] / "recipe.yaml").write_text((copy[0] / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
     assert found(*copy) == ["wrong: another model or other decoding settings made these"]
@@ -217,10 +283,21 @@ def test_bad_lines_of_output(record, says, change):
         object.__setattr__(corpus, "lines", lambda _: ([f"source {line}" for line in texts], []))
         return [finding for finding in findings(changed, corpus=corpus) if "times the words" not in finding]
 
-    assert listed(1, 4) == listed(2, 400) == listed(4, 4, same=True) == []
+    assert listed(4, 5, same=True) == listed(1, 4) == listed(2, 400) == listed(4, 4, same=True) == []
     assert listed(2, 4) == [f"costly: 2 of 4 translations {says}"]
     assert listed(3, 4) == [f"wrong: 3 of 4 translations {says}"]
     assert listed(3, 400) == [f"costly: 3 of 400 translations {says}"]
+
+
+def test_a_name_may_be_its_own_translation(record):
+    """A line of one word, and what its reference repeats from the source."""
+    texts = ["Berlin", "two words", "same here"]
+    corpus = dataclasses.replace(record.run.corpus)
+    object.__setattr__(corpus, "lines", lambda _: (texts * 3, []))
+    said = {"hypotheses": texts * 3, "references": ["Wien", "two words", "here same"] * 3, "bleu": 50.0}
+    assert findings(dataclasses.replace(record, **said), corpus=corpus) == [
+        "costly: 3 of 9 translations are copies of their source"
+    ]
 
 
 @pytest.mark.parametrize(("words", "says"), [(94, "0.94"), (95, None), (105, None), (106, "1.06")])

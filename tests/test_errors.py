@@ -47,3 +47,13 @@ def test_printable_text_is_one_short_line_without_controls() -> None:
     for text in ("Straße 東京", "x" * 50):
         assert printable(text, 50) == text
     assert printable("x" * 51, 50) == "x" * 49 + "…"
+
+
+def test_errors_for_want_of_memory() -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As torch names its own."""
+
+    short = [MemoryError(), OutOfMemoryError("x"), RuntimeError("[enforce fail] can't allocate memory: you tried")]
+    short += [RuntimeError("CUDA error: out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
+    others = [RuntimeError("an illegal memory access was encountered"), ValueError("x"), OSError(12, "No room")]
+    assert [errors.is_out_of_memory(error) for error in [*short, *others]] == [True] * 5 + [False] * 3

@@ -11,6 +11,7 @@ import signal
 import statistics
 import sys
 from hashlib import sha256
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,13 +21,13 @@ pytest.importorskip("ctranslate2")
 
 import torch
 
-from nmt_cli import artefact, recipe
+from nmt_cli import __version__, artefact, recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
 from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError, from_os_error
 from nmt_cli.interop import marian
-from nmt_cli.interop.export import export
+from nmt_cli.interop.export import _lines, export
 from nmt_cli.interop.proof import Transformers, compare, largest_difference
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.loss import smoothed_loss
@@ -117,6 +118,29 @@ def test_the_card_says_where_the_model_is_from(exported, models, lines, tmp_path
     save_model(tmp_path / "model", model.model.state_dict(), model.recipe, model.tokenizer_file, about)
     assert export(tmp_path / "model", "hf", tmp_path / "out", None, lines) == 0
     assert "imported from OWNER/NAME@c0ffee" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_card_says_what_the_model_is(exported, models):
+    parameters = sum(p.numel() for p in load_model(models()).model.parameters())
+    for target, library in (("hf", "transformers"), ("ctranslate2", "ctranslate2")):
+        out = exported(target)
+        card = " ".join((out / "README.md").read_text().split())
+        about = f"(2 + 2 layers, d_model 32, d_ff 48, 4 heads, post-norm, {parameters:,} parameters)"
+        assert card.startswith(f"--- language: - en - de library_name: {library} pipeline_tag: translation ---")
+        for said in (
+            "# small: en to de",
+            f"{about}, trained on toy-en-de (nmt-cli {__version__})",
+            f"## Proof {artefact.read_json(out / 'manifest.json')['proof']} ## Limits",
+            "divides log-probabilities by ((5 + length) / 6) ^ 0.6, transformers",
+            "ends at source length + 10 tokens;",
+            "know only one limit for all sentences, here 64. - MarianTokenizer",
+            f'"{out.as_posix()}"' if target == "ctranslate2" else f'from_pretrained("{out.as_posix()}")',
+            LINES[0],
+        ):
+            assert said in card
+        assert recipe.load_stored(out / "recipe.yaml") == load_model(models()).recipe
+        manifest = artefact.verify(out, "export")
+        assert (manifest["target"], manifest["quantization"]) == (target, "float32")
 
 
 def test_transformers_searches_as_the_recipe_does(exported):
@@ -217,6 +241,11 @@ def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
     )  # others reach the limit exactly with ten tokens more
     with pytest.raises(DataError, match=f"; 0 of {shorter} translations"):
         proof(49, 10)
+    capsys.readouterr()
+    with pytest.raises(DataError, match="; 0 of 49 translations"):
+        proof(49)
+    listed = re.findall(r"^(\d+) ", capsys.readouterr().err, re.MULTILINE)
+    assert listed == [str(i) for i in range(6, 26)], "the first twenty, by their numbers in the file"
     assert "is 9.0e-05;" in proof(0, shift=9e-5)
     with pytest.raises(DataError, match=r"log-probabilities must agree within 0\.0001"):
         proof(0, shift=-1.1e-4)
@@ -293,3 +322,37 @@ def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypa
     ours = translator.tokenizer.decode([translation.segments[0].hypotheses[0].ids for translation in translations])
     before = corpus_bleu(ours, [tgt[i] for i in short])[0]
     assert f"BLEU changes from {before:.2f} to " in proof
+
+
+def test_the_lines_to_compare_on(tmp_path, monkeypatch):
+    """A file's, each in Unicode form NFC and with plain spaces, without references; else a hundred of the dev text."""
+    settings = recipe.from_plain({"name": "mine", "corpus": {"name": "own"}}, "test")
+    (tmp_path / "lines").write_text("a\u00a0u\u0308\nb\n")
+    assert _lines(settings, tmp_path / "lines", tmp_path) == (["a ü", "b"], [])
+    opened = Mock(return_value=Mock(lines={"dev": ([f"a\u00a0{i}" for i in range(120)], [*range(120)])}.get))
+    monkeypatch.setattr("nmt_cli.interop.export.open_corpus", opened)
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "work" / "runs" / "mine" / "model"
+    with pytest.raises(MissingError, match=r"and data/own is not here\. Give --lines FILE"):
+        _lines(settings, None, model)
+    for place in (tmp_path / "work" / "data" / "own", tmp_path / "data" / "own"):  # beside runs/, or better here
+        place.mkdir(parents=True)
+        (place / "manifest.json").touch()
+        assert _lines(settings, None, model) == ([f"a {i}" for i in range(100)], [*range(100)])
+    assert [call.args[0].absolute() for call in opened.call_args_list] == [
+        tmp_path / "work" / "data" / "own",
+        tmp_path / "data" / "own",
+    ]
+
+
+def test_one_line_within_the_limit_is_enough(models, tmp_path, monkeypatch):
+    """Of the model's 64 tokens ten are left for more than the source: 53 may be compared on, 54 not."""
+    model = models(0)
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    lines = ["a " * count for count in range(1, 60)]
+    sizes = [len(ids) for ids in tokenizer.encode([normalise(line) for line in lines])]
+    for size, fits in ((53, True), (54, False)):
+        (tmp_path / "lines").write_text(f"{lines[sizes.index(size)]}\n")
+        monkeypatch.setattr(marian, "write_marian", Mock(side_effect=LookupError("begun")))
+        with pytest.raises(LookupError if fits else DataError, match="begun" if fits else "no line of 1 to 53 tokens"):
+            export(model, "hf", tmp_path / "new", None, tmp_path / "lines")

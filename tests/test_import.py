@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import hub_server
 import huggingface_hub
@@ -20,9 +21,10 @@ from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of
+from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer, files_of
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import import_, marian
+from nmt_cli.interop import vocabulary as vocabularies
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.reporting.attend import attend
@@ -118,13 +120,17 @@ def test_round_trip_gives_identical_weights(tmp_path, norm, bias):
     sizes = {"num_layers": 3, "encoder_layers": 3, "decoder_layers": 1, "d_model": 32, "d_ff": 48, "num_heads": 4}
     file.write_bytes(subwords.train(TEXT, 320))
     changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu", "dropout": 0.25}
-    values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 128, **changes}
+    values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 600, **changes}
     settings = recipe.from_plain({"name": "random", "model": values}, "test")
     model = Transformer(settings.model, Tokenizer(file).vocabulary_size)
     randomise(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
     save_model(tmp_path / "model", model.state_dict(), settings, file, {})
     (tmp_path / "hf").mkdir()
     marian.write_marian(load_model(tmp_path / "model"), 0.5, tmp_path / "hf")
+    search = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+    assert (search["max_length"], search["length_penalty"], search["num_beams"]) == (512, 0.5, 4), (
+        "theirs has one limit"
+    )
     again = load_model(import_marian(tmp_path / "hf", tmp_path / "again"))
     before, after = model.state_dict(), again.model.state_dict()
     assert list(before) == list(after)
@@ -207,6 +213,9 @@ def test_each_revision_of_a_model_of_the_hub_has_a_place_of_its_own(tmp_path, mo
     assert asked == list(zip(names, places, strict=True))
     assert len(set(places)) == 4
     assert {place.parent for place in places} == {tmp_path / "nmt" / "models"}
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert import_.cached("other/opus") == tmp_path / ".cache" / "nmt" / "models" / "other--opus"
 
 
 def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):
@@ -361,3 +370,32 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     assert back.recipe.model == shape
     assert all(torch.equal(tensor, tuned[name]) for name, tensor in back.model.state_dict().items())
     assert Tokenizer(back.tokenizer_file).encode_pair(text[0][0], text[1][0]) == [ids[0][len(codes[:1]) :], ids[1]]
+
+
+def test_what_an_imported_model_is_compared_on(tmp_path):
+    """Twelve lines of four known tokens for each side; theirs may split half of them otherwise."""
+    (tmp_path / "tokenizer.model").write_bytes(subwords.train(TEXT, 320))
+    tokenizer, peer = Tokenizer(tmp_path / "tokenizer.model"), Mock(check_ids=Mock(side_effect=LookupError))
+    with pytest.raises(LookupError):
+        import_._prove(None, tokenizer, None, peer)
+    (asked,) = peer.check_ids.call_args_list
+    _, lines, targets = asked.args
+    assert (asked.args[0], asked.kwargs, len(lines), lines) == (tokenizer, {"allowed": 6}, 12, targets)
+    assert not any(UNK in ids for ids in tokenizer.encode(lines))
+    assert len({*lines}) == 12
+    assert import_._prove(None, tokenizer, None, None) == "It has not been compared: pymarian is not installed."
+
+
+def test_the_tokens_of_a_renumbered_model(tmp_path):
+    """In the order given, each as often as there; a language begins a text, what only looks like one does not."""
+    (tmp_path / "a.spm").write_bytes(SOURCE)
+    names = vocabulary(SOURCE)
+    order = ["<pad>", "<unk>", "</s>", ">>deu<<", ">>deu<<x", "x>>deu<<", *names[2:-1][::-1]]
+    (made,) = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)], separate=False)
+    pieces = vocabularies.read_model(tmp_path / "a.spm").FromString(made).pieces
+    assert [piece.piece for piece in pieces] == [*order[:3], "▁>>deu<<", *order[4:]]
+    kinds = {"control": 3, "unknown": 2, "user": 4, "unused": 5, "normal": 1}
+    expected = ["control", "unknown", "control", "user", "unused", "unused", *["normal"] * (len(order) - 6)]
+    assert [piece.type for piece in pieces] == [kinds[kind] for kind in expected]
+    two = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)] * 2, separate=True)
+    assert two == [made, made], "one for each side, though they are alike"

@@ -7,6 +7,7 @@ import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,11 @@ import torch
 from nmt_cli import artefact
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, MissingError
+from nmt_cli.interop import npz
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
+from nmt_cli.interop.marian_peer import Marian
+from nmt_cli.interop.vocabulary import in_our_order
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.translator import Translator
@@ -176,3 +180,180 @@ def test_the_manifest_says_whether_marian_was_asked(pair):
     asked = "the largest difference of a token's log-probability" in pair[1].manifest["proof"]
     assert asked == (find_spec("_pymarian") is not None)
     assert pair[1].manifest["weights"] == {"model.npz": artefact.sha256(pair[0] / "model.npz")}
+
+
+def test_the_files_of_a_directory_are_told_apart(tmp_path):
+    """The model and its vocabularies, by decoder.yml or because there are no others."""
+
+    def chosen(*names, decoder=None, name="decoder.yml"):
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        place.mkdir()
+        for each in names:
+            (place / each).touch()
+        if decoder:
+            (place / name).write_text(decoder)
+        model, vocabularies = npz._files(place)
+        assert {path.parent for path in (model, *vocabularies)} == {place}
+        return " ".join(path.name for path in (model, *vocabularies))
+
+    assert chosen("m.npz", "v.spm") == "m.npz v.spm v.spm"
+    assert chosen("m.npz", "m.npz.optimizer.npz", "vocab.yml") == "m.npz vocab.yml vocab.yml"
+    assert chosen("m.npz", "opus.vocab.yml", "source.spm", "target.spm") == "m.npz opus.vocab.yml opus.vocab.yml"
+    assert sorted(chosen("m.npz", "source.spm", "target.spm").split()) == ["m.npz", "source.spm", "target.spm"]
+    named = "models: [/a/m.npz]\nvocabs: [/b/y.yml, x.yml]\n"
+    for name in ("decoder.yml", "model.npz.decoder.yml"):
+        assert chosen("m.npz", "n.npz", "x.yml", "y.yml", decoder=named, name=name) == "m.npz y.yml x.yml"
+    for names, message in (
+        (["v.spm"], r"has 0 models \(\)"),
+        (["m.npz", "n.npz"], r"has 2 models \(m.npz, n.npz\)"),
+        (["m.npz"], "which vocabulary"),
+        (["m.npz", "a.spm", "b.spm", "c.spm"], "which vocabulary"),
+    ):
+        with pytest.raises(DataError, match=message):
+            chosen(*names)
+    with pytest.raises(MissingError, match=r"no file .*x\.yml"):
+        chosen("m.npz", "y.yml", decoder=named)
+    for text, message in (("models: [", "is not valid YAML"), ("- a", "is no mapping")):
+        with pytest.raises(DataError, match=message):
+            chosen("m.npz", decoder=text)
+
+
+def test_a_directory_of_transformers_is_not_one_of_marian(tmp_path):
+    (tmp_path / "model.npz.optimizer.npz").touch()
+    assert not npz.present(tmp_path)
+    (tmp_path / "model.npz").touch()
+    assert npz.present(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert not npz.present(tmp_path)
+
+
+def test_a_pad_of_marians_own_is_a_token_like_others(tmp_path):
+    """Ours is the row that was added for it."""
+    (tmp_path / "vocab.yml").write_text("</s>: 0\n<unk>: 1\n<pad>: 2\na: 3\n")
+    for side in ("source", "target"):
+        shutil.copy(DATA / "post" / "vocab.spm", tmp_path / f"{side}.spm")
+    (numbers, other), models = npz._vocabularies(tmp_path, [tmp_path / "vocab.yml"] * 2, [4, 4])
+    assert list(numbers.items()) == [("<pad>", 4), ("<unk>", 1), ("</s>", 0), ("<pad> of Marian", 2), ("a", 3)]
+    assert (other, len(models)) == (numbers, 1)
+
+
+OPTIONS = {"enc-depth": "2", "dec-depth": "1", "transformer-heads": "4", "transformer-dim-ffn": "64"}
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({}, None),
+        ({"enc-depth": "0", "dec-depth": "0", "transformer-heads": "1"}, None),
+        ({"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}, None),
+        ({"transformer-postprocess": "an"}, None),
+        (
+            {
+                "transformer-decoder-ffn-depth": "2",
+                "transformer-decoder-dim-ffn": "64",
+                "input-types": ["sequence"] * 2,
+            },
+            None,
+        ),
+        (dict.fromkeys(npz.UNKNOWN, "false"), None),
+        *(({key: "true"}, f"{key} true") for key in npz.UNKNOWN),
+        *(({key: "x"}, f"{key} x") for key in npz.COMPUTED),
+        ({"transformer-postprocess": "dna"}, "the operations  / na /  before"),
+        ({"transformer-ffn-depth": "3"}, "transformer-ffn-depth 3"),
+        ({"lemma-dim-emb": "8", "ulr": "true"}, "lemma-dim-emb 8, ulr true"),
+        *(({key: "-1"}, f"damaged: its option {key} is -1") for key in OPTIONS),
+        *(({key: None}, f"damaged: its option {key} is None") for key in OPTIONS),
+        *(({key: "0"}, f"damaged: its option {key} is 0") for key in ("transformer-heads", "transformer-dim-ffn")),
+    ],
+)
+def test_options_that_ours_computes(options, wrong):
+    if wrong is None:
+        npz._check(OPTIONS | options, Path("m.npz"))
+    else:
+        with pytest.raises(DataError, match=wrong):
+            npz._check(OPTIONS | options, Path("m.npz"))
+
+
+def test_which_matrices_of_marian_are_one():
+    """By its options of tying; with a row of zeros more, from which its decoder starts."""
+    tensors = {name: torch.full((3, 2), float(i)) for i, name in enumerate(("Wemb", "encoder_Wemb", "decoder_Wemb"), 1)}
+    tensors |= {"decoder_ff_logit_out_W": torch.full((2, 3), 4.0), "decoder_ff_logit_out_b": torch.full((1, 3), 5.0)}
+    used = {"": [2, 3, 3], "-src": [1, 1, 4], "-all": [1, 1, 1], None: [2, 3, 4]}
+    names = ["Wemb", "encoder_Wemb", "decoder_Wemb", "decoder_ff_logit_out_W"]
+    for tied, numbers in used.items():
+        given = {
+            name: tensor for name, tensor in tensors.items() if name not in names or names.index(name) + 1 in numbers
+        }
+        options = {"enc-depth": "0", "dec-depth": "0", **({} if tied is None else {f"tied-embeddings{tied}": "true"})}
+        result = npz._as_transformers(given, options, Path("m.npz"))
+        for name, number in zip(npz.EMBEDDINGS.values(), numbers, strict=True):
+            assert torch.equal(result.pop(name), torch.tensor([[number] * 2] * 3 + [[0.0] * 2]))
+        assert torch.equal(result.pop(npz.BIAS), torch.tensor([[5.0, 5.0, 5.0, 0.0]]))
+        assert result == {}
+
+
+def test_a_recipe_holds_what_the_options_say():
+    embeddings = {name: torch.zeros(6, 8) for name in npz.EMBEDDINGS.values()}
+    numbers = [dict.fromkeys("abc", 1)] * 2
+    made = npz._recipe(
+        embeddings, OPTIONS | {"transformer-dropout": "0.1", "transformer-ffn-activation": "relu"}, numbers
+    )
+    shape = made.model.model_dump()
+    expected = {"num_layers": 2, "encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "num_heads": 4, "d_k": 2}
+    expected |= {"d_v": 2, "d_ff": 64, "dropout": 0.1, "norm": "post", "positions": "marian", "max_length": 512}
+    expected |= {"attention_bias": True, "output_bias": True, "activation": "relu", "source_vocabulary": 0}
+    assert shape == {**expected, "tied_output": True}
+    pre = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
+    embeddings[npz.EMBEDDINGS["output"]] = torch.ones(6, 8)
+    other = npz._recipe(embeddings, OPTIONS | {**pre, "dec-depth": "2"}, [numbers[0], {"x": 1}]).model
+    assert (other.norm, other.dropout, other.activation, other.tied_output) == ("pre", 0, "swish", False)
+    assert (other.source_vocabulary, other.encoder_layers) == (6, None)
+
+
+def test_marian_is_asked_by_tokens(tmp_path, monkeypatch):
+    """Its command line, and the files that it is given: vocabularies, and lines without </s>."""
+    calls = []
+
+    def run(words, **_):
+        paths = {name: Path(words[words.index(name) + 1]) for name in ("--input", "--train-sets") if name in words}
+        start = words.index("--vocabs") + 1
+        files = [*paths.values(), *map(Path, words[start : start + 2])]
+        calls.append(([word for word in words[3:] if not word.startswith("/")], [file.read_text() for file in files]))
+        out = "b a\n\n" if "decode" in words else "x WordScores= -1.5 -2\ny WordScores= -3\n"
+        return SimpleNamespace(returncode=0, stdout=out, stderr="")
+
+    monkeypatch.setattr("nmt_cli.interop.marian_peer.subprocess.run", run)
+    source = {"<pad>": 5, "<unk>": 1, "</s>": 0, "a": 3, "<unused 4>": 4}
+    target = {"<pad>": 9, "<unk>": 1, "</s>": 0, "b": 7, "a": 8}
+    peer = Marian(tmp_path / "model.npz", [source, target], "post")
+    assert list(peer.translate([[3, 2], [3, 3, 3, 2]], 2, 7)) == [[3, 4, 2], [2]]
+    assert list(peer.score([([3, 2], [4, 2]), ([3, 3, 2], [2])])) == [[-1.5, -2.0], [-3.0]]
+    vocabularies = [{"<unk>": 1, "</s>": 0, "a": 3}, {"<unk>": 1, "</s>": 0, "b": 7, "a": 8}]
+    (decode, read), (scored, read_too) = calls
+    quiet = ["--cpu-threads", "1", "--quiet"]
+    options = ["--quiet-translation", "--beam-size", "2", "--normalize", "0", "--max-length-factor", "4", "--allow-unk"]
+    assert decode == ["decode", "--models", "--input", "--vocabs", *quiet, *options]
+    assert scored == ["score", "--model", "--train-sets", "--vocabs", *quiet, "--word-scores"]
+    assert (read[0], [json.loads(text) for text in read[1:]]) == ("a\na a a\n", vocabularies)
+    assert (read_too[0], [json.loads(text) for text in read_too[1:]]) == ("a\na a\n", vocabularies)
+    assert (peer.beam, peer.differs, Marian(tmp_path / "m", [source, target], "pre").differs[:16]) == (
+        *(1, "", "Marian's decoder"),
+    )
+    failed = SimpleNamespace(returncode=1, stdout="out", stderr="no such model\n")
+    monkeypatch.setattr("nmt_cli.interop.marian_peer.subprocess.run", lambda *_, **__: failed)
+    with pytest.raises(DataError, match=r"Marian cannot score with .*model\.npz: no such model$"):
+        list(peer.score([([2], [2])]))
+
+
+def test_tokens_in_our_order():
+    """Ours first, then theirs by number; a number without a token gets a name."""
+    theirs = {"z": 4, "</s>": 0, "<unk>": 1, "b": 3, "<pad>": 6}
+    ours = in_our_order(theirs, 8, Path("v"))
+    expected = {"<pad>": 6, "<unk>": 1, "</s>": 0, "<unused 2>": 2, "b": 3, "z": 4, "<unused 5>": 5, "<unused 7>": 7}
+    assert list(ours.items()) == list(expected.items())
+    for wrong in ({"b": 4}, {"b": 8}, {"b": -1}, {"b": "3"}, {"b": True}, {"b": 3.0}):
+        with pytest.raises(DataError, match="v does not number its tokens below 8, each by a number of its own"):
+            in_our_order(theirs | wrong, 8, Path("v"))
+    for name in ("<pad>", "</s>", "<unk>"):
+        with pytest.raises(DataError, match=f"v has no token {name}"):
+            in_our_order({token: i for token, i in theirs.items() if token != name}, 8, Path("v"))

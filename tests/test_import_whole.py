@@ -1,10 +1,13 @@
 """Models as they are found: pickles, in parts, with other first tokens, by name with the network and without it."""
 
+import errno
 import functools
 import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import hub_server
 import huggingface_hub
@@ -15,8 +18,10 @@ from test_import import random_marian
 
 from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
 from nmt_cli.errors import DataError, DownloadError, MissingError
+from nmt_cli.interop import hf, hub, marian
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import cached, import_marian
+from nmt_cli.transformer.model import sinusoids
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.search import score_targets
 
@@ -171,3 +176,127 @@ def test_weights_in_two_forms_are_downloaded_in_the_safe_one(tmp_path, saved, mo
         monkeypatch.setattr("huggingface_hub.snapshot_download", here)
         assert import_marian("owner/opus", tmp_path / "model")
         assert not [path for path in hub.requests if path.startswith("GET") and path.endswith(".bin")]
+
+
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        (None, "not named; see its page on the hub"),
+        ("# A model\n", "not named; see its page on the hub"),
+        ("---\nlanguage: de\n---\n", "not named; see its page on the hub"),
+        ("---\nlicense: [\n---\n", "not named; see its page on the hub"),
+        ("---\nlicense: apache-2.0\n---\n# A model\n", "apache-2.0"),
+    ],
+)
+def test_the_licence_on_a_card(tmp_path, card, said):
+    if card is not None:
+        (tmp_path / "README.md").write_text(card)
+    assert hub.licence(tmp_path) == said
+
+
+def test_a_full_disk_is_no_failed_download(monkeypatch):
+    for error, kind in ((OSError(errno.ENOSPC, "full"), OSError), (OSError(errno.EIO, "x"), DownloadError)):
+        monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
+        with pytest.raises(kind) as caught:
+            hub.download("owner/name")
+        assert (caught.value is error) == (kind is OSError)
+
+
+def test_what_is_asked_of_the_hub(tmp_path, monkeypatch):
+    """Safetensors, else pickles, else Marian's own; a revision where one is named; never the optimiser's state."""
+    for names in (["model.safetensors"], ["pytorch_model.bin"], ["model.npz"], []):
+        place = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        place.mkdir()
+        for name in names:
+            (place / name).touch()
+        monkeypatch.setattr("huggingface_hub.snapshot_download", client := Mock(return_value=str(place)))
+        assert hub.download("owner/name@v1" if names else "owner/name") == place
+        forms = [["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]]
+        asked = forms[: next((i for i, form in enumerate(forms, 1) if any(place.glob(form[0]))), 3)]
+        text, rest = ["*.json", "*.spm", "README.md"], {"ignore_patterns": "*.optimizer.npz"}
+        rest |= {"revision": "v1" if names else None}
+        assert client.call_args_list == [call("owner/name", allow_patterns=[*text, *form], **rest) for form in asked]
+
+
+def test_the_weights_of_a_directory(tmp_path):
+    """In the safe form if it is there, in parts as the index names them, each once, whatever folder it names."""
+
+    def files(**written):
+        place = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        place.mkdir()
+        for name, text in written.items():
+            (place / name.replace("__", ".")).write_text(text)
+        return [path.relative_to(place).as_posix() for path in hf._weights(place)]
+
+    parts = json.dumps({"weight_map": {"a": "x/p2", "b": "p1", "c": "x/p2"}})
+    one, two = "model__safetensors", "pytorch_model__bin"
+    assert files(**{one: "", two: ""}) == ["model.safetensors"]
+    assert files(**{two: ""}) == ["pytorch_model.bin"]
+    for index in (f"{one}__index__json", f"{two}__index__json"):
+        assert files(**{index: parts, "p1": "", "p2": ""}) == ["p1", "p2"]
+        with pytest.raises(MissingError, match=r"no file .*p2, which .*\.index\.json names"):
+            files(**{index: parts, "p1": ""})
+    assert files(**{f"{one}__index__json": parts, two: "", "p1": "", "p2": ""}) == ["p1", "p2"]
+    with pytest.raises(MissingError, match="is a CTranslate2 model"):
+        files(model__bin="")
+    with pytest.raises(MissingError, match=r"no model\.safetensors, no pytorch_model\.bin, nor"):
+        files(config__json="")
+
+
+def test_first_tokens_are_where_the_configuration_says(tmp_path):
+    (tmp_path / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, "a": 2, "<pad>": 3}))
+    read = functools.partial(hf._numbers, tmp_path / "vocab.json", 4)
+    assert list(read(SimpleNamespace(pad_token_id=3, eos_token_id=0))) == ["<pad>", "<unk>", "</s>", "a"]
+    for pad, eos in ((2, 0), (3, 1), (0, 3)):
+        with pytest.raises(DataError, match=r"does not have <pad> and </s> where config\.json says"):
+            read(SimpleNamespace(pad_token_id=pad, eos_token_id=eos))
+    with pytest.raises(MissingError, match=r"no file .*target_vocab\.json, which tokenizer_config\.json promises"):
+        hf._numbers(tmp_path / "target_vocab.json", 4, None)
+
+
+def test_settings_are_read_from_a_configuration_and_its_weights(tmp_path):
+    """Each of them, and what is zero or the same is left out: biases, matrices of their own, positions."""
+    values = {"d_model": 8, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "encoder_attention_heads": 2, "dropout": 0.3}
+    values |= {"decoder_attention_heads": 2, "max_position_embeddings": 16, "activation_function": "silu"}
+    values |= {"encoder_layers": 3, "decoder_layers": 3, "model_type": "marian"}
+    numbers = [{"<pad>": 3, "<unk>": 1, "</s>": 0, "a": 2}] * 2
+    bias = torch.tensor([[0.0, 0, 0, marian.NO_LOGIT]])  # of the pad alone
+    ours = sinusoids(16, 8, "sinusoidal")[:, marian.sines_first(8)]
+    tensors = {**dict.fromkeys(marian.EMBEDDINGS.values(), torch.ones(4, 8)), marian.BIAS: bias}
+    tensors |= {marian.POSITIONS[0]: ours, "model.encoder.layers.0.self_attn.q_proj.bias": torch.zeros(8)}
+
+    def shape(config=(), changed=(), other=None):
+        settings = hf._recipe(
+            tmp_path / "mine",
+            SimpleNamespace(**{**values, **dict(config)}),
+            {**tensors, **dict(changed)},
+            [numbers[0], other or numbers[1]],
+        )
+        assert settings.name == "mine"
+        return settings.model.model_dump()
+
+    plain = shape()
+    expected = {
+        "num_layers": 3,
+        "encoder_layers": None,
+        "decoder_layers": None,
+        "d_model": 8,
+        "d_ff": 12,
+        "num_heads": 2,
+    }
+    expected |= {"d_k": 4, "d_v": 4, "dropout": 0.3, "norm": "post", "positions": "sinusoidal", "max_length": 16}
+    expected |= {"attention_bias": False, "output_bias": False, "activation": "swish", "source_vocabulary": 0}
+    assert plain == {**expected, "tied_output": True}
+    positions = sinusoids(16, 8, "marian")[:, marian.sines_first(8)]
+    for config, changed, other, setting in (
+        ({"model_type": "pegasus"}, {}, None, {"norm": "pre"}),
+        ({"decoder_layers": 1}, {}, None, {"encoder_layers": 3, "decoder_layers": 1}),
+        ({}, {"model.decoder.layers.2.encoder_attn.v_proj.bias": torch.ones(8)}, None, {"attention_bias": True}),
+        ({}, {marian.BIAS: bias + torch.tensor([0.0, 0, 1, 0])}, None, {"output_bias": True}),
+        ({}, {marian.EMBEDDINGS["src"]: torch.zeros(4, 8)}, None, {"source_vocabulary": 4}),
+        ({}, {}, {"<pad>": 3, "<unk>": 0, "</s>": 1, "a": 2}, {"source_vocabulary": 4}),
+        ({}, {marian.EMBEDDINGS["output"]: torch.zeros(4, 8)}, None, {"tied_output": False}),
+        ({}, {marian.POSITIONS[0]: positions}, None, {"positions": "marian"}),
+        ({"activation_function": "gelu"}, {}, None, {"activation": "gelu"}),
+    ):
+        assert shape(config, changed, other) == {**plain, **setting}

@@ -74,6 +74,17 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("serve m x --host h --port 7 --api-key-file i --workers 4 --precision bf16 --char-limit 5 --batch-limit 6 "
      "--queue 8 --timeout 9 --cors z --no-protect", "serving.server.serve",
      [ServeOptions((m, x), "h", 7, i, 4, "bf16", 5, 6, 8, 9.0, "z", False)]),
+    # What is not typed
+    ("train recipes/toy.yaml --data d", "training.train.train", [TOY, d, Path("runs/toy"), None]),
+    ("average-checkpoints r", "training.average.average", [r, None, None, None]),
+    ("translate", "translation.translate.translate",
+     [TranslateOptions(None, None, (), {**dict.fromkeys(SEARCH), "n_best": 1, "sampling": None, "terms": None}, "auto",
+                       "text", False, None, None, False, None), None]),
+    ("score", "scoring.score.evaluate", [ScoreOptions(), None]),
+    ("report r", "reporting.report.report", [r, (), None, (), evaluate]),
+    ("doctor r", "reporting.doctor.doctor", [r, None, None, None, False]),
+    ("attend a", "reporting.attend.attend", [["a"], None, Path("attention.html"), "encoder", None, None, None]),
+    ("export m --to ctranslate2 --out o", "interop.export.export", [m, "ctranslate2", o, None, None]),
 ]  # fmt: skip
 
 

@@ -93,6 +93,18 @@ def test_real_text_gives_the_hashes_and_scores_of_perl_and_the_published_number_
 def test_published_figures_are_of_the_very_metric_case_and_test_set() -> None:
     for metric, case, length in (("paper-bleu-quotes", "mixed", 64_495), ("bleu", "lc", 62_688)):
         assert "on the same test set" in comparable(metric, f"case:{case}", length, "de")
+    same = "on the same test set"
+    for metric in ("paper-bleu", "paper-bleu-quotes"):
+        for language, kind in (("de", "tokenised, compound-split"), ("fr", "Moses-tokenised")):
+            said = f"{kind} BLEU {same}. Not with sacreBLEU"
+            assert comparable(metric, "case:mixed", 1, language) == said
+    for metric, signature, language in (
+        ("chrf", "case:mixed", "de"),
+        ("bleu", "tok:char", "th"),
+        ("bleu", "tok:13a", "ja"),
+    ):
+        assert comparable(metric, signature, 1, language) == f"figures with this signature {same}"
+    assert comparable("bleu", "tok:char", 1, "JA-jp").endswith(": --tokenize ja-mecab")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +132,13 @@ def test_folded_quotes_match_ascii_ones(written: str) -> None:
 def test_numero_keeps_its_stop_as_the_language_has_it() -> None:
     tokens = [paper.moses_tokenize("No. 5 No. X", language) for language in paper.LANGUAGES]
     assert tokens == ["No. 5 No. X", "No. 5 No . X", "No . 5 No . X"]  # German, English, French
+
+
+def test_a_line_of_white_space_stays_what_it_is() -> None:
+    """To multi-bleu.perl a no-break space is a token, a tab is none."""
+    for line in ("", " ", "  ", "\t", "\u00a0", "\u2003 \u00a0"):
+        assert [paper.moses_tokenize(line, language) for language in paper.LANGUAGES] == [line] * 3
+    assert scored(["a b c d"] * 2, ["a b c d", "\u00a0"]).details["ref_len"] == 5
 
 
 def test_a_baseline_gets_the_same_tokens() -> None:

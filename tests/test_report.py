@@ -1,6 +1,9 @@
 """The report: everything is on the page, nothing of it runs, nothing is asked for, and what is missing is said."""
 
+import base64
 import dataclasses
+import hashlib
+import html
 import json
 import re
 import shutil
@@ -10,15 +13,16 @@ from pathlib import Path
 import pytest
 from small_run import HOSTILE, SAMPLES, make_run, page_data, records
 
-from nmt_cli import artefact, recipe
+from nmt_cli import __version__, artefact, recipe
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import DataError, printable
 from nmt_cli.recipe import Recipe
 from nmt_cli.reporting import paper
-from nmt_cli.reporting.charts import Line, line_chart
-from nmt_cli.reporting.page import compared, render
-from nmt_cli.reporting.report import report
-from nmt_cli.scoring.score import evaluate
+from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
+from nmt_cli.reporting.page import TEMPLATES, compared, render
+from nmt_cli.reporting.report import _compared, report
+from nmt_cli.scoring.score import ScoreOptions, evaluate
+from nmt_cli.training.run import read_run
 
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FETCHING = {"img", "iframe", "object", "embed", "base", "form", "audio", "video", "source", "use", "image"}
@@ -68,7 +72,7 @@ def test_runs_of_two_corpora_each_take_their_own(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("small"))
+    return make_run(tmp_path_factory.mktemp("small"), "expect.pairs=[40,50]", "expect.parameters=16000")
 
 
 def change(run, before, after):
@@ -81,9 +85,34 @@ def read(path):
     return check_harmless(path.read_text(encoding="utf-8"))
 
 
-def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
+def shown(page):
+    """Return the text of a page, a line each: cells between bars; without curves and the recipe."""
+    page = re.sub(
+        r"<style>.*?</style>|<svg.*?</svg>|<details><summary>The whole.*?</details>", " ", page, flags=re.DOTALL
+    )
+    page = re.sub("</?(div|p|pre|h[0-9]|tr|nav|figcaption|section)[^>]*>", "\n", re.sub("</(td|th)>", " | ", page))
+    lines = html.unescape(re.sub("<[^>]*>", "", page)).split("\n")
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def test_everything_is_on_the_page_and_nothing_of_it_runs(small, monkeypatch):
     run, data = small
+    read_json, cleaning = artefact.read_json, artefact.read_json(data / "cleaning.json")
+    counts = [
+        dict(zip(("source", "target", "both"), (first, first + 1, first + 2), strict=True)) for first in (1100, 40)
+    ]
+    cleaning["twins"]["dev"] = {"lines": 9, "equal": counts[0], "near": counts[1], "near_lines": [*range(2000)]}
+    cleaning |= {"warnings": ["careful"], "read": 5041}
+    monkeypatch.setattr(
+        artefact, "read_json", lambda path: cleaning if path.name == "cleaning.json" else read_json(path)
+    )
     target = report(run, data=[data])
+    text = "\n".join(shown(target.read_text())).replace(str(run), "RUN").replace(str(data), "DATA")
+    text = re.sub("[0-9a-f]{64}", "HASH", text.replace(f"nmt {__version__}", "nmt 0"))
+    for side, ids in (("SOURCE", open_corpus(data).src.ids), ("TARGET", open_corpus(data).tgt.ids)):
+        text = re.sub(rf"\b{len(ids):,}\b", f"{side} TOKENS", text)
+    expected = (Path(__file__).parent / "data" / "score" / "page_of_a_run.txt").read_text()
+    assert re.sub(r"version:[\d.]+", "version:0", text).split("\n") == expected.split("\n")[:-1]
     assert target == run / "report.html"
     assert target.stat().st_size < 200_000
     page, tokens = read(target), [side.lengths().sum() for side in (open_corpus(data).src, open_corpus(data).tgt)]
@@ -108,7 +137,12 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small):
     for file in (run / "recipe.yaml", run / "test.hyp", run / "model" / "model.safetensors", data / "tokenizer.model"):
         assert artefact.sha256(file) in page.text
     assert sum(tag == "polyline" for tag, _ in page.tags) >= 8
-    assert sum(attributes.get("class") == "averaged" for _, attributes in page.tags) == 2 * 6  # charts
+    marks = [attributes for _, attributes in page.tags if attributes.get("class") == "averaged"]
+    assert len(marks) == 2 * 6  # charts
+    (first, second) = ({"class": "averaged", "x1": x, "x2": x, "y1": "10", "y2": "214"} for x in ("260.0", "468.0"))
+    assert marks == [first, second] * 6
+    axes = [(at["x1"], at["x2"], at["y1"] == at["y2"]) for _, at in page.tags if at.get("class") == "axis"]
+    assert set(axes) == {("52", "468", True)}
 
 
 def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
@@ -174,6 +208,27 @@ def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, 
     assert {row[0]: row[3] for row in cells} == metrics
 
 
+def test_a_run_beside_another_is_told_apart_and_generated_text_has_two_metrics(small, monkeypatch):
+    run, data = small
+    files = read_run(run, data)
+    first = recipe.from_plain(recipe.merge(files.settings.model_dump(), recipe.override("training.seed=3")), "test")
+    first = first.model_copy(update={"name": "other"})
+    asked = []
+    monkeypatch.setattr("nmt_cli.reporting.report.evaluate", lambda *given: asked.append(given) or "scores")
+    compared = _compared(files, first, None)
+    assert compared["changes"] == ["training.seed: 3 -> 1"]
+    assert {name: compared[name] for name in ("files", "name", "averaged", "scores", "parameters", "table_3")} == {
+        **{"files": files, "name": "small", "averaged": [100, 200], "scores": "scores", "parameters": 16_192},
+        "table_3": None,
+    }
+    monkeypatch.setitem(files.corpus.manifest, "generated", True)
+    _compared(files, first, None)
+    options = [ScoreOptions(corpus=data, metrics=metrics, details=True) for metrics in ((), ("bleu", "chrf"))]
+    assert asked == [(each, files.translations("test")) for each in options]
+    object.__setattr__(files.corpus, "lines", lambda split: ([], []))
+    assert _compared(files, first, None)["scores"] is None
+
+
 def test_trees_are_scored_by_the_function_for_trees(tmp_path):
     run, data = make_run(tmp_path, "expect.paper_f1=91.3")
     change(run, "format: text", "format: trees")
@@ -222,11 +277,46 @@ def test_any_text_shows_itself_and_nothing_else(text):
     assert len(reader.tags) == 75
     assert f"Model {printable(text)}. Hover" in reader.text
     assert page_data(page) == data
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    assert script == (TEMPLATES / "attend.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'\"" in page
 
 
 def test_what_differs_from_the_reference_is_told_apart():
     assert compared("a b c", "a x c") == [("a", True), ("b", False), ("c", True)]
     assert compared("", "a") == []
+    assert compared("x a  b y c", "a b c") == [("x", False), ("a b", True), ("y", False), ("c", True)]
+    assert compared("a b", "a b c") == [("a b", True)]
+    assert compared("the " * 300 + "end", "the " * 300 + "fin")[0] == (("the " * 300).strip(), True)
+
+
+def test_how_to_repeat_a_run_of_a_corpus_at_its_usual_place(tmp_path, monkeypatch):
+    run, data = make_run(tmp_path / "a", "averaging.best=true")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    data.rename(tmp_path / "data" / "own")
+    commands = shown(report(run).read_text())
+    first = commands.index("Repeat it") + 1
+    assert commands[first : first + 7] == [
+        f"nmt reproduce {run}/recipe.yaml --run runs/again",
+        "# or step by step",
+        f"nmt prepare {run}/recipe.yaml",
+        f"nmt train {run}/recipe.yaml --run runs/again",
+        "nmt average-checkpoints runs/again",
+        "nmt translate --model runs/again/model --input data/own/test.src --output test.hyp",
+        "nmt score test.hyp --corpus data/own",
+    ]
+    change(run, "best: true", "best: false")
+    shutil.rmtree(run / "model")
+    shutil.rmtree(tmp_path / "data")
+    log = (run / "metrics.jsonl").read_text().replace('"skipped": 0', '"skipped": 1234')
+    (run / "metrics.jsonl").write_text(log)
+    told = shown(report(run).read_text())
+    assert "nmt average-checkpoints runs/again --last 5 --data DATA" in told
+    assert f"nmt reproduce {run}/recipe.yaml --run runs/again --data DATA" in told
+    assert "1,234 steps were skipped: their gradient was not finite." in told
+    assert "Parameters unknown without the corpus. Nearest of the paper's models: base; 9 settings differ." in told
 
 
 def test_a_chart_places_its_points():
@@ -249,6 +339,32 @@ def test_a_chart_places_its_points():
     assert line_chart("x", [Line("a", [(5, 3.0)])], log=True)["curves"][0]["path"] == "468.0,112.0 468.0,112.0"
 
 
+def test_ticks_are_round_numbers_to_both_ends() -> None:
+    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert ticks(0, 200_000) == [0, 50_000, 100_000, 150_000, 200_000]
+    assert ticks(-0.3, 0.7) == [-0.2, 0, 0.2, 0.4, 0.6]
+    assert ticks(1.7, 2.45) == [1.8, 2, 2.2, 2.4]
+    assert log_ticks(1, 100) == [1, 2, 5, 10, 20, 50, 100]
+    assert log_ticks(0.04, 0.6) == pytest.approx([0.05, 0.1, 0.2, 0.5])
+    assert log_ticks(2, 5) == [2, 3, 4, 5], "two round ones are too few"
+
+
+def test_a_chart_of_several_lines_ends_where_the_longest_does() -> None:
+    lines = [Line("short", [(0, 2.0), (500, 3.0)]), Line("long", [(0, 5.0), (1000, 4.0)], 2), Line("none", [])]
+    chart = line_chart("Title", lines, [250, 1000])
+    assert (chart["title"], chart["marks"], chart["width"], chart["height"]) == ("Title", [156, 468], 480, 240)
+    assert chart["columns"] == [(52, "0"), (135.2, "200"), (218.4, "400"), (301.6, "600"), (384.8, "800"), (468, "1k")]
+    assert chart["rows"] == [(214, "0"), (173.2, "1"), (132.4, "2"), (91.6, "3"), (50.8, "4"), (10, "5")]
+    assert chart["curves"] == [
+        {"name": "short", "last": (500, 3.0), "style": "s0", "path": "52.0,132.4 260.0,91.6 260.0,91.6"},
+        {"name": "long", "last": (1000, 4.0), "style": "s2", "path": "52.0,10.0 468.0,50.8 468.0,50.8"},
+    ]
+    flat = line_chart("x", [Line("a", [(0, 10.0), (1, 10.0)])])
+    assert (flat["rows"][0], flat["rows"][-1]) == ((214, "9"), (10, "11")), "a tenth above and below"
+    many = line_chart("x", [Line("a", [(i, float(i)) for i in range(1001)])])["curves"][0]["path"].split()
+    assert len(many) == 336, "every third of a thousand, and the last one twice"
+
+
 def test_departures_from_the_nearest_of_the_papers_models():
     assert paper.departures(Recipe()) == ("base", [])
     big = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
@@ -256,3 +372,18 @@ def test_departures_from_the_nearest_of_the_papers_models():
     assert paper.departures(recipe.from_plain({"model": big, **rest}, "big")) == ("big", [])
     near = recipe.from_plain({"model": {**big, "dropout": 0.1}, **rest}, "big")
     assert paper.departures(near) == ("big", ["model.dropout: 0.3 -> 0.1"])
+
+
+def test_the_row_of_table_3_is_found_however_it_averages_and_decodes():
+    row = recipe.load(Path("table3/c-n2"), ["decoding.beam=9", "averaging.last=4", "corpus.name=own"])
+    assert paper.table_3(row).name == "c-n2"
+    for change in ("training.label_smoothing=0.3", "model.dropout=0.3"):
+        assert paper.table_3(recipe.load(Path("table3/c-n2"), [change])) is None
+
+
+def test_settings_of_which_the_paper_speaks():
+    silent = "name expect.bleu training.seed training.max_hours model.max_length decoding.split training.memory_tokens "
+    silent += "training.log_every training.validate_every training.checkpoint_every training.keep_checkpoints "
+    silent += "training.patience training.micro_batches training.precision"
+    speaks = "model.dropout training.steps averaging.last decoding.alpha corpus.tokenizer.vocabulary_size model.norm"
+    assert [paper.matters(f"{key}: 1 -> 2") for key in [*silent.split(), *speaks.split()]] == [False] * 14 + [True] * 6

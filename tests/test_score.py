@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -12,21 +13,26 @@ from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import numpy
 import pyarrow.parquet
 import pytest
 from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
-from nmt_cli import artefact, manifests
+from nmt_cli import __version__, artefact, manifests
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, UsageError
 from nmt_cli.scoring import metrics, score
-from nmt_cli.scoring.report import Report
+from nmt_cli.scoring.report import Report, Segment, TermCounts, Text, Twins
 from nmt_cli.scoring.score import ScoreOptions
 
 # Words that lines and tokenizers break at, between ordinary ones.
 WORDS = "the cat, on «a» mat. Größe 3,5 it's (x-y) ... „gut“ &amp; !? 中文 U.S. $5 '' %".split()  # noqa: SIM905
 WORDS += ["", "\u00a0", "a\u2028b", "c\u0085d", "e\rf", "\r", "g\x0bh", "\x1c"]
+
+
+DATA = Path(__file__).parent / "data" / "score"
 
 
 def test_references_without_text_are_refused(tmp_path: Path) -> None:
@@ -298,15 +304,29 @@ def test_a_score_equal_to_fail_under_passes(files: dict[str, Path], capfd: pytes
 
 
 @pytest.mark.parametrize(
-    ("metric", "p_bs", "p_ar", "code"), [("bleu", 0.049, 0.9, 1), ("bleu", 0.05, 0.01, 0), ("ter", 0.01, 0.01, 0)]
+    ("metric", "p_bs", "p_ar", "scores", "code"),
+    [
+        ("bleu", 0.049, 0.9, (30.0, 20.0), 1),
+        ("bleu", 0.05, 0.01, (30.0, 20.0), 0),
+        ("bleu", 0.01, 0.01, (20.0, 30.0), 0),
+        ("ter", 0.01, 0.01, (30.0, 20.0), 0),  # of which less is better
+        ("ter", 0.01, 0.01, (20.0, 30.0), 1),
+        ("bleu", 0.01, 0.01, (20.0, 20.0), 0),
+    ],
 )
 def test_the_gate_reads_the_bootstrap_of_the_first_metric(
-    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, metric: str, p_bs: float, p_ar: float, code: int
+    files: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    metric: str,
+    p_bs: float,
+    p_ar: float,
+    scores: tuple[float, float],
+    code: int,
 ) -> None:
     def paired(_systems: Any, scorers: dict[str, Any], _references: Any, kind: str) -> Any:
         (name,) = scorers
         p_value = float(code) if name == "chrf" else {"bs": p_bs, "ar": p_ar}[kind]
-        results = [SimpleNamespace(score=score, ci=1.0, p_value=p_value) for score in (30.0, 20.0)]
+        results = [SimpleNamespace(score=score, ci=1.0, p_value=p_value) for score in scores]
         return lambda: ({name: kind}, {name: results})
 
     monkeypatch.setattr(metrics, "PairedTest", paired)
@@ -316,7 +336,13 @@ def test_the_gate_reads_the_bootstrap_of_the_first_metric(
     lines = report.markdown().split("\n")
     assert lines[0].endswith("❌" if code else "✅")
     name = metrics.METRICS[metric]
-    assert f"| {name} | 30.00 ± 1.00 | 20.00 ± 1.00 | -10.00 | {p_bs:.4f} | {p_ar:.4f} |" in lines
+    old, new = scores
+    p = [1.0, 1.0] if old == new else [p_bs, p_ar]
+    assert f"| {name} | {old:.2f} ± 1.00 | {new:.2f} ± 1.00 | {new - old:+.2f} | {p[0]:.4f} | {p[1]:.4f} |" in lines
+    failure = (
+        f"{name} {new:.2f} is significantly worse than the baseline's {old:.2f} (p = {p_bs:.4f}, paired bootstrap)"
+    )
+    assert report.failures == [failure] * code
 
 
 def test_lengths_and_extremes(tmp_path: Path) -> None:
@@ -399,3 +425,146 @@ def test_json_is_complete_and_unrounded(
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(OutputError, match="standard output is closed"):
         score.print_report(report, "json")
+
+
+def filled(**changes: Any) -> Report:
+    """A report with something in every field."""
+    words = "one two three four five six"
+    rows = [
+        (words, 90.0, 80.0),
+        (f"{words} seven", 10.0, 30.0),
+        (f"{words} {words}", 50.0, 50.0),
+        (f"a|b {words}", 60.0, 0.0),
+    ]
+    segments = [
+        Segment(
+            i, said, [said.replace("seven", "nine")], 5.0 * i, chrf, f"source {i}", f"old {i}", old, {"comet": i / 2}
+        )
+        for i, (said, chrf, old) in enumerate(rows, 1)
+    ]
+    names = {"hypotheses": "h*p", "source": "src", "baseline": "base|line"}
+    texts = {name: Text(file, ["x"] * 4, f"hash of {name}") for name, file in names.items()}
+    bleu = metrics.Score(
+        *("bleu", "BLEU", 25.318, "nrefs:1|case:mixed", {"bp": 0.9, "ref_len": 40}, f"{'figures ' * 15}of others"),
+        *("30.0/20.0 (BP=0.900)", 25.4, 1.256),
+    )
+    compared = {"metric": "bleu", "name": "BLEU", "baseline": 26.4, "score": 25.318, "difference": -1.082}
+    compared |= {"baseline_ci": 0.7, "score_ci": 1.25, "p_bs": 0.03, "p_ar": 0.041234}
+    values: dict[str, Any] = {
+        **{"scores": [bleu, metrics.Score("chrf", "chrF2", 48.0, "chrF|2", {}, "nothing")], "comparisons": [compared]},
+        **{"empty": 2, "copies": 1234, "language": "de", "test_set": "wmt", "tokenize": "13a", "lowercase": True},
+        **{**texts, "references": [Text("ref", ["x"] * 4, "bb"), Text("ref2", ["x"] * 4, "cc")], "segments": segments},
+        **{"twins": Twins("2 of 4 are twins", {"lines": 4, "near_lines": [2, 4]}), "terms": TermCounts(8, 3, 1)},
+        **{"warnings": ["look_at this"], "gated": True, "failures": ["BLEU is low", "it is worse"]},
+        **{"details": True, "intervals": False},
+    }
+    return Report(**{**values, **changes})
+
+
+def test_a_report_with_everything_is_this_text_markdown_and_json() -> None:
+    report = filled()
+    assert f"{report.text()}\n" == (DATA / "report.txt").read_text()
+    assert f"{report.markdown()}\n" == (DATA / "report.md").read_text()
+    told, expected = json.loads(report.json()), json.loads((DATA / "report.json").read_text())
+    assert told.pop("versions")["nmt"] == __version__
+    assert (list(told), told) == (list(expected), expected)
+
+
+def test_a_report_without_details_a_baseline_or_a_gate() -> None:
+    plain = filled(details=False, baseline=None, gated=False, failures=[], copies=None, terms=TermCounts(0, 0, 0))
+    text = plain.text().split("\n")
+    assert text[:4] == [
+        "h*p against ref, ref2: 4 lines, 2 empty",
+        "terms met: none (0 of 0, in 0 lines)",
+        "2 of 4 are twins",
+        "",
+    ]
+    assert text[-1] == "       compare with nothing"
+    assert plain.markdown().split("\n")[0] == "### BLEU 25.32 ± 1.26"
+    told = json.loads(plain.json())
+    assert told["twins"] == {"lines": 4, "near_lines": [2, 4]}
+    assert {"wins", "losses", "lengths", "worst", "best"}.isdisjoint(told)
+    assert filled(failures=[]).text().endswith("\n\ngate passed")
+    ranged = filled(intervals=True).near_and_far()
+    assert [(count, score.ci is None) for count, score in ranged.values()] == [(2, False)] * 2
+    alone = filled(intervals=True, twins=Twins("", {"near_lines": [2]})).near_and_far()
+    assert [(count, score.ci is None) for count, score in alone.values()] == [(1, True), (3, False)]
+    assert list(filled(twins=Twins("", {"near_lines": [1, 2, 3, 4]})).near_and_far()) == ["with"]
+    units = [filled(tokenize=name).unit for name in ("zh", "char", "ja-mecab", "13a", "ko-mecab", "none")]
+    assert units == ["characters"] * 3 + ["words"] * 3
+    long = filled(segments=[replace(filled().segments[0], hypothesis="x" * 1200)]).text()
+    assert f"hypothesis  {'x' * 1000}\n" in long
+
+
+def test_every_language_has_its_tokenizer_and_its_metrics(tmp_path: Path) -> None:
+    tokenizers = {**dict.fromkeys(("zh", "zh-CN", "ZH_tw"), "zh"), **dict.fromkeys(("de", "", "zhx", "ko"), "13a")}
+    tokenizers |= dict.fromkeys(("ja", "th", "my", "km", "lo", "JA-jp"), "char")
+    assert {language: metrics.tokenizer_of(language) for language in tokenizers} == tokenizers
+    assert not any(map(metrics.is_language, ("xx", "e", "engl", "de-D", "de-Lat", "de-12")))
+    lines = write(tmp_path / "lines", ["a b c d e"])
+    for language, names in (("de", 4), ("fr", 3), ("de-AT", 2), (None, 2)):
+        scores = evaluate(hypothesis=lines, references=[lines], language=language, intervals=False).scores
+        assert [score.metric for score in scores] == ["bleu", "chrf", "paper-bleu", "paper-bleu-quotes"][:names]
+
+
+def test_the_seed_is_the_users_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of BLEU's signature as sacreBLEU writes it, and of the paper's."""
+    seeds, make = list[Any](), numpy.random.default_rng
+    monkeypatch.setattr(
+        "nmt_cli.scoring.intervals.np.random.default_rng", lambda seed: seeds.append(seed) or make(seed)
+    )
+    lines = write(tmp_path / "lines", ["der Hund ist da"] * 2)
+    for written, shown in (("0", "0"), ("7", "7"), ("None", "none")):
+        monkeypatch.setenv("SACREBLEU_SEED", written)
+        more: dict[str, Any] = {"metrics": ("bleu", "paper-bleu"), "language": "de"}
+        for scored in evaluate(hypothesis=lines, references=[lines], **more).scores:
+            assert f"nrefs:1|bs:1000|seed:{shown}|case:mixed|" in scored.signature
+    assert seeds == [0, 0, 7, 7, None, None]
+
+
+def test_text_that_moses_tokenised_is_compared_as_it_is() -> None:
+    lines, other = ["l&apos; homme ( est ) là !"], ["l&apos; homme (est) là!"]
+    assert (
+        metrics.corpus_bleu(other, lines, tokenised=True)[0]
+        < metrics.corpus_bleu(other, lines)[0]
+        == pytest.approx(100)
+    )
+    assert "|tok:none|" in metrics.corpus_bleu(lines, lines, language="fr", tokenised=True)[1]
+
+
+def test_a_corpus_tokenised_by_moses_is_scored_in_its_tokens_without_a_warning(tmp_path: Path) -> None:
+    entries = {"src": "en", "tgt": "de", "name": "mine", "pairs": 1, "vocabulary_size": 9, "recipe": {"moses": True}}
+    with artefact.staged(tmp_path / "corpus", "corpus", entries) as stage:
+        for name in manifests.NEEDED["corpus"]:
+            (stage / name).touch()
+        for side in ("src", "tgt"):
+            write(stage / f"test.{side}", ["das ist gut ."] * 2)
+        twins = {"test": {**dict.fromkeys(("lines", "read"), 2), "near_lines": [1]}}
+        write(stage / "cleaning.json", [json.dumps({"twins": {"dev": twins["test"]}})])
+    report = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", intervals=False)
+    assert (report.tokenised, report.tokenize, report.warnings, report.twins) == (True, "none", [], None)
+    assert [score.metric for score in report.scores] == ["bleu", "chrf"]
+    assert "|tok:none|" in report.scores[0].signature
+    named = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", tokenize="intl")
+    assert named.tokenize == "intl"
+
+
+def test_a_download_that_is_stopped_is_no_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.dataset import DATASETS
+
+    monkeypatch.setattr(socket, "setdefaulttimeout", limit := Mock())
+    for stop, kind in ((SystemExit(143), SystemExit), (SystemExit(1), DownloadError), (OSError("x"), DownloadError)):
+        monkeypatch.setattr(DATASETS["wmt14"], "get_source_file", Mock(side_effect=stop))
+        with pytest.raises(kind):
+            evaluate(test_set="wmt14", language_pair="en-de")
+    limit.assert_called_with(60)  # seconds; sacreBLEU would wait for ever
+
+
+def test_a_gate_that_fails_twice_and_a_name_that_is_no_text(
+    files: dict[str, Path], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert score.print_report(filled(hypotheses=Text("h\udcff", ["x"] * 4, "")), "json") == 1
+    captured = capfdbinary.readouterr()
+    assert json.loads(captured.out)["hypotheses"]["name"] == "h\udcff"
+    failures = b"nmt score: gate failed: BLEU is low\nnmt score: gate failed: it is worse\n"
+    assert captured.err == b"nmt: warning: look_at this\n" + failures

@@ -1,5 +1,6 @@
 """Starting takes less than a translation: a command imports what it needs and no more."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,8 +108,29 @@ def test_settings_of_search_beyond_their_ranges_are_refused() -> None:
 
 def test_a_recipe_whose_values_are_wrong_is_refused_as_recipe_py_refuses_it(model: Path, tmp_path: Path) -> None:
     text = (model / "recipe.yaml").read_text()
-    for old, new in (("d_ff: 32", "d_ff: 0"), ("max_tokens: 250", "max_tokens: few"), ("norm: post", "norm: none")):
+    for old, new in (
+        ("d_ff: 32", "d_ff: 0"),
+        ("max_tokens: 250", "max_tokens: few"),
+        ("max_tokens: 250", "max_tokens: 0"),
+        ("norm: post", "norm: none"),
+    ):
         assert old in text
         (tmp_path / "recipe.yaml").write_text(text.replace(old, new))
         with pytest.raises(DataError, match=f"{old.split(':')[0]} must be "):
             stored.load(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: [", "- a", "a: \x00"])
+def test_yaml_that_is_no_recipe_is_an_error_with_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    for load in (stored.load, recipe.load_stored):
+        with pytest.raises(DataError, match=re.escape(str(tmp_path / "recipe.yaml"))):
+            load(tmp_path / "recipe.yaml")
+
+
+def test_yaml_too_deep_for_the_quick_reader_is_read_by_recipe_py(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_deep(_: bytes) -> None:
+        raise RecursionError
+
+    monkeypatch.setattr(stored, "_Loader", too_deep)
+    assert stored.load(model / "recipe.yaml") == recipe.load_stored(model / "recipe.yaml")

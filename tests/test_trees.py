@@ -133,6 +133,26 @@ def test_all_trees_are_prepared_as_words_and_labels(tmp_path: Path) -> None:
     assert corpus.lines("dev")[1] == [" ".join(labels) for _, labels in held_out]
 
 
+def test_every_split_becomes_two_files_of_its_own(tmp_path: Path) -> None:
+    files = [
+        texts.write(tmp_path / f"{name}.mrg", [f"(S (NN {name}))", f"(X (Y {name}2))"]) for name in ("a", "b", "c")
+    ]
+    trained = section(files[:1], files[1]).model_copy(update={f"test_{side}": str(files[2]) for side in ("src", "tgt")})
+    made = trees.linearise(trained, tmp_path / "new" / "text")
+    for split, name in (("train", "a"), ("dev", "b"), ("test", "c")):
+        paths = [str(tmp_path / "new" / "text" / f"{split}.{side}") for side in ("words", "labels")]
+        sides = [getattr(made, f"{split}_{side}") for side in ("src", "tgt")]
+        assert sides == ([[path] for path in paths] if split == "train" else paths)
+        assert [Path(path).read_text() for path in paths] == [f"{name}\n{name}2\n", "S NN /S\nX Y /X\n"]
+    assert len(list((tmp_path / "new" / "text").iterdir())) == 6
+    assert made == trained.model_copy(
+        update={
+            "format": "text",
+            **{name: getattr(made, name) for name in made.model_dump() if name.endswith(("_src", "_tgt"))},
+        }
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [

@@ -65,10 +65,11 @@ def download(asked: str) -> Path:
 def licence(place: Path) -> str:
     """Return what the card of a repository says of its licence."""
     import huggingface_hub
+    import yaml
 
     card = place / "README.md"
     try:
         about = huggingface_hub.metadata_load(card) if card.is_file() else None
-    except ValueError:  # no YAML
+    except (ValueError, yaml.YAMLError):
         about = None
     return str((about or {}).get("license", "not named; see its page on the hub"))
