@@ -219,7 +219,7 @@ def test_segments_are_queued_by_their_places_in_the_larger_text(model: Path, mon
         assert len(translator.submit(text, place=2).result().segments) == 3
         assert queued == [(2, 0), (3, 0), (4, 0)]
         queued.clear()
-        assert len(list(translator.translate([text]))[0].segments) == 3
+        assert len(next(iter(translator.translate([text]))).segments) == 3
         assert sorted(queued) == [(0, 0), (1, 0), (2, 0)]
         queued.clear()
         monkeypatch.setattr(pending_module, "MAX_RETRIES", 1)

@@ -12,6 +12,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,11 +25,11 @@ from tiny_model import content, make_model, memory_file, train_tokenizer
 from nmt_cli import Terms, Translator, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
-from nmt_cli.corpus.tokenizer import EOS, target_file
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.corpus.tokenizer import EOS, files_of, target_file
+from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.weights import load_model, save_model
+from nmt_cli.transformer.weights import load_model, read_tensors, save_model, save_tensors
 from nmt_cli.translation import backends, segments
 from nmt_cli.translation import translator as module
 from nmt_cli.translation.scheduler import Search
@@ -845,6 +846,31 @@ def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     target_file(shutil.copytree(model, tmp_path / "two") / "tokenizer.model").write_bytes(changed.read_bytes())
     with pytest.raises(DataError, match="different tokenizers"):
         Translator([model, tmp_path / "two"])
+
+
+def test_a_model_directory_has_all_that_a_model_is(model: Path, tmp_path: Path) -> None:
+    """Weights, recipe and tokenizers, of target text, too; the newest one replaces what is there."""
+    loaded, tokenizer, start = load_model(model), tmp_path / "tokenizer.model", datetime.now(UTC).replace(microsecond=0)
+    shutil.copy(model / "tokenizer.model", tokenizer)
+    target_file(tokenizer).write_bytes(train_tokenizer(seed=6))
+    tensors = loaded.model.state_dict()
+    for steps in ([1], [2]):
+        save_model(tmp_path / "new", tensors, loaded.recipe, tokenizer, {"steps": steps})
+        again = load_model(tmp_path / "new")
+        assert again.manifest["steps"] == steps
+    assert start <= datetime.fromisoformat(again.manifest["created"]) <= datetime.now(UTC)
+    assert not again.model.training
+    assert again.recipe == loaded.recipe
+    assert [file.read_bytes() for file in files_of(again.tokenizer_file)] == [
+        file.read_bytes() for file in (tokenizer, target_file(tokenizer))
+    ]
+    assert {*again.manifest["files"]} == {file.name for file in (tmp_path / "new").iterdir()} - {"manifest.json"}
+    assert [*dict(read_tensors(tmp_path / "new" / "model.safetensors"))] == sorted(tensors)
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.model.state_dict().items())
+    save_model(tmp_path / "new", tensors, loaded.recipe, model / "tokenizer.model", {})
+    assert not target_file(tmp_path / "new" / "tokenizer.model").exists()
+    with pytest.raises(StorageError, match="cannot write .*Free some space"):
+        save_tensors(tmp_path / "absent" / "w", tensors)
 
 
 def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
