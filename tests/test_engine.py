@@ -221,6 +221,19 @@ def test_rows_grow_again_after_a_want_of_memory(monkeypatch: pytest.MonkeyPatch,
     assert capfd.readouterr().err.count("out of memory: going on with") == 2
 
 
+def test_an_error_that_is_no_want_of_memory_is_not_tried_again() -> None:
+    tried = list[int]()
+
+    def search(feed: Any, rows: int) -> Any:
+        tried.append(rows)
+        yield [next(feed)]
+        raise RuntimeError("sizes do not match")
+
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        list(retry.retried(search, iter([Segment([EOS]), Segment([EOS])]), 8, 1))
+    assert tried == [8]
+
+
 def test_room_grows_and_is_used_again() -> None:
     """Long and short, wide and narrow sentences in turn through few slots: pages and buffers are handed on."""
     model = model_of(4, eos=1.2, max_length=128)

@@ -276,7 +276,7 @@ def test_any_error_is_told_and_frees_what_the_search_held(error: type[BaseExcept
     work = Scheduler([search], done.append)
     work.submit([(0, segment := Segment([5]))])
     with work.changed:
-        assert work.changed.wait_for(lambda: done, 60)
+        assert work.changed.wait_for(lambda: done, 20)
     work.close()
     assert done == [segment]
     assert type(segment.error) is error

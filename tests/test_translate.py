@@ -808,6 +808,23 @@ def test_the_model_is_named_or_the_newest(
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
 
 
+def test_a_command_searches_as_its_options_say(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose, asked = backends.choose, list[Any]()
+
+    def noted(models: Any, precision: str, workers: int | None, cores: int) -> backends.Backend:
+        asked.append(([each.directory for each in models], precision, workers, cores))
+        return choose(models, precision, workers, cores)
+
+    monkeypatch.setattr(backends, "choose", noted)
+    monkeypatch.setattr(module, "usable_cores", lambda: 7)
+    (tmp_path / "in").write_bytes(b"der Hund\n")
+    options = TranslateOptions(tmp_path / "in", tmp_path / "out", (model, model), {"n_best": 2}, "int8", workers=3)
+    assert translate(options) == 0
+    assert translate(replace(options, precision="fp32", workers=None, models=(model,))) == 0
+    assert asked == [([model, model], "int8", 3, 7), ([model], "fp32", None, 7)]
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 2
+
+
 def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"der Hund\n\nrot")
     options = TranslateOptions(tmp_path / "in", tmp_path / "new" / "out", (model,), precision="fp32")
@@ -869,7 +886,7 @@ def test_a_model_directory_has_all_that_a_model_is(model: Path, tmp_path: Path) 
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.model.state_dict().items())
     save_model(tmp_path / "new", tensors, loaded.recipe, model / "tokenizer.model", {})
     assert not target_file(tmp_path / "new" / "tokenizer.model").exists()
-    with pytest.raises(StorageError, match="cannot write .*Free some space"):
+    with pytest.raises(StorageError, match=r"cannot write .*Free some space"):
         save_tensors(tmp_path / "absent" / "w", tensors)
 
 

@@ -281,12 +281,37 @@ def test_workers_share_the_work_and_know_the_settings_of_each_search(monkeypatch
             os.kill(pid, signal.SIGINT)
     child = os.fork()
     if not child:
-        pool.close()  # a fork of their owner leaves them alone
-        os._exit(0)
+        try:
+            pool.close()  # a fork of their owner leaves them alone
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
     assert {pid for pid, *_ in found(pool, [Segment([2]) for _ in range(8)], SearchSettings())} == both
     pool.close()
     assert gone([*both])
+
+
+def test_the_idlest_worker_gets_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that had the fewest until then: it may have a long one still."""
+    out, into = os.pipe()
+    pool = pool_of(told(lambda segment, _: [os.getpid(), *os.read(out, 1 if segment.ids == [1] else 0)]), monkeypatch)
+    slow, *others = (Segment([i]) for i in range(1, 6))
+
+    def feed() -> Feed:
+        yield slow
+        for segment in others:
+            yield segment
+            for _ in range(300):
+                if not segment.hypotheses:
+                    yield None
+        os.write(into, b"x")
+
+    done = [each for results in pool.search(feed(), SearchSettings()) for each in results]
+    assert done == [*others, slow]
+    assert len({segment.hypotheses[0].ids[0] for segment in others}) == 1
+    pool.close()
+    os.close(out)
+    os.close(into)
 
 
 @pytest.mark.parametrize(
@@ -324,10 +349,12 @@ def test_workers_end_where_their_owner_is_killed(monkeypatch: pytest.MonkeyPatch
     out, into = os.pipe()
     child = os.fork()
     if not child:
-        pool = pool_of(told(lambda *_: [os.getpid()]), monkeypatch)
-        results = found(pool, [Segment([2]) for _ in range(2)], SearchSettings())
-        os.write(into, " ".join(str(pid) for (pid,) in results).encode())
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            pool = pool_of(told(lambda *_: [os.getpid()]), monkeypatch)
+            results = found(pool, [Segment([2]) for _ in range(2)], SearchSettings())
+            os.write(into, " ".join(str(pid) for (pid,) in results).encode())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     pids = [int(word) for word in os.read(out, 99).split()]
     os.close(out)
