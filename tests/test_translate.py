@@ -529,9 +529,17 @@ def test_pieces_are_as_long_as_there_is_room() -> None:
 
 
 def test_the_sentences_of_a_text_are_found_with_their_places() -> None:
-    text = "  Er kam.  Sie ging!\n\n „Wer?“ sagte z. B. er… \n \nEnde 。は い"
+    text = "Titel\n  Er kam.  Sie ging!\n\n „Wer?“ sagte z. B. er… \n \nEnde 。は い"
     spans = sentences_of(text)
-    assert [text[a:b] for a, b in spans] == ["Er kam.", "Sie ging!", "„Wer?“", "sagte z. B. er…", "Ende 。", "は い"]
+    assert [text[a:b] for a, b in spans] == [
+        "Titel",
+        "Er kam.",
+        "Sie ging!",
+        "„Wer?“",
+        "sagte z. B. er…",
+        "Ende 。",
+        "は い",
+    ]
     assert all(a < b <= c for (a, b), (c, _) in pairwise([*spans, (len(text), 0)]))
     assert sentences_of("") == sentences_of(" \n ") == []
 

@@ -301,7 +301,7 @@ def test_the_idlest_worker_gets_what_comes(monkeypatch: pytest.MonkeyPatch) -> N
         yield slow
         for segment in others:
             yield segment
-            for _ in range(300):
+            for _ in range(3000):
                 if not segment.hypotheses:
                     yield None
         os.write(into, b"x")
