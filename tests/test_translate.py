@@ -586,6 +586,7 @@ def test_what_the_search_with_terms_does_not_say_leaves_the_best_without(model: 
             words.sort(key=lambda word, best=best: word != best)
             (translation,) = translator.translate(["der Hund"], terms=terms, n_best=2, beam=beam)
             assert [h.text for h in translation.hypotheses] == words
+            assert translation.text == best
             first, second = seen
             assert first.settings == SearchSettings(beam, 0.6, 6, 2)
             assert second.settings == replace(first.settings, beam=width, constrained=True)
@@ -638,7 +639,12 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     assert [line.count(" ||| ") for line in aligned[:-1]] == [3] * 6
     with_words = records(run(translator, data, n_best=2, beam=2, alignments=True, format="jsonl"))
     alignments = [h["alignment"] for record in with_words for h in record["hypotheses"]]
-    assert alignments == [line.split(" ||| ")[3] for line in aligned[:-1]]
+    how = {"n_best": 9, "beam": 9, "alignments": True}
+    (record,) = records(run(translator, b"die Katze ist rot\n", format="jsonl", **how))
+    (found,) = translator.translate(["die Katze ist rot"], **how)
+    alignments = [h["alignment"] for h in record["hypotheses"]]
+    assert alignments == [alignment(translator, found.parts(rank)) for rank in range(9)]
+    assert len(set(alignments)) > 1, "each is of its own hypothesis"
     (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
     assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
     for options in ({"beam": 1}, {"beam": 0}, {"alpha": -1}, {"n_best": 0}):
@@ -709,6 +715,13 @@ def test_pairs_are_scored_without_search(
     assert f"3 pairs, {nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
     assert translate(replace(options, format="text")) == 0
     assert (tmp_path / "scores").read_text().split("\n")[:-1] == [f"{record['score']:.6f}" for record in scored]
+    capsys.readouterr()
+    for name in ("in", "out"):
+        (tmp_path / f"no {name}").touch()
+    nothing = replace(options, input=tmp_path / "no in", score_pairs=tmp_path / "no out", output=tmp_path / "none")
+    assert translate(nothing) == 0
+    assert (tmp_path / "none").read_bytes() == b""
+    assert "pairs" not in capsys.readouterr().err
     (tmp_path / "out").write_text("eins\nzwei\n")
     with pytest.raises(DataError, match="ends after line 2"):
         translate(options)
