@@ -181,7 +181,7 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
     model: Path, monkeypatch: pytest.MonkeyPatch, used: bool, launched: bool, forks: bool
 ) -> None:
     """One for each GPU else; in a launched job each process has its own."""
-    searched, counts = [], list[int]()
+    searched, counts, asked = [], list[int](), list[Any]()
 
     class Processes:
         started = False
@@ -207,7 +207,7 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
     monkeypatch.setattr(torch_backend, "for_inference", lambda *_: None)
     monkeypatch.setattr(torch.nn.Module, "to", lambda *_: None)
     monkeypatch.setattr(torch_backend, "choose_device", lambda: torch.device("cuda", 1))
-    monkeypatch.setattr(torch_backend, "choose_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(torch_backend, "choose_dtype", lambda *how: asked.append(how) or torch.float32)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: searched.append(str(device)))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
@@ -228,7 +228,8 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
         torch_backend.on_gpus([open_model(model)], "int8", None)
     assert backend.about == "float32, 2 GPUs"
     assert torch_backend.on_gpus([open_model(model)], "auto", 1).about == "float32, 1 GPU"
-    assert torch_backend.on_gpus([open_model(model)], "auto", 3).about == "float32, 2 GPUs"
+    assert torch_backend.on_gpus([open_model(model)], "bf16", 3).about == "float32, 2 GPUs"
+    assert asked == [(precision, torch.device(device)) for precision in ("auto", "auto", "bf16")]
     assert counts == [2, 1, 2]
 
 

@@ -57,7 +57,7 @@ def searched(
 
 def test_states_know_what_has_been_said() -> None:
     """Of random sequences of few tokens and random forms, met is what a search for each form finds."""
-    draw, hits = random.Random(1), 0
+    draw, hits, some = random.Random(1), 0, 0
     for _ in range(3000):
         terms, begins = random_terms(draw, 6)
         constraints, state = Constraints(terms, begins), START
@@ -66,6 +66,13 @@ def test_states_know_what_has_been_said() -> None:
         for token in ids:
             state = constraints.after(state, token)
             counts.append(constraints.said(state))
+        ends = [ids[i:] for i in range(len(ids))]
+        begun = [
+            state.met >> t & 1 or any(form[: len(end)] == end for end in ends for form in forms)
+            for t, forms in enumerate(terms)
+        ]
+        assert constraints.begun(state) == all(begun)
+        some += any(begun) and not all(begun)
         closed = constraints.after(state, EOS)
         met = closed.met == (1 << len(terms)) - 1
         assert met == says(ids, terms, begins)
@@ -73,6 +80,7 @@ def test_states_know_what_has_been_said() -> None:
         assert not met or (counts[-1] == sum(constraints.sizes) and not constraints.wanted(closed))
         hits += met
     assert hits > 300
+    assert some > 300
 
 
 def test_banks_live_in_turn() -> None:

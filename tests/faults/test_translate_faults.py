@@ -384,6 +384,7 @@ def test_processes_end_with_their_owner(monkeypatch: pytest.MonkeyPatch) -> None
     pool = begin()
     for pid in set(children(os.getpid())) - ours:
         os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # then nobody reads what it is sent
     with pytest.raises(StorageError, match="a worker ended"):
         list(pool.search(iter([Segment([5, 2])]), SearchSettings()))
     pool.close()
