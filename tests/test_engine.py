@@ -221,6 +221,26 @@ def test_rows_grow_again_after_a_want_of_memory(monkeypatch: pytest.MonkeyPatch,
     assert capfd.readouterr().err.count("out of memory: going on with") == 2
 
 
+def test_what_was_not_finished_is_searched_again_in_its_order(capfd: Any) -> None:
+    segments, taken = [Segment([i, EOS]) for i in range(6)], list[list[int]]()
+
+    def search(feed: Any, _: int) -> Any:
+        taken.append(tried := [])
+        held = list[Segment]()
+        for segment in feed:
+            tried.append(segment.ids[0])
+            held.append(segment)
+            if len(taken) == 1 and len(tried) == 4:
+                yield [held.pop(1)]
+                raise MemoryError
+        yield held
+
+    done = list(itertools.chain.from_iterable(retry.retried(search, iter(segments), 8, 1)))
+    assert [segment.ids[0] for segment in done] == [1, 0, 2, 3, 4, 5]
+    assert taken == [[0, 1, 2, 3], [0, 2, 3, 4, 5]]
+    assert capfd.readouterr().err.count("going on with 4 hypotheses at once") == 1
+
+
 def test_an_error_that_is_no_want_of_memory_is_not_tried_again() -> None:
     tried = list[int]()
 

@@ -819,12 +819,14 @@ def test_the_model_is_named_or_the_newest(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingError, match="nmt reproduce"):
         choose_models([])
-    for name, year, form in (("b", 2026, "text"), ("c", 2025, "text"), ("d", 2027, "trees"), ("a", 2024, "text")):
+    years = {"b": 2026, "c": 2025, "d": 2027, "e": 2028, "a": 2024}
+    for name, year in years.items():
+        form = "trees" if name in "de" else "text"
         (model := tmp_path / "runs" / name / "model").mkdir(parents=True)
         (model / "manifest.json").write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
         (model / "recipe.yaml").write_text(f"corpus: {{name: own, format: {form}}}")
     console.set_quiet(False)
-    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since; d parses
+    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since; d and e parse
     assert "model: runs/b/model" in capsys.readouterr().err
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
 
