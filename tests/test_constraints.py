@@ -149,6 +149,23 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
     assert none == 0 if extra > 1 else none > 0
 
 
+def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
+    """By torch, in one slot and in two: what is found is what each sentence has alone."""
+    draw, model, how = (
+        random.Random(5),
+        model_of(2, eos=1.5, vocabulary=V),
+        SearchSettings(8, extra_length=6, constrained=True),
+    )
+    cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(6, 5, vocabulary=V)]
+    found = []
+    for rows in (8, 16, 384):
+        segments = [Segment(source, how, constraints=constraints) for source, constraints in cases]
+        list(search([model], DOUBLE, iter(segments), how, rows))
+        found.append([[h.ids for h in segment.hypotheses] for segment in segments])
+    assert found[0] == found[1] == found[2]
+    assert all(found[0])
+
+
 def test_constrained_and_other_sentences_share_a_search() -> None:
     """Each is found as alone: the same bits."""
     draw, model = random.Random(3), model_of(3, eos=1.5, vocabulary=V, max_length=64)
