@@ -150,19 +150,19 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
 
 
 def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
-    """By torch, in one slot and in two: what is found is what each sentence has alone."""
+    """By torch, in one slot, one after the other: what is found is what each sentence has alone."""
     draw, model, how = (
         random.Random(5),
         model_of(2, eos=1.5, vocabulary=V),
         SearchSettings(8, extra_length=6, constrained=True),
     )
-    cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(6, 5, vocabulary=V)]
+    cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(4, 5, vocabulary=V)]
     found = []
-    for rows in (8, 16, 384):
+    for rows in (8, 384):
         segments = [Segment(source, how, constraints=constraints) for source, constraints in cases]
         list(search([model], DOUBLE, iter(segments), how, rows))
         found.append([[h.ids for h in segment.hypotheses] for segment in segments])
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     assert all(found[0])
 
 
