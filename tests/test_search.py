@@ -8,6 +8,7 @@ import contextlib
 import gc
 import itertools
 import math
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -486,26 +487,30 @@ def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
         assert [h.ids for h in segment.hypotheses] == [([6, 7, 8] * 3)[: min(length, 8) - 1]]
 
 
-def test_a_search_that_begins_again_forgets_what_it_had_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_begins_again_forgets_what_it_had_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """For want of memory, in the midst of a sentence; down to so many rows as the beam has, and then no more."""
     model, step, tried = model_of(3, eos=2), DecoderCache.step, list[int]()
-    sources, how = sources_of(6, 3), SearchSettings(beam=4, extra_length=4, best=4)
+    sources, how = sources_of(6, 3), SearchSettings(beam=4, extra_length=9, best=4)
     expected = searched([model], sources, how)
 
     def limited(self: DecoderCache, ids: Any, positions: Any, *rest: Any) -> Any:
         tried.append(len(ids))
-        if len(ids) > most and positions.max() >= 4:
+        if len(ids) > most and positions.max() >= 7:
             raise torch.OutOfMemoryError
         return step(self, ids, positions, *rest)
 
     monkeypatch.setattr(DecoderCache, "step", limited)
     monkeypatch.setattr(torch_search, "rows_at_once", lambda _: 16)
     for most in (8, 0):
-        segments, tried = [Segment(ids, how) for ids in sources], []
+        left = Hypothesis([9], 0.0, 0.0, [0.0])  # by the search before, and better than any
+        segments, tried = [Segment(ids, how, hypotheses=[left]) for ids in sources], []
         with pytest.raises(StorageError) if not most else contextlib.nullcontext():
             list(search_with_oom_retry([model], DOUBLE, iter(segments), how))
             assert [[h.ids for h in each.hypotheses] for each in segments] == [[h.ids for h in e] for e in expected]
     assert min(tried) == 4
+    assert re.findall(r"going on with (\d+)", capsys.readouterr().err) == ["8", "8", "4"]
 
 
 def test_what_is_prepared_for_search_leaves_the_model_as_it_was() -> None:
