@@ -50,6 +50,9 @@ def test_weights_are_those_of_the_plain_reference(changes, lengths):
         weights = torch.softmax(scores[role], -1)
         assert weights.shape == expected.shape
         np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-12)
+    with pytest.raises(IndexError):  # longer than the model can count
+        attention_scores(model, [5] * 33, tgt)
+    assert not any(module._forward_pre_hooks for module in model.modules()), "it leaves nothing behind"
     above = np.triu(np.ones((lengths[1], lengths[1]), bool), 1)
     weights = torch.softmax(scores["decoder"], -1).numpy()
     assert (weights[..., above] == 0).all()  # exactly

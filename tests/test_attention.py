@@ -77,6 +77,26 @@ def test_each_token_attends_to_its_own_sentence(
     assert all(torch.allclose(*pair, rtol=0, atol=1e-12) for pair in zip(*both, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "d_k", "d_v", "has"),
+    [
+        ("meta", torch.bfloat16, 64, 64, True),
+        ("meta", torch.float16, 8, 8, True),
+        ("meta", torch.bfloat16, 256, 256, True),
+        ("meta", torch.bfloat16, 264, 264, False),
+        ("meta", torch.bfloat16, 12, 12, False),
+        ("meta", torch.bfloat16, 64, 32, False),
+        ("meta", torch.bfloat16, 32, 64, False),
+        ("meta", torch.float32, 64, 64, False),
+        ("cpu", torch.bfloat16, 64, 64, False),
+    ],
+)
+def test_flash_attention_takes_what_its_kernel_does(
+    device: str, dtype: torch.dtype, d_k: int, d_v: int, has: bool
+) -> None:
+    assert attention.has_kernel(torch.empty(1, dtype=dtype, device=device), d_k, d_v) == has
+
+
 def test_blocks_cover_all_sentences_and_are_as_long_as_they_stay_half_full() -> None:
     draw = np.random.default_rng(1)
     exactly_half_full = np.array([(1, 1), (1, 1), (2, 2)])

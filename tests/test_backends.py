@@ -14,7 +14,7 @@ from tiny_model import WORDS, make_model
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
-from nmt_cli.errors import UsageError
+from nmt_cli.errors import StorageError, UsageError
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import backends, torch_backend
@@ -77,6 +77,33 @@ def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch:
         assert len(translations(model, "int8")) == len(LINES)
 
 
+def test_8_bits_are_chosen_by_the_level() -> None:
+    """Of CPUs that are not here, too; a model in memory is computed in float32 at each."""
+    chosen = {level: backends.best_precision(level) for level in library.LEVELS}
+    assert chosen == {"amx": "int8", "avx512": "int8", "avxvnni": "int8", "avx2": "fp32", "base": "fp32"}
+
+
+def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
+    model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its own numbers are, and where 8 bits are faster."""
+    monkeypatch.setattr(backends, "FAST_INT8", levels)
+    loaded = load_model(model).model
+    segments = [Segment([5, 6, 7, EOS], SearchSettings(best=2)) for _ in range(3)]
+    for segment, weights in zip(segments, (loaded, loaded.double(), loaded.float()), strict=True):
+        backend = torch_backend.of_memory(weights, torch.bfloat16)
+        (run,) = backend.searches
+        assert backend.about == f"fp32, {library.describe()}"
+        assert [each for results in run(iter([segment])) for each in results] == [segment]
+    assert segments[0].hypotheses == segments[1].hypotheses == segments[2].hypotheses
+    monkeypatch.setenv("NMT_ENGINE", "off")
+    assert torch_backend.of_memory(loaded, torch.float32).about == "float32, torch on cpu"
+    threads = torch.get_num_threads()
+    backend = torch_backend.on_cpu([open_model(model)], threads + 2)
+    assert torch.get_num_threads() == threads + 2
+    assert (backend.about, len(backend.searches)) == ("float32, torch on cpu", 1)
+
+
 def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
     counts = [(None, 2, 2), (None, 1, 1), (None, 64, 16), (5, 2, 5), (20, 64, 20)]
     for workers, cores, threads in counts:
@@ -132,11 +159,19 @@ def test_a_gpu_is_looked_for_only_where_there_may_be_one(
     assert backends.choose(opened, "auto", 1, 1).searches
     (tmp_path / "driver").touch()
     assert backends.choose(opened, "bf16", 2, 1) == ("bf16", 2)
-    for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "-1"), ("ACCELERATE_USE_CPU", "true")):
+    on_cpu = [("ACCELERATE_USE_CPU", value) for value in ("1", "true", "True", "YES")]
+    for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "-1"), *on_cpu):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
+            assert not backends.may_have_gpu()
             assert backends.choose(opened, "auto", 1, 1).searches
     assert asked == [1]
+    for name, value in (("CUDA_VISIBLE_DEVICES", "1"), ("ACCELERATE_USE_CPU", "0"), ("ACCELERATE_USE_CPU", "")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert backends.may_have_gpu()
+    monkeypatch.undo()
+    assert set(backends.GPU_FILES) >= {"/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"}
 
 
 @pytest.mark.parametrize(
@@ -146,13 +181,14 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
     model: Path, monkeypatch: pytest.MonkeyPatch, used: bool, launched: bool, forks: bool
 ) -> None:
     """One for each GPU else; in a launched job each process has its own."""
-    searched = []
+    searched, counts, asked = [], list[int](), list[Any]()
 
     class Processes:
         started = False
 
         def __init__(self, devices: list[torch.device], _prepare: object) -> None:
-            assert devices == [torch.device("cuda", 0), torch.device("cuda", 1)]
+            assert devices == [torch.device("cuda", i) for i in range(len(devices))]
+            counts.append(len(devices))
 
         def search(self, _feed: Feed, _settings: SearchSettings) -> Results:
             self.started = True
@@ -171,7 +207,7 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
     monkeypatch.setattr(torch_backend, "for_inference", lambda *_: None)
     monkeypatch.setattr(torch.nn.Module, "to", lambda *_: None)
     monkeypatch.setattr(torch_backend, "choose_device", lambda: torch.device("cuda", 1))
-    monkeypatch.setattr(torch_backend, "choose_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(torch_backend, "choose_dtype", lambda *how: asked.append(how) or torch.float32)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: searched.append(str(device)))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
@@ -190,6 +226,24 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
     assert searched[-1] == "closed"
     with pytest.raises(UsageError, match="int8 is for CPUs"):
         torch_backend.on_gpus([open_model(model)], "int8", None)
+    assert backend.about == "float32, 2 GPUs"
+    assert torch_backend.on_gpus([open_model(model)], "auto", 1).about == "float32, 1 GPU"
+    assert torch_backend.on_gpus([open_model(model)], "bf16", 3).about == "float32, 2 GPUs"
+    assert asked == [(precision, torch.device(device)) for precision in ("auto", "auto", "bf16")]
+    assert counts == [2, 1, 2]
+
+
+def test_a_gpu_without_free_memory_is_named() -> None:
+    for error, told in (
+        (torch.OutOfMemoryError("CUDA out of memory"), StorageError),
+        (MemoryError(), StorageError),
+        (RuntimeError("a wrong shape"), RuntimeError),
+    ):
+        with pytest.raises((StorageError, RuntimeError)) as caught:
+            with torch_backend._enough_memory(torch.device("cuda", 1)):
+                raise error
+        assert type(caught.value) is told
+        assert told is RuntimeError or "cuda:1 has too little free memory" in str(caught.value)
 
 
 def test_a_search_of_equal_settings_takes_any_in_turn() -> None:

@@ -57,7 +57,7 @@ def searched(
 
 def test_states_know_what_has_been_said() -> None:
     """Of random sequences of few tokens and random forms, met is what a search for each form finds."""
-    draw, hits = random.Random(1), 0
+    draw, hits, some = random.Random(1), 0, 0
     for _ in range(3000):
         terms, begins = random_terms(draw, 6)
         constraints, state = Constraints(terms, begins), START
@@ -66,6 +66,13 @@ def test_states_know_what_has_been_said() -> None:
         for token in ids:
             state = constraints.after(state, token)
             counts.append(constraints.said(state))
+        ends = [ids[i:] for i in range(len(ids))]
+        begun = [
+            state.met >> t & 1 or any(form[: len(end)] == end for end in ends for form in forms)
+            for t, forms in enumerate(terms)
+        ]
+        assert constraints.begun(state) == all(begun)
+        some += any(begun) and not all(begun)
         closed = constraints.after(state, EOS)
         met = closed.met == (1 << len(terms)) - 1
         assert met == says(ids, terms, begins)
@@ -73,6 +80,7 @@ def test_states_know_what_has_been_said() -> None:
         assert not met or (counts[-1] == sum(constraints.sizes) and not constraints.wanted(closed))
         hits += met
     assert hits > 300
+    assert some > 300
 
 
 def test_banks_live_in_turn() -> None:
@@ -139,6 +147,23 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
             assert all(says(h.ids, terms, begins) for h in hypotheses)
             none += not hypotheses
     assert none == 0 if extra > 1 else none > 0
+
+
+def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
+    """By torch, in one slot, one after the other: what is found is what each sentence has alone."""
+    draw, model, how = (
+        random.Random(5),
+        model_of(2, eos=1.5, vocabulary=V),
+        SearchSettings(8, extra_length=6, constrained=True),
+    )
+    cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(4, 5, vocabulary=V)]
+    found = []
+    for rows in (8, 384):
+        segments = [Segment(source, how, constraints=constraints) for source, constraints in cases]
+        list(search([model], DOUBLE, iter(segments), how, rows))
+        found.append([[h.ids for h in segment.hypotheses] for segment in segments])
+    assert found[0] == found[1]
+    assert all(found[0])
 
 
 def test_constrained_and_other_sentences_share_a_search() -> None:

@@ -1,9 +1,13 @@
 """The engine's search beside torch's: every shape of a model and every option; threads, levels, memory, bad numbers."""
 
 import contextlib
+import ctypes
+import gc
 import itertools
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +18,11 @@ from test_search import V, engine_model, model_of, searched, sources_of
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
-from nmt_cli.engine.model import SIGNATURES, Model, Tensor, expected_shapes
+from nmt_cli.engine.model import SIGNATURES, Model, Tensor, expected_shapes, map_weights
 from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
 from nmt_cli.errors import DataError, DivergedError, StorageError
 from nmt_cli.translation import engine_search, retry
+from nmt_cli.translation import search as torch_search
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
 SHAPES: list[dict[str, Any]] = [
@@ -67,7 +72,7 @@ def test_every_shape_is_searched_as_by_torch(shape: dict[str, Any], way: SearchS
         same = [(a, b) for pair in zip(ours, theirs, strict=True) for a, b in zip(*pair, strict=True) if a.ids == b.ids]
         assert len(same) > 0.9 * sum(map(len, ours))
         assert all(a.looked == b.looked for a, b in same)
-        assert all(len(a.looked) == len(a.ids) for a, _ in same if way.align)
+        assert all(len(a.looked) == (len(a.ids) if way.align else 0) for a in itertools.chain(*ours, *theirs))
 
 
 def test_segments_of_all_settings_share_one_search() -> None:
@@ -171,6 +176,9 @@ def test_patient_sentences_let_others_go_on() -> None:
     calls, same = calls_until_done(False, True)
     assert 4 * (limit - 1) < calls <= 4 * limit
     assert same == found
+    patient, other = (Segment(ids, SearchSettings(2), most=24, patient=patient) for patient in (True, False))
+    done = itertools.chain.from_iterable(engine_search._search([model], iter([patient, other]), 8))
+    assert [segment.patient for segment in done] == [False, True]
 
 
 def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
@@ -213,6 +221,39 @@ def test_rows_grow_again_after_a_want_of_memory(monkeypatch: pytest.MonkeyPatch,
     assert capfd.readouterr().err.count("out of memory: going on with") == 2
 
 
+def test_what_was_not_finished_is_searched_again_in_its_order(capfd: Any) -> None:
+    segments, taken = [Segment([i, EOS]) for i in range(6)], list[list[int]]()
+
+    def search(feed: Any, _: int) -> Any:
+        taken.append(tried := [])
+        held = list[Segment]()
+        for segment in feed:
+            tried.append(segment.ids[0])
+            held.append(segment)
+            if len(taken) == 1 and len(tried) == 4:
+                yield [held.pop(1)]
+                raise MemoryError
+        yield held
+
+    done = list(itertools.chain.from_iterable(retry.retried(search, iter(segments), 8, 1)))
+    assert [segment.ids[0] for segment in done] == [1, 0, 2, 3, 4, 5]
+    assert taken == [[0, 1, 2, 3], [0, 2, 3, 4, 5]]
+    assert capfd.readouterr().err.count("going on with 4 hypotheses at once") == 1
+
+
+def test_an_error_that_is_no_want_of_memory_is_not_tried_again() -> None:
+    tried = list[int]()
+
+    def search(feed: Any, rows: int) -> Any:
+        tried.append(rows)
+        yield [next(feed)]
+        raise RuntimeError("sizes do not match")
+
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        list(retry.retried(search, iter([Segment([EOS]), Segment([EOS])]), 8, 1))
+    assert tried == [8]
+
+
 def test_room_grows_and_is_used_again() -> None:
     """Long and short, wide and narrow sentences in turn through few slots: pages and buffers are handed on."""
     model = model_of(4, eos=1.2, max_length=128)
@@ -253,3 +294,158 @@ def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any])
         for wrong in (less, {**less, name: Tensor(tensors[name].address, (*rest, last + 1))}):
             with pytest.raises(DataError, match="do not fit their recipe"):
                 Model(engine, model.settings, wrong, state, int8=False)
+
+
+def weights_file(path: Path, header: dict[str, Any] | bytes, numbers: int = 6, size: int | None = None) -> Path:
+    """Write a safetensors file of so many numbers; `size` is what it says of its header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    data = np.arange(numbers, dtype=np.float32).tobytes()
+    path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(first: int, last: int, *shape: int, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [first, last]}
+
+
+def test_weights_lie_where_the_header_says(tmp_path: Path) -> None:
+    header = {"__metadata__": {"a": "b"}, "one": entry(16, 24, 2), "two": entry(0, 16, 2, 2), "none": entry(24, 24, 0)}
+    tensors, mapped = map_weights(weights_file(tmp_path / "w", header))
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {"one": (2,), "two": (2, 2), "none": (0,)}
+    for name, numbers in (("one", [4.0, 5.0]), ("two", [0.0, 1.0, 2.0, 3.0])):
+        assert list((ctypes.c_float * len(numbers)).from_address(tensors[name].address)) == numbers
+    assert len(mapped) == (tmp_path / "w").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "words"),
+    [
+        ({"x": entry(0, 28, 7)}, None, "the bytes of x are not there"),  # beyond the file
+        ({"x": entry(4, 28, 6)}, None, "the bytes of x are not there"),
+        ({"x": entry(-4, 4, 2)}, None, "the bytes of x are not there"),  # before it
+        ({"x": entry(0, 8, 3)}, None, "the bytes of x are not there"),  # fewer than the shape says
+        ({"x": entry(0, 16, 3)}, None, "the bytes of x are not there"),  # more
+        ({"x": entry(0, 24, -2, -3)}, None, "the bytes of x are not there"),
+        ({"x": entry(0, 12, 6, dtype="BF16")}, None, "of another type than F32: x is BF16"),
+        ({"x": entry(0, 24, 6, dtype="I32")}, None, "of another type than F32: x is I32"),
+        ({"x": {"dtype": "F32", "shape": [6]}}, None, "is damaged"),
+        ({"x": {"dtype": "F32", "shape": 6, "data_offsets": [0, 24]}}, None, "is damaged"),
+        ({"x": [0, 24]}, None, "is damaged"),
+        (b"[]", None, "is damaged"),
+        (b"{", None, "is damaged"),
+        (b"[" * 200_000, None, "is damaged"),
+        (b"{}", 1 << 60, "is damaged"),
+        (b"", 0, "is damaged"),
+    ],
+)
+def test_a_damaged_file_of_weights_is_told_before_it_is_read(
+    tmp_path: Path, header: Any, size: int | None, words: str
+) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        map_weights(weights_file(tmp_path / "w", header, size=size))
+    assert str(tmp_path / "w") in str(caught.value)
+
+
+def test_an_empty_file_holds_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "w").touch()
+    with pytest.raises(DataError, match="is damaged"):
+        map_weights(tmp_path / "w")
+
+
+class Library:
+    """The engine, some of whose functions return something else."""
+
+    def __init__(self, **results: int) -> None:
+        self.engine, self.results, self.calls = library.load(SIGNATURES), results, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return (lambda *_: self.results[name]) if name in self.results else getattr(self.engine, name)
+
+
+@pytest.mark.parametrize(
+    ("results", "error"),
+    [
+        ({"model_new": 0}, StorageError),
+        ({"search_new": 0}, MemoryError),
+        ({"enter": -2}, MemoryError),
+        ({"enter": -1}, ArithmeticError),
+        ({"run": -2}, MemoryError),
+        ({"run": -1}, ArithmeticError),
+    ],
+)
+def test_what_the_engine_cannot_do_is_an_error_and_all_is_freed(
+    results: dict[str, int], error: type[Exception]
+) -> None:
+    """Want of memory and numbers that are not finite are told apart."""
+    model, fake = model_of(1), Library(**results)
+    state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+
+    def use() -> None:
+        search = Search([Model(fake, model.settings, tensors, state, int8=False)], 2)  # type: ignore[arg-type]
+        search.enter([Sentence([5, EOS], 5)])
+        search.run(1)
+
+    with pytest.raises(error) as caught:
+        use()
+    del caught
+    gc.collect()
+    freed = [name for name in ("model_free", "search_free") if name in fake.calls]
+    made = {"model_new": 0, "search_new": 1}.get(next(iter(results)), 2)
+    assert freed == ["model_free", "search_free"][:made]
+
+
+def test_what_a_slot_held_goes_with_its_sentence() -> None:
+    search = Search([engine_model(model_of(2))], 2)
+    for _ in range(3):
+        slots = search.enter([Sentence([5, EOS], 4), Sentence([6, EOS], 4)])
+        assert (len(search._kept), len(search._sentences), search._free) == (2, 2, [])
+        search.leave(slots[0])
+        assert slots[0] in search._free
+        while search._sentences:
+            search.run(1)
+        assert (search._kept, search._sentences, sorted(search._free)) == ({}, {}, [0, 1])
+
+
+def test_members_of_an_ensemble_may_count_to_different_lengths() -> None:
+    """No translation is longer than the least of them allows."""
+    models = [model_of(seed, eos=0, max_length=length) for seed, length in ((1, 12), (2, 20))]
+    for both in (models, models[::-1]):
+        assert Search([engine_model(model) for model in both], 1).longest == 12
+        for engine in (True, False):
+            ((best,),) = searched(both, [[5, 6, EOS]], SearchSettings(beam=2), engine=engine)
+            assert len(best.ids) == 11
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_a_source_beyond_all_bounds_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is a beam of more hypotheses than are computed at once. The others share what there is."""
+    held = list[tuple[int, int]]()  # source tokens and rows in slots, after each round of entering
+    monkeypatch.setattr(engine_search, "MEMORY_TOKENS", 12)
+    monkeypatch.setattr(torch_search, "MAX_SOURCE_TOKENS", 12)
+    run, step = Search.run, torch_search._Slots.step
+
+    def counted(search: Search, steps: int) -> Any:
+        inside = search._sentences.values()
+        held.append((sum(len(each.ids) for each in inside), sum(each.width for each in inside)))
+        return run(search, steps)
+
+    def counted_too(slots: Any) -> None:
+        inside = [segment for segment in slots.segments if segment]
+        held.append((sum(len(each.ids) for each in inside), sum(each.settings.beam for each in inside)))
+        step(slots)
+
+    monkeypatch.setattr(Search, "run", counted)
+    monkeypatch.setattr(torch_search._Slots, "step", counted_too)
+    sources, how = [[*range(3, 3 + n), EOS] for n in (4, 5, 20, 3, 3, 3, 14, 2)], SearchSettings(beam=6, extra_length=4)
+    model = model_of(2)
+    found = searched([model], sources, how, engine=engine, rows=4)
+    assert max(rows for _, rows in held) == 6
+    alone = [searched([model], [source], how, engine=engine)[0] for source in sources]
+    held.clear()
+    together = searched([model], sources, how, engine=engine, rows=600)
+    for others in (alone, together):
+        assert [best.ids for (best,) in others] == [best.ids for (best,) in found]
+    assert {tokens for tokens, _ in held if tokens > 12} == {21, 15}
+    assert max(rows for _, rows in held) == 18, "of three short ones"

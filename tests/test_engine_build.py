@@ -95,6 +95,25 @@ def test_without_a_library_there_is_no_engine_and_a_reason(tmp_path: Path, monke
         library.load(SIGNATURES, tmp_path / "absent.so")
 
 
+def test_of_the_levels_that_are_compiled_the_best_that_runs_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda _: object())
+    for compiled, runnable, chosen in (
+        ("avx512 avx2 base", "amx avx512 avx2 base", "avx512"),
+        ("base avx2", "avx2 base", "avx2"),
+        ("amx base", "avx2 base", "base"),
+        ("amx avx512", "avx2 base", "none: it is compiled for other CPUs"),
+        ("base", "", "none: it is compiled for other CPUs"),
+    ):
+        names = {"compiled": compiled.split(), "runnable": runnable.split()}
+        monkeypatch.setattr(library, "_names", lambda _, function, names=names: names[function])
+        assert library.describe() == chosen
+        if chosen == "base":
+            monkeypatch.setenv("NMT_ENGINE", "avx2")
+            with pytest.raises(UsageError, match=r"^NMT_ENGINE=avx2 cannot run on this CPU. It has base$"):
+                library.describe()
+            monkeypatch.delenv("NMT_ENGINE")
+
+
 def test_the_engine_is_opened_without_numpy_and_torch(own_library: Path) -> None:
     code = (
         "import sys; from nmt_cli.engine import library; library.describe(); print({'numpy', 'torch'} & {*sys.modules})"

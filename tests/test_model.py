@@ -362,6 +362,24 @@ def test_the_arithmetic_is_what_the_hardware_has(
         assert choose_dtype("bf16", place) is torch.bfloat16
 
 
+def test_hardware_that_cannot_be_asked_has_no_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(Path, "read_text", refused)
+    assert choose_dtype("auto", torch.device("cpu")) is torch.float32
+
+
+def test_what_is_copied_to_the_host_is_as_it_was() -> None:
+    tensors = {"a": torch.ones(3), "b": torch.ones(2, requires_grad=True)}
+    copies = hardware.ToHost(tensors)
+    for tensor in tensors.values():
+        tensor.detach().zero_()
+    assert {name: tensor.tolist() for name, tensor in copies.get().items()} == {"a": [1.0] * 3, "b": [1.0] * 2}
+    assert not any(tensor.requires_grad for tensor in copies.get().values())
+
+
 @pytest.mark.parametrize(
     ("gpus", "rank", "on_cpu", "device"),
     [

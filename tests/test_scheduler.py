@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from itertools import count
 
@@ -26,6 +27,7 @@ class Work:
     ) -> None:
         self.gate, self.taken, self.done = threading.Event(), list[Segment](), list[Segment]()
         self.wrong: Callable[[Segment], bool] = lambda _: False  # a search with one of these raises an error
+        self.error: type[BaseException] = ZeroDivisionError
         self.held = [0] * threads  # by each thread
         self.places = list[list[int]]()  # of those that a thread held, when it took one
         searches = [self.search(number, room) for number in range(threads)]
@@ -43,11 +45,11 @@ class Work:
                 if held and (segment is None or len(held) == room):
                     self.gate.wait(60)
                     if any(map(self.wrong, held)):
-                        raise ZeroDivisionError
+                        raise self.error
                     yield held
                     held = []
             if any(map(self.wrong, held)):
-                raise ZeroDivisionError
+                raise self.error
             yield held
 
         return run
@@ -60,9 +62,16 @@ class Work:
 
     def wait_for(self, what: Callable[[], bool]) -> None:
         with self.scheduler.changed:
-            while not what():
+            for _ in range(3000):
+                if what():
+                    return
                 self.scheduler.changed.wait(0.01)
                 self.scheduler.check()
+        pytest.fail("it does not come")
+
+    def wait_for_end(self) -> None:
+        while not self.scheduler.ended:
+            time.sleep(0.001)
 
     def finish_all(self) -> None:
         """Open the gate and wait until all is done."""
@@ -80,29 +89,35 @@ def running() -> set[threading.Thread]:
 
 def test_a_short_text_does_not_wait_for_a_long_one() -> None:
     """It is next after those that came before it, whatever is left of the long one; nothing is lost or done twice."""
-    work = Work()
+    work, before = Work(), time.monotonic()
     long, short, other = work.submit(500), work.submit(1), work.submit(1)
     work.finish()
     assert work.taken == [long[0], *short, *other, *long[1:]]
     assert work.done == work.taken
+    assert not any(segment.patient for segment in work.done), "none lets others go on, but with `later`"
+    started = [before, *(segment.started for segment in work.taken), time.monotonic()]
+    assert started == sorted(started)
 
 
-@pytest.mark.parametrize(("room", "later"), [(1, None), (2, 1)])
-def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones(room: int, later: int | None) -> None:
-    """While a short text is there at any time, the long one's segments come one after PATIENCE others."""
+@pytest.mark.parametrize(("room", "later", "expected"), [(1, None, [0, 66, 131, 196]), (2, 1, [0, 65, 130, 195])])
+def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones(
+    room: int, later: int | None, expected: list[int]
+) -> None:
+    """While a short text is there at any time, the long one's segments come one after PATIENCE others, and after those
+    that waited before them."""
+    assert PATIENCE == 64
 
     def submit_one(_: Segment) -> None:
         if next(numbers) < 5 * PATIENCE:
             work.submit(1)
 
     numbers, work = count(), Work(room=room, done=submit_one, later=later)
-    long = work.submit(4)
-    work.submit(1)
-    work.submit(1)
+    with work.scheduler.changed:  # so that nothing is taken before all are there
+        long = work.submit(4)
+        work.submit(1)
+        work.submit(1)
     work.finish()
-    places = [work.taken.index(segment) for segment in long]
-    assert places[0] == 0
-    assert all(0 <= places[i] - i * PATIENCE < 5 for i in range(4)), places
+    assert [work.taken.index(segment) for segment in long] == expected
 
 
 def test_a_long_text_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +125,8 @@ def test_a_long_text_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
     lost."""
     monkeypatch.setattr(scheduler, "SHARED", 1e9)
     work = Work(threads=2, room=100, later=3)
-    long, other = work.submit(30), work.submit(30)
+    with work.scheduler.changed:  # before the second one comes the first may have more
+        long, other = work.submit(30), work.submit(30)
     work.wait_for(lambda: work.scheduler.searching >= 2)
     short = [segment for _ in range(20) for segment in work.submit(1)]
     work.finish()
@@ -136,6 +152,22 @@ def test_a_long_text_has_more_room_while_no_other_comes(monkeypatch: pytest.Monk
     work.finish()
     assert set(work.done) >= {*long, *short}
     assert max(map(len, work.places)) == 2 * scheduler.AMPLE
+
+
+def test_what_is_searched_of_a_long_text_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing of it waits any more."""
+    monkeypatch.setattr(scheduler, "SHARED", 1e9)
+    work = Work(room=100, later=2, done=lambda segment: segment.ids == [0] and work.gate.clear())
+    work.gate.set()
+    work.submit(10)
+    work.wait_for(lambda: work.scheduler.searching == 9)
+    assert work.scheduler.waiting == 0
+    work.submit(6)
+    work.places.clear()
+    work.gate.set()
+    work.wait_for(lambda: len(work.places) >= 3)  # the first one closes the gate behind it
+    work.finish()
+    assert work.places == [[0], [1], [1, 2], [3], [3, 4], [5]]
 
 
 def test_threads_share_what_there_is() -> None:
@@ -225,6 +257,73 @@ def test_a_search_that_fails_always_fails_every_segment_and_ends_no_thread() -> 
     work.finish()
     assert all(segment in work.done and not segment.error for segment in last)
     assert running() == before
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_any_error_is_told_and_frees_what_the_search_held(error: type[BaseException]) -> None:
+    """Before the segment is searched again, which may need that memory; an error that is kept holds none either."""
+    memory, alive = list[weakref.ref[object]](), list[list[bool]]()
+
+    def search(feed: Feed) -> Results:
+        alive.append([each() is not None for each in memory])
+        held = threading.Event()
+        memory.append(weakref.ref(held))
+        for _ in feed:
+            raise error
+        yield []
+
+    done = list[Segment]()
+    work = Scheduler([search], done.append)
+    work.submit([(0, segment := Segment([5]))])
+    with work.changed:
+        assert work.changed.wait_for(lambda: done, 20)
+    work.close()
+    assert done == [segment]
+    assert type(segment.error) is error
+    assert alive == [[], [False]]
+    assert [each() for each in memory] == [None, None]
+
+
+def test_what_is_given_up_while_it_is_searched_is_not_searched_again() -> None:
+    """Nor is anything after `close`, which ends a search after the step that it is in."""
+    work = Work(room=2)
+    text = work.submit(2)
+    work.wait_for(lambda: len(work.taken) == 2)
+    text[0].cancelled, work.wrong = True, lambda _: True
+    work.finish_all()
+    assert [type(segment.error) for segment in text] == [type(None), ZeroDivisionError]
+    assert work.taken == [*text, text[1]]
+    work.gate.clear()
+    work.taken.clear()
+    last = work.submit(2)
+    work.wait_for(lambda: len(work.taken) == 2)
+    (closing := threading.Thread(target=work.scheduler.close)).start()
+    work.wait_for_end()
+    work.gate.set()
+    closing.join(60)
+    assert work.taken == last
+    assert [type(segment.error) for segment in last] == [UsageError, UsageError]
+
+
+def test_close_waits_for_no_end_of_a_search() -> None:
+    begun, steps = threading.Event(), list[int]()
+
+    def search(feed: Feed) -> Results:
+        segment = next(feed)
+        assert segment
+        while len(steps) < 9:
+            begun.set()
+            steps.extend([1] * work.ended)
+            yield []
+        yield [segment]
+
+    done = list[Segment]()
+    work = Scheduler([search], done.append)
+    work.submit([(0, Segment([5]))])
+    assert begun.wait(60)
+    work.close()
+    assert len(steps) <= 1
+    assert isinstance(done[0].error, UsageError)
 
 
 def test_close_tells_of_everything_that_has_no_result() -> None:

@@ -4,9 +4,11 @@ Models are random. torch searches in float64 unless a test says otherwise: then 
 with the same weights in float32: then the same hypotheses, and scores within rounding.
 """
 
+import contextlib
 import gc
 import itertools
 import math
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,11 +26,14 @@ from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model, Tensor
 from nmt_cli.engine.search import Search
+from nmt_cli.errors import DivergedError, StorageError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer
 from nmt_cli.translation import candidates, engine_search
-from nmt_cli.translation.search import _Slots, score_targets, search
+from nmt_cli.translation import search as torch_search
+from nmt_cli.translation.constraints import Constraints
+from nmt_cli.translation.search import _Slots, score_targets, search, search_with_oom_retry
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment, length_penalty
 
 DOUBLE = torch.float64
@@ -430,6 +435,100 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     _, ids = candidates._draw(torch.zeros(4, 4, dtype=DOUBLE), Sampling(top_p=0.5), points)  # exactly two tokens
     assert len(set(ids.flatten().tolist())) == 2
     assert torch.equal(ids[0::2], ids[1::2])
+
+
+def test_more_tokens_than_there_are_may_be_drawn_from() -> None:
+    """And the fewest: with top_p 0 it is the best one."""
+    scores, points = torch.tensor([[1.0, 2.0, 0.5, -1.0]] * 50), torch.arange(50)[:, None] / 50
+    for two in ((Sampling(top_k=9), Sampling()), (Sampling(top_p=0.0), Sampling(top_k=1))):
+        assert torch.equal(*(candidates._draw(scores, sampling, points)[1] for sampling in two))
+
+
+def test_an_ensembles_probabilities_are_not_rounded() -> None:
+    """Scores of fewer bits are widened before they are averaged; those that are not finite give no numbers."""
+    logits = [torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (1, 2)]
+    alive, none = torch.tensor([[0.0, -1.0], [-0.5, -2.0]]), torch.zeros(0, dtype=torch.int64)
+    best = candidates.best_continuations(logits, alive, none, None, torch.zeros(2, 1))
+    mean = torch.stack([torch.softmax(each.double(), -1) for each in logits]).mean(0).log()
+    sums, places = (mean + alive.view(4, 1)).view(2, -1).topk(4, 1)
+    assert torch.allclose(best[0], sums, rtol=0, atol=1e-5)
+    assert torch.equal(best[1] * 2 * BLOCK + best[2], places.double())
+    logits[1][3, 7] = torch.nan
+    assert candidates.best_continuations(logits, alive, none, None, torch.zeros(2, 1))[0, 1].isnan().any()
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_scores_that_are_no_numbers_end_the_search(constrained: bool) -> None:
+    model = model_of(1)
+    model.output.weight.data[7, 0] = math.nan
+    constraints = Constraints([[[5]]], bytes([1] * V)) if constrained else None
+    segment = Segment(sources_of(1)[0], SearchSettings(constrained=constrained), constraints=constraints)
+    with pytest.raises(DivergedError, match="not finite"):
+        list(search([model], DOUBLE, iter([segment]), segment.settings))
+    model.embedding.weight.data[7, 0] = math.nan
+    with pytest.raises(DivergedError, match="not finite"):
+        score_targets([model], DOUBLE, [([5, EOS], [6, EOS])])
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
+    """At the longest length EOS is said, whatever else the prefix wants."""
+    model = model_of(2, max_length=8)
+    for length in (6, 7, 9):
+        ((best,),) = searched([model], [[5, EOS]], SearchSettings(), engine=engine, prefixes=[[6, 7, 8] * 3][:1])
+        assert best.ids == ([6, 7, 8] * 3)[:7]
+        segment = Segment([5, EOS], SearchSettings(), [6, 7, 8] * 3, most=length)
+        feed = iter([segment])
+        list(
+            engine_search._search([engine_model(model)], feed, 8)
+            if engine
+            else search([model], DOUBLE, feed, segment.settings)
+        )
+        assert [h.ids for h in segment.hypotheses] == [([6, 7, 8] * 3)[: min(length, 8) - 1]]
+
+
+def test_a_search_that_begins_again_forgets_what_it_had_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For want of memory, in the midst of a sentence; down to so many rows as the beam has, and then no more."""
+    model, step, tried = model_of(3, eos=2), DecoderCache.step, list[int]()
+    sources, how = sources_of(6, 3), SearchSettings(beam=4, extra_length=9, best=4)
+    expected = searched([model], sources, how)
+
+    def limited(self: DecoderCache, ids: Any, positions: Any, *rest: Any) -> Any:
+        tried.append(len(ids))
+        if len(ids) > most and positions.max() >= 7:
+            raise torch.OutOfMemoryError
+        return step(self, ids, positions, *rest)
+
+    monkeypatch.setattr(DecoderCache, "step", limited)
+    monkeypatch.setattr(torch_search, "rows_at_once", lambda _: 16)
+    for most in (8, 0):
+        left = Hypothesis([9], 0.0, 0.0, [0.0])  # by the search before, and better than any
+        segments, tried = [Segment(ids, how, hypotheses=[left]) for ids in sources], []
+        with pytest.raises(StorageError) if not most else contextlib.nullcontext():
+            list(search_with_oom_retry([model], DOUBLE, iter(segments), how))
+            assert [[h.ids for h in each.hypotheses] for each in segments] == [[h.ids for h in e] for e in expected]
+    assert min(tried) == 4
+    assert re.findall(r"going on with (\d+)", capsys.readouterr().err) == ["8", "8", "4"]
+
+
+def test_what_is_prepared_for_search_leaves_the_model_as_it_was() -> None:
+    model = random_model(tiny(output_bias=True), V)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    frozen = for_inference(model.train(), torch.float32)
+    assert model.training
+    assert all(parameter.requires_grad and parameter.dtype == DOUBLE for parameter in model.parameters())
+    assert [name for name, _ in model.named_modules()] == [n for n, _ in frozen.named_modules() if n != "output"]
+    with torch.no_grad():
+        frozen.output.weight.zero_()
+        frozen.embedding.weight.zero_()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not frozen.training
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+    assert (frozen.output.weight.dtype, frozen.embedding.weight.dtype) == (torch.float32, DOUBLE)
+    assert frozen.output.weight.shape == (BLOCK, 12)
+    assert torch.equal(frozen.output.bias[:V], before["output_bias"].float())
 
 
 @pytest.mark.parametrize(("slots", "width", "blocks"), [(1, 1, 1), (5, 1, 4), (1, 4, 1), (3, 4, 2), (5, 3, 4)])

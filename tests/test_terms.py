@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import score
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.translation import constraints, pending
-from nmt_cli.translation.constraints import constraints_of
+from nmt_cli.translation.constraints import Constraints, constraints_of
 from nmt_cli.translation.pending import Options
 from nmt_cli.translation.segments import Segment
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
@@ -172,6 +173,40 @@ def test_what_cannot_be_spelled_is_left_out(model: Path, monkeypatch: pytest.Mon
     assert fewer.sizes == found.sizes[:1], "the bound is on all of them together"
     monkeypatch.setattr(constraints, "MOST_TOKENS", 1)
     assert constraints_of([terms[2]], tokenizer) is None
+
+
+def test_no_more_terms_are_searched_for_than_the_engine_has_bits(model: Path) -> None:
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    terms = Terms.parse([f"t{i}\trot" for i in range(70)]).terms
+    for count, known in ((63, 63), (64, 64), (70, 64)):
+        found = constraints_of(terms[:count], tokenizer)
+        assert found is not None
+        assert len(found.sizes) == known
+
+
+def test_a_word_of_chinese_has_a_space_before_it_at_the_beginning_of_a_line_alone() -> None:
+    spelled = {"日本": ["▁", "日", "本"], "日": ["▁日"], "rot": ["▁", "rot"], "かな": ["▁", "かな"], "ко": ["▁", "ко"]}
+    names = [*dict.fromkeys(token for tokens in spelled.values() for token in tokens)]
+    tokenizer = SimpleNamespace(
+        encode=lambda texts: [[names.index(token) + 3 for token in spelled[text]] for text in texts],
+        tokens=lambda ids: [names[i - 3] for i in ids],
+        begins=bytes([1] * 20),
+    )
+    for form, tokens in {**spelled, "日本": ["日", "本"], "かな": ["かな"]}.items():
+        found = constraints_of(Terms.parse([f"a\t{form}"]).terms, tokenizer)
+        assert found is not None
+        assert [names[token - 3] for token in found.tokens[1:]] == tokens
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [([1], 8), ([3, 4], 8), ([8], 12), ([11], 12), ([12], 16), ([60], 64), ([5, 70], 64), ([1] * 9, 12)],
+)
+def test_a_search_with_terms_has_a_hypothesis_for_each_token_of_them(sizes: list[int], width: int) -> None:
+    """And one for none, in steps of four; the longest form of a term counts."""
+    terms = [[[*range(10 * i, 10 * i + size)], [5]] for i, size in enumerate(sizes)]
+    assert Constraints(terms, b"").width == width
+    assert Constraints([forms[::-1] for forms in terms], b"").width == width
 
 
 # ---- translation

@@ -17,6 +17,7 @@ import pytest
 from tiny_model import WORDS, make_model
 
 from nmt_cli import Translator
+from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.errors import DivergedError, UsageError
 from nmt_cli.translation import backends, engine_search
 from nmt_cli.translation import pending as pending_module
@@ -189,6 +190,84 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(monkeypatch)
+
+
+def test_whoever_waits_may_wait_for_a_time(model: Path, gate: Gate) -> None:
+    with Translator(model, workers=1) as translator:
+        pending = translator.submit("der Hund")
+        with pytest.raises(TimeoutError):
+            pending.result(0.01)
+        gate.opened.set()
+        assert pending.result(60).text is not None
+        expected = pending.result(0)
+    assert pending.result(0) == expected, "it is there after the end of what made it"
+
+
+def test_segments_are_queued_by_their_places_in_the_larger_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of one that failed have its place."""
+    with Translator(model, workers=1, later=3) as translator:
+        assert translator._scheduler._most_later == 3
+        submit, queued = translator._scheduler.submit, list[tuple[int, int]]()
+
+        def noted(segments: Any) -> None:
+            those = list(segments)
+            queued.extend((place, segment.depth) for place, segment in those)
+            submit(those)
+
+        monkeypatch.setattr(translator._scheduler, "submit", noted)
+        monkeypatch.setattr(translator, "seen_tokens", 6)
+        text = "der Hund geht. die Katze ist rot. das Haus."
+        assert len(translator.submit(text, place=2).result().segments) == 3
+        assert queued == [(2, 0), (3, 0), (4, 0)]
+        queued.clear()
+        assert len(next(iter(translator.translate([text]))).segments) == 3
+        assert sorted(queued) == [(0, 0), (1, 0), (2, 0)]
+        queued.clear()
+        monkeypatch.setattr(pending_module, "MAX_RETRIES", 1)
+        monkeypatch.setattr(pending_module.segments, "looping", lambda ids: ids[-1] != EOS)  # all fail once
+        translator.submit(text).result()
+        assert sorted(queued) == [(place, depth) for place in range(3) for depth in ([0, 1, 1] if place < 2 else [0])]
+
+
+def test_the_load_is_what_waits_and_what_is_searched(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Translator(model, workers=1) as translator, monkeypatch.context() as patch:
+        patch.setattr(type(translator._scheduler), "waiting", 3)
+        patch.setattr(type(translator._scheduler), "searching", 5)
+        assert translator.load == (3, 5)
+
+
+def test_what_goes_wrong_while_a_text_is_joined_is_its_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thing that went wrong is what is told; other texts have their translations."""
+    join = pending_module.join
+
+    def failing(tokenizer: Any, pending: Pending) -> None:
+        if pending.split:
+            raise KeyError("split")
+        join(tokenizer, pending)
+
+    monkeypatch.setattr(pending_module, "join", failing)
+    with Translator(model, workers=1) as translator:
+        wrong, right = (translator.submit("der Hund", Options(split=split)) for split in (True, False))
+        with pytest.raises(KeyError, match="split"):
+            wrong.result(60)
+        assert right.result(60).text is not None
+        wrong.fail(ValueError())
+        with pytest.raises(KeyError, match="split"):
+            wrong.translation()
+
+
+def test_what_searches_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = list[int]()
+    backend = backends.Backend([lambda _: iter([])], "a test's", close=lambda: closed.append(1))
+    monkeypatch.setattr(backends, "choose", lambda *_: backend)
+    with Translator(model) as translator:
+        assert not closed
+    translator.close()
+    assert closed == [1]
+    translator = Translator(model)
+    del translator
+    gc.collect()
+    assert closed == [1, 1]
 
 
 def test_what_is_given_up_is_not_searched(model: Path, gate: Gate) -> None:

@@ -12,7 +12,8 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import accumulate
+from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,27 +22,42 @@ import pytest
 import torch
 from tiny_model import content, make_model, memory_file, train_tokenizer
 
-from nmt_cli import Translator, console
+from nmt_cli import Terms, Translator, console
 from nmt_cli.console import Progress
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
-from nmt_cli.corpus.tokenizer import EOS, target_file
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.corpus.tokenizer import EOS, files_of, target_file
+from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import for_inference
-from nmt_cli.transformer.weights import load_model, save_model
+from nmt_cli.transformer.weights import load_model, read_tensors, save_model, save_tensors
 from nmt_cli.translation import backends, segments
 from nmt_cli.translation import translator as module
 from nmt_cli.translation.scheduler import Search
 from nmt_cli.translation.search import score_targets
-from nmt_cli.translation.segments import Feed, Hypothesis, Results, Sampling, Segment, halves, looping, split_line
+from nmt_cli.translation.segments import (
+    Feed,
+    Hypothesis,
+    Results,
+    Sampling,
+    SearchSettings,
+    Segment,
+    halves,
+    join,
+    looping,
+    sentences_of,
+    split_line,
+)
 from nmt_cli.translation.translate import (
     TranslateOptions,
+    _output_file,
     alignment,
     choose_models,
     count_lines,
     read_lines,
+    report,
     translate,
     translate_lines,
+    write_line,
 )
 from nmt_cli.translation.translator import NOT_YET
 
@@ -219,6 +235,35 @@ def test_waiting_for_lines_takes_no_time_of_the_cpu(echo: Translator, monkeypatc
     assert len([seconds for seconds in sleeps if seconds]) >= 20, "threads that search sleep until they are told"
 
 
+def test_options_reach_the_search_and_none_is_the_recipes(model: Path) -> None:
+    """An alpha of 0 is a choice, not the recipe's; n hypotheses take a beam of n; samples take none."""
+    seen = list[Segment]()
+
+    def search(feed: Feed) -> Results:
+        for segment in filter(None, feed):
+            seen.append(segment)
+            segment.hypotheses = [Hypothesis([5], -1.0, -1.0, [-1.0])]
+            yield [segment]
+
+    own, draw = SearchSettings(beam=2, alpha=0.6, extra_length=6), Sampling(top_k=3)
+    with translator_by(model, search) as translator:
+        for options, expected in (
+            ({}, own),
+            ({"beam": 3}, replace(own, beam=3)),
+            ({"beam": 1}, replace(own, beam=1)),
+            ({"alpha": 0.0}, replace(own, alpha=0.0)),
+            ({"alpha": 1.5}, replace(own, alpha=1.5)),
+            ({"extra_length": 1}, replace(own, extra_length=1)),
+            ({"n_best": 3}, replace(own, beam=3, best=3)),
+            ({"n_best": 2, "beam": 5, "alignments": True}, replace(own, beam=5, best=2, align=True)),
+            ({"n_best": 2, "beam": 1, "sampling": draw}, replace(own, beam=1, sampling=draw)),
+        ):
+            seen.clear()
+            (translation,) = translator.translate(["der Hund"], **options)
+            assert {segment.settings for segment in seen} == {expected}, options
+            assert len(translation.hypotheses) == options.get("n_best", 1)
+
+
 def test_an_error_while_lines_are_read_is_no_end(translator: Translator) -> None:
     """It reaches the caller, and nobody else: the Translator goes on."""
     for error in (MemoryError, ValueError):
@@ -308,6 +353,14 @@ def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) 
         assert answers.read() == b""
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_line_is_written_whole_by_a_pipe_that_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, write = memory_file(), os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:3]))
+    for line in ("für das Haus", "", "rot"):
+        write_line(target, line)
+    assert content(target).decode() == "für das Haus\n\nrot\n"
 
 
 # ---- long lines and failed translations
@@ -427,6 +480,142 @@ def test_an_empty_translation_is_halved_three_times(model: Path) -> None:
         assert best.score == pytest.approx(-pieces / ((5 + pieces) / 6) ** 0.5 if pieces > 1 else -1)
 
 
+def characters() -> Any:
+    """A tokenizer that takes each character for a token, but for spaces and a language."""
+
+    def encode(texts: list[str]) -> list[list[str]]:
+        return [re.findall(r">>\w+<<|\S", text) for text in texts]
+
+    language = lambda ids: [token for token in ids[:1] if token.startswith(">>")]  # noqa: E731
+    return SimpleNamespace(encode=encode, language=language)
+
+
+def cut(line: str, seen: int, limit: int, terms: Terms | None = None) -> list[str]:
+    """Return the characters of a line's sources, whose ends are checked."""
+    sources = split_line(characters(), line, seen, limit, terms)
+    assert all(ids[-1] == EOS and len(ids) <= limit for ids in sources)
+    return ["".join(ids[:-1]) for ids in sources]
+
+
+def test_lines_are_cut_at_every_mark_that_ends_a_sentence_or_a_clause() -> None:
+    for mark in (".", "!", "?", "…", "?!", ".”", "!)", "?“", ".'", ".»"):
+        assert cut(f"ab cd{mark} ef gh", 1, 99) == [f"abcd{mark}", "efgh"], mark
+        assert cut(f"ab cd{mark}ef gh", 1, 99) == [f"abcd{mark}efgh"], "no space follows"
+    for mark in ("。", "！", "？", "。」", "！？", "？）"):
+        assert cut(f"ab cd{mark}ef gh", 1, 99) == [f"abcd{mark}", "efgh"], mark
+    for mark in (",", ";", ":", "–", "—", ",“"):
+        assert cut(f"ab cd{mark} ef gh ij", 1, 9) == [f"abcd{mark}", "efghij"], mark
+        assert cut(f"ab cd{mark} ef gh ij", 1, 99) == [f"abcd{mark}efghij"], "there is room for all"
+    for mark in ("、", "，", "：", "；", "，」"):
+        assert cut(f"ab cd{mark}ef gh ij", 1, 9) == [f"abcd{mark}", "efghij"], mark
+    for phrase in ("ab cd.", "ef gh", "cd. ef"):
+        pieces = 1 if phrase == "cd. ef" else 2
+        assert len(cut("ab cd. ef gh", 1, 99, Terms.parse([f"{phrase}\tx"]))) == pieces, "not within a phrase"
+
+
+def test_pieces_are_as_long_as_there_is_room() -> None:
+    """EOS and the language, with which every source begins, need room, too."""
+    assert cut("a, b, c, d, e, f", 1, 5) == ["a,b,", "c,d,", "e,f"]
+    assert cut("a, b, c, d, e, f", 1, 6) == ["a,b,", "c,d,", "e,f"]
+    assert cut("a, b, c, d, e, f", 1, 7) == ["a,b,c,", "d,e,f"]
+    assert cut("ab cd ef gh", 1, 5) == ["abcd", "efgh"]
+    assert cut("ab cd ef gh", 1, 6) == ["abcd", "efgh"]
+    assert cut("abcdefgh", 1, 4) == ["abc", "def", "gh"]
+    assert cut("aa. bb. c", 8, 99) == ["aa.bb.c"]
+    assert cut("aa. bb. c", 7, 99) == ["aa.", "bb.", "c"]
+    for limit, expected in ((5, ["abc", "def"]), (6, ["abcd", "ef"]), (8, ["abcdef"]), (9, ["abcdef"])):
+        assert cut(">>deu<< abcdef", 1, limit) == [f">>deu<<{part}" for part in expected], "never a language alone"
+    assert cut(">>deu<< ab. cd. ef.", 1, 9) == [">>deu<<ab.", ">>deu<<cd.", ">>deu<<ef."]
+
+
+def test_the_sentences_of_a_text_are_found_with_their_places() -> None:
+    text = "Titel\n  Er kam.  Sie ging!\n\n „Wer?“ sagte z. B. er… \n \nEnde 。は い"
+    spans = sentences_of(text)
+    assert [text[a:b] for a, b in spans] == [
+        "Titel",
+        "Er kam.",
+        "Sie ging!",
+        "„Wer?“",
+        "sagte z. B. er…",
+        "Ende 。",
+        "は い",
+    ]
+    assert all(a < b <= c for (a, b), (c, _) in pairwise([*spans, (len(text), 0)]))
+    assert sentences_of("") == sentences_of(" \n ") == []
+
+
+def test_segments_are_joined_with_one_space_or_none() -> None:
+    for texts, joined in (
+        (["a ", "", " b"], "a b"),
+        ([" a "], " a "),
+        (["", ""], ""),
+        (["你。", "好"], "你。好"),
+        (["你。", "b", "好"], "你。 b 好"),
+        (["他说。”", "“好"], "他说。”“好"),
+        ([], ""),
+    ):
+        tokenizer = SimpleNamespace(decode=lambda _, texts=texts: texts, tokens=lambda ids: [str(i) for i in ids])
+        parts = [Hypothesis([5 + i], -1.5, 9.0, [-0.5, -1.0]) for i in range(len(texts))]
+        whole = join(SimpleNamespace(target=tokenizer), parts, 2.0)
+        count = len(texts)
+        assert whole.text == joined
+        assert whole.ids == [5 + i for i in range(count)]
+        assert whole.tokens == [token for i in range(count) for token in (str(5 + i), str(EOS))]
+        assert (whole.log_probability, whole.token_log_probabilities) == (-1.5 * count, [-0.5, -1.0] * count)
+        assert whole.score == pytest.approx(-1.5 * count / ((5 + 2 * count) / 6) ** 2)
+
+
+def test_what_the_search_with_terms_does_not_say_leaves_the_best_without(model: Path) -> None:
+    """The first search's hypotheses stay, also where the second one finds some; the best one decides what is unsaid."""
+    seen, words = list[Segment](), ["Katze", "Haus"]
+
+    def search(feed: Feed) -> Results:
+        for segment in filter(None, feed):
+            seen.append(segment)
+            texts = words if not segment.constraints else ["rot"]
+            found = translator.tokenizer.encode(texts)
+            segment.hypotheses = [Hypothesis(ids, -1.0, -1.0, [-1.0] * (len(ids) + 1)) for ids in found]
+            yield [segment]
+
+    terms = Terms.parse(["Hund\tKatze"])
+    with translator_by(model, search) as translator:
+        size = {word: len(translator.tokenizer.encode([word])[0]) for word in ("Katze", "Haus", "rot")}
+        for best, beam, width in (("Katze", 3, 8), ("Haus", 20, 20)):
+            seen.clear()
+            translator.counts.clear()
+            words.sort(key=lambda word, best=best: word != best)
+            (translation,) = translator.translate(["der Hund"], terms=terms, n_best=2, beam=beam)
+            assert [h.text for h in translation.hypotheses] == words
+            assert translation.text == best
+            first, second = seen
+            assert first.settings == SearchSettings(beam, 0.6, 6, 2)
+            assert second.settings == replace(first.settings, beam=width, constrained=True)
+            assert second.ids == first.ids
+            expected = {"lines": 1, "constrained": 1, "tokens": sum(size.values()), "unsaid": int(best == "Haus")}
+            assert {name: count for name, count in translator.counts.items() if count} == {
+                name: count for name, count in expected.items() if count
+            }
+
+
+def test_fewer_hypotheses_than_were_asked_for_are_repeated(model: Path) -> None:
+    """Of a segment, which has few: another one of the line has more."""
+
+    def search(feed: Feed) -> Results:
+        for segment in filter(None, feed):
+            few = 1 if segment.key[1] else 3
+            segment.hypotheses = [Hypothesis([*segment.ids[:-1]][: 9 - i], -i - 1.0, 0, [-i - 1.0]) for i in range(few)]
+            yield [segment]
+
+    with translator_by(model, search) as translator:
+        line = "der Hund geht auf. die Katze ist rot."
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(translator, "seen_tokens", 8)
+            (translation,) = translator.translate([line], n_best=3)
+    assert len(translation.segments) == 2
+    assert [h.log_probability for h in translation.hypotheses] == [-2.0, -3.0, -4.0]
+    assert [h.text.endswith("die Katze ist rot.") for h in translation.hypotheses] == [True] * 3
+
+
 # ---- formats
 
 
@@ -448,11 +637,52 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     aligned = run(translator, data, n_best=2, beam=2, alignments=True).decode().split("\n")
     assert [line.split(" ||| ")[:3] for line in aligned[:-1]] == [line.split(" ||| ") for line in expected]
     assert [line.count(" ||| ") for line in aligned[:-1]] == [3] * 6
+    with_words = records(run(translator, data, n_best=2, beam=2, alignments=True, format="jsonl"))
+    alignments = [h["alignment"] for record in with_words for h in record["hypotheses"]]
+    how = {"n_best": 9, "beam": 9, "alignments": True}
+    (record,) = records(run(translator, b"die Katze ist rot\n", format="jsonl", **how))
+    (found,) = translator.translate(["die Katze ist rot"], **how)
+    alignments = [h["alignment"] for h in record["hypotheses"]]
+    assert alignments == [alignment(translator, found.parts(rank)) for rank in range(9)]
+    assert len(set(alignments)) > 1, "each is of its own hypothesis"
     (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
     assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
     for options in ({"beam": 1}, {"beam": 0}, {"alpha": -1}, {"n_best": 0}):
         with pytest.raises(UsageError, match=next(iter(options))):
             run(translator, data, **{"n_best": 2, **options})
+
+
+def test_text_is_written_as_it_is_and_counted(echo: Translator, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(echo, "für\n\n안녕 rot\n".encode(), format="jsonl").decode()
+    assert [record["hypotheses"][0]["text"] for record in records(out.encode())] == ["für", "", "안녕 rot"]
+    assert '"text": "für"' in out
+    assert '"text": "안녕 rot"' in out
+    tokens = sum(map(len, echo.tokenizer.encode(["für", "안녕 rot"])))
+    assert re.search(f"^3 lines, {tokens} tokens in [0-9.]+ s, ", capsys.readouterr().err, re.MULTILINE)
+    run(echo, b"rot\n")
+    assert capsys.readouterr().err.startswith("1 line, ")
+
+
+def test_what_happened_to_lines_is_told_each_with_its_own_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """What may be lost is a warning, which is told in a quiet command, too; what did not happen is not told."""
+    told = [
+        ("nmt: warning: 1,001 lines are not UTF-8 (first: line 2,007)", "invalid"),
+        ("nmt: warning: 1,002 lines were over ", "huge"),
+        ("nmt: warning: 1,003 lines or prefixes were longer than the model's 4,096 tokens", "cut"),
+        ("nmt: warning: 1,004 terms are not in their line's translation", "unsaid"),
+        ("1,005 segments did not say their terms", "constrained"),
+        ("1,006 lines longer than those of training were split", "split"),
+        ("1,007 translations were empty or repeated themselves", "retried"),
+    ]
+    counts = Counter({name: number for number, (_, name) in enumerate(told, 1001)}, **{"first invalid": 2007})
+    report(counts, 4096)
+    lines = capsys.readouterr().err.split("\n")[:-1]
+    assert [line.startswith(begin) for line, (begin, _) in zip(lines, told, strict=True)] == [True] * 7, lines
+    console.set_quiet(True)
+    report(counts, 4096)
+    assert capsys.readouterr().err.split("\n")[:-1] == lines[:4]
+    report(Counter({"split": 0, "invalid": 0}), 4096)
+    assert capsys.readouterr().err == ""
 
 
 def test_pairs_are_scored_without_search(
@@ -482,15 +712,25 @@ def test_pairs_are_scored_without_search(
         assert one.score == pytest.approx(one.log_probability / ((5 + len(exact[0])) / 6) ** power)
     assert power > 0
     nats = -sum(record["log_probability"] for record in scored) / sum(len(record["tokens"]) for record in scored)
-    assert f"{nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
+    assert f"3 pairs, {nats:.4f} nats per token, perplexity {math.exp(nats):.3f}" in capsys.readouterr().err
+    assert translate(replace(options, format="text")) == 0
+    assert (tmp_path / "scores").read_text().split("\n")[:-1] == [f"{record['score']:.6f}" for record in scored]
+    capsys.readouterr()
+    for name in ("in", "out"):
+        (tmp_path / f"no {name}").touch()
+    nothing = replace(options, input=tmp_path / "no in", score_pairs=tmp_path / "no out", output=tmp_path / "none")
+    assert translate(nothing) == 0
+    assert (tmp_path / "none").read_bytes() == b""
+    assert "pairs" not in capsys.readouterr().err
     (tmp_path / "out").write_text("eins\nzwei\n")
     with pytest.raises(DataError, match="ends after line 2"):
         translate(options)
     (tmp_path / "out").write_bytes(b"eins\n\xff\ndrei\n")
     with pytest.raises(DataError, match="translation 2 is not UTF-8"):
         translate(replace(options, strict=True))
-    with pytest.raises(DataError, match="line 2 has more than"):
-        list(translator.score([("rot " * 127, "rot"), ("rot", "rot " * 128)]))
+    for pair in (("rot", "rot " * 128), ("rot " * 128, "rot")):
+        with pytest.raises(DataError, match="line 2 has more than the model's 128 tokens"):
+            list(translator.score([("rot " * 127, "rot " * 127), pair]))
 
 
 def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -507,6 +747,10 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
         run(translator, data + b"a\n", prefix=prefixes)
     with pytest.raises(DataError, match="more prefixes than lines, which are 2"):
         run(translator, b"rot\nrot\n", prefix=prefixes)
+    prefixes.write_bytes(b"rot\xc2\xa0 und\n\xff\n")
+    assert run(translator, b"der Hund\nrot\n", prefix=prefixes).startswith(b"rot und"), "as the model sees a line"
+    with pytest.raises(DataError, match="prefix 2 is not UTF-8"):
+        run(translator, b"der Hund\nrot\n", prefix=prefixes, strict=True)
 
 
 def test_samples_do_not_depend_on_company_threads_or_what_was_drawn_before(
@@ -534,9 +778,11 @@ def test_samples_do_not_depend_on_company_threads_or_what_was_drawn_before(
 
 
 def test_samples_cannot_be_drawn_by_nonsense() -> None:
-    for wrong in ({"temperature": 0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.1}, {"seed": -1}):
+    nonsense = ({"temperature": 0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 1.1}, {"top_p": -0.1})
+    for wrong in (*nonsense, {"seed": -1}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             Sampling(**wrong)
+    assert (Sampling(1e-9, 0, 0.0, 0).seed, Sampling(top_p=1.0).top_p) == (0, 1.0), "the bounds are sense"
 
 
 def test_alignments_are_of_the_sharpest_attention(translator: Translator, model: Path) -> None:
@@ -573,14 +819,33 @@ def test_the_model_is_named_or_the_newest(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingError, match="nmt reproduce"):
         choose_models([])
-    for name, year, form in (("b", 2026, "text"), ("c", 2025, "text"), ("d", 2027, "trees"), ("a", 2024, "text")):
+    years = {"b": 2026, "c": 2025, "d": 2027, "e": 2028, "a": 2024}
+    for name, year in years.items():
+        form = "trees" if name in "de" else "text"
         (model := tmp_path / "runs" / name / "model").mkdir(parents=True)
         (model / "manifest.json").write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
         (model / "recipe.yaml").write_text(f"corpus: {{name: own, format: {form}}}")
     console.set_quiet(False)
-    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since; d parses
+    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since; d and e parse
     assert "model: runs/b/model" in capsys.readouterr().err
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
+
+
+def test_a_command_searches_as_its_options_say(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose, asked = backends.choose, list[Any]()
+
+    def noted(models: Any, precision: str, workers: int | None, cores: int) -> backends.Backend:
+        asked.append(([each.directory for each in models], precision, workers, cores))
+        return choose(models, precision, workers, cores)
+
+    monkeypatch.setattr(backends, "choose", noted)
+    monkeypatch.setattr(module, "usable_cores", lambda: 7)
+    (tmp_path / "in").write_bytes(b"der Hund\n")
+    options = TranslateOptions(tmp_path / "in", tmp_path / "out", (model, model), {"n_best": 2}, "int8", workers=3)
+    assert translate(options) == 0
+    assert translate(replace(options, precision="fp32", workers=None, models=(model,))) == 0
+    assert asked == [([model, model], "int8", 3, 7), ([model], "fp32", None, 7)]
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 2
 
 
 def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None:
@@ -588,6 +853,7 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     options = TranslateOptions(tmp_path / "in", tmp_path / "new" / "out", (model,), precision="fp32")
     assert translate(options) == 0
     assert [path.read_bytes().count(b"\n") for path in tmp_path.glob("new/*")] == [3]
+    (tmp_path / "new" / "linked.part").write_bytes(b"what was stopped left this\n" * 100)
     (tmp_path / "link").symlink_to(tmp_path / "new" / "linked")
     assert translate(replace(options, output=tmp_path / "link")) == 0
     assert (tmp_path / "link").is_symlink()
@@ -601,6 +867,8 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"der Hund\n"))
     with pytest.raises(DataError, match="the input is not plain text, it looks like gzip"):
         translate(replace(options, input=tmp_path / "in.gz"))
+    assert not list(tmp_path.glob("new/*.part")), "that would hold nothing"
+    assert _output_file(replace(options, output=Path("/dev/stdout"))) is None, "so that `>> FILE` appends"
     with pytest.raises(OutputError, match="new is a directory"):
         translate(replace(options, output=tmp_path / "new"))
 
@@ -608,6 +876,8 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
 def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path / "same", seed=2)
     assert run(Translator([model, other], precision="fp32", workers=1), b"der Hund\n").count(b"\n") == 1
+    short = make_model(tmp_path / "short", "model.max_length=24")
+    assert [Translator(both).max_length for both in ([model, short], [short, model])] == [24, 24]
     loaded, changed = load_model(model), tmp_path / "tokenizer"
     changed.write_bytes(train_tokenizer(seed=6))
     save_model(tmp_path / "other", loaded.model.state_dict(), loaded.recipe, changed, {})
@@ -618,9 +888,41 @@ def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
         Translator([model, tmp_path / "two"])
 
 
+def test_a_model_directory_has_all_that_a_model_is(model: Path, tmp_path: Path) -> None:
+    """Weights, recipe and tokenizers, of target text, too; the newest one replaces what is there."""
+    loaded, tokenizer, start = load_model(model), tmp_path / "tokenizer.model", datetime.now(UTC).replace(microsecond=0)
+    shutil.copy(model / "tokenizer.model", tokenizer)
+    target_file(tokenizer).write_bytes(train_tokenizer(seed=6))
+    tensors = loaded.model.state_dict()
+    for steps in ([1], [2]):
+        save_model(tmp_path / "new", tensors, loaded.recipe, tokenizer, {"steps": steps})
+        again = load_model(tmp_path / "new")
+        assert again.manifest["steps"] == steps
+    assert start <= datetime.fromisoformat(again.manifest["created"]) <= datetime.now(UTC)
+    assert not again.model.training
+    assert again.recipe == loaded.recipe
+    assert [file.read_bytes() for file in files_of(again.tokenizer_file)] == [
+        file.read_bytes() for file in (tokenizer, target_file(tokenizer))
+    ]
+    assert {*again.manifest["files"]} == {file.name for file in (tmp_path / "new").iterdir()} - {"manifest.json"}
+    assert [*dict(read_tensors(tmp_path / "new" / "model.safetensors"))] == sorted(tensors)
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.model.state_dict().items())
+    save_model(tmp_path / "new", tensors, loaded.recipe, model / "tokenizer.model", {})
+    assert not target_file(tmp_path / "new" / "tokenizer.model").exists()
+    with pytest.raises(StorageError, match=r"cannot write .*Free some space"):
+        save_tensors(tmp_path / "absent" / "w", tensors)
+
+
 def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="--score-pairs"):
-        translate(TranslateOptions(score_pairs=Path("absent"), search={"n_best": 2}))
+    absent = TranslateOptions(Path("absent"), score_pairs=Path("absent"))
+    for more in (
+        {"search": {"n_best": 2}}, {"search": {"sampling": Sampling()}}, {"search": {"terms": object()}},
+        {"prefix": Path("absent")}, {"alignments": True},
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match="--score-pairs"):
+            translate(replace(absent, **more))
+    with pytest.raises((FileNotFoundError, MissingError)):
+        translate(replace(absent, search={"n_best": 1, "sampling": None, "terms": None, "alpha": 0.5, "beam": 3}))
     with pytest.raises(FileNotFoundError):
         translate(TranslateOptions(tmp_path / "absent", tmp_path / "out", (Path("absent"),)))
     assert not list(tmp_path.iterdir())

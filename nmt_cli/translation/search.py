@@ -99,7 +99,7 @@ class _Slots:
                 self._encode()
             room = MAX_SOURCE_TOKENS - sum(len(segment.ids) for segment in self.segments if segment)
             sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[: self.most - len(used)])
-            count = sum(total <= room or not used for total in sums)
+            count = sum(total <= room for total in sums) or bool(self.ready and not used)
             if not count:
                 break
             segments, starts = zip(*self.ready[:count], strict=True)

@@ -130,7 +130,7 @@ def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Te
         cut = [_cut(tokenizer, part, ends, room, terms) if size >= most else [part] for part, size in sized]
         parts = list(itertools.chain.from_iterable(cut))
     sources = [ids[i : i + limit - 1] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
-    return [[*(head if i else []), *ids, EOS] for i, ids in enumerate(sources)]
+    return [[*(head if ids[:1] != head else []), *ids, EOS] for ids in sources if ids != head]
 
 
 def sentences_of(text: str) -> list[tuple[int, int]]:

@@ -2,13 +2,16 @@
 
 import contextlib
 import gc
+import json
 import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,9 @@ from tiny_model import make_model
 
 from nmt_cli import Translator
 from nmt_cli.engine.search import Search, Sentence
-from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
+from nmt_cli.errors import DataError, DivergedError, MissingError, NmtError, StorageError
 from nmt_cli.transformer.cache import DecoderCache, for_inference
+from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import workers
 from nmt_cli.translation.search import search_with_oom_retry
@@ -119,10 +123,10 @@ def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 
     arguments = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--beam", "1"]
-    failed(start(model, *arguments, preexec_fn=limit), 74)
+    assert f"({tmp_path / 'out.part'})" in failed(start(model, *arguments, preexec_fn=limit), 74)
     assert not (tmp_path / "out").exists()
     with Path("/dev/full").open("wb") as full:
-        failed(start(model, stdout=full), 74, b"der Hund\n")
+        assert "(standard output)" in failed(start(model, stdout=full), 74, b"der Hund\n")
 
 
 # ---- damaged models
@@ -153,6 +157,18 @@ def test_no_damaged_model_says_a_word(
         translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (tmp_path / "model",)))
     assert caught.value.exit_code in (2, 65)
     assert {path.name for path in tmp_path.iterdir()} == {"in", "model"}
+
+
+def test_a_directory_that_is_no_model_is_named_for_what_it_is(model: Path, tmp_path: Path) -> None:
+    """A run stands for its model; a checkpoint is told from one, and where the command is that makes one of it."""
+    opened = open_model(model.parent)
+    assert (opened.directory, opened.tokenizer.vocabulary_size) == (model, 340)
+    with pytest.raises(MissingError, match=f"no model in {tmp_path}"):
+        open_model(tmp_path)
+    manifest = shutil.copytree(model, tmp_path / "run" / "checkpoints" / "9") / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "kind": "checkpoint"}))
+    with pytest.raises(DataError, match=f"is a checkpoint .*nmt average-checkpoints {tmp_path / 'run'}$"):
+        open_model(manifest.parent)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -226,6 +242,127 @@ def test_huge_segments_both_ways_block_nobody(monkeypatch: pytest.MonkeyPatch) -
     pool.close()
 
 
+def pool_of(search: Callable[..., Results], patch: pytest.MonkeyPatch) -> workers.Workers:
+    """Two processes that search so."""
+    patch.setattr(workers, "search_with_oom_retry", search)
+    return workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
+
+
+def told(search: Callable[[Segment, SearchSettings], list[int]]) -> Callable[..., Results]:
+    """A search that finds these ids."""
+
+    def run(_models: object, _dtype: object, segments: Feed, settings: SearchSettings) -> Results:
+        for segment in filter(None, segments):
+            segment.hypotheses = [Hypothesis(search(segment, settings), -1.0, -1.0, [])]
+            yield [segment]
+
+    return run
+
+
+def found(pool: workers.Workers, segments: list[Segment], how: SearchSettings) -> list[list[int]]:
+    done = [each for results in pool.search(iter(segments), how) for each in results]
+    assert sorted(map(id, done)) == sorted(map(id, segments))
+    return [segment.hypotheses[0].ids for segment in segments]
+
+
+def test_workers_share_the_work_and_know_the_settings_of_each_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be sent stays here: who submitted a segment. An interrupt of the terminal is their owner's matter."""
+    pool, both = pool_of(told(lambda segment, how: [os.getpid(), how.beam, *segment.ids]), monkeypatch), set[int]()
+    for beam in (1, 3, 2):
+        segments = [
+            Segment([i, 2], owner=threading.Lock(), plain=Segment([], owner=threading.Lock())) for i in range(8)
+        ]
+        results = found(pool, segments, SearchSettings(beam))
+        assert [ids[1:] for ids in results] == [[beam, i, 2] for i in range(8)]
+        assert sorted(Counter(pid for pid, *_ in results).values()) == [4, 4]
+        assert not both or {pid for pid, *_ in results} == both, "the same processes"
+        both = {pid for pid, *_ in results}
+        for pid in both:
+            os.kill(pid, signal.SIGINT)
+    child = os.fork()
+    if not child:
+        try:
+            pool.close()  # a fork of their owner leaves them alone
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert {pid for pid, *_ in found(pool, [Segment([2]) for _ in range(8)], SearchSettings())} == both
+    pool.close()
+    assert gone([*both])
+
+
+def test_the_idlest_worker_gets_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that had the fewest until then: it may have a long one still."""
+    out, into = os.pipe()
+    pool = pool_of(told(lambda segment, _: [os.getpid(), *os.read(out, 1 if segment.ids == [1] else 0)]), monkeypatch)
+    slow, *others = (Segment([i]) for i in range(1, 6))
+
+    def feed() -> Feed:
+        yield slow
+        for segment in others:
+            yield segment
+            for _ in range(3000):
+                if not segment.hypotheses:
+                    yield None
+        os.write(into, b"x")
+
+    done = [each for results in pool.search(feed(), SearchSettings()) for each in results]
+    assert done == [*others, slow]
+    assert len({segment.hypotheses[0].ids[0] for segment in others}) == 1
+    pool.close()
+    os.close(out)
+    os.close(into)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (DivergedError("not finite"), DivergedError, "^not finite$"),
+        (KeyError("x"), NmtError, "^a worker failed: KeyError: 'x'$"),
+    ],
+)
+def test_a_workers_error_is_told_and_others_begin(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[NmtError], words: str
+) -> None:
+    def search(segment: Segment, _: SearchSettings) -> list[int]:
+        if segment.ids == [7]:
+            raise error
+        return [os.getpid()]
+
+    pool = pool_of(told(search), monkeypatch)
+    ((first,),) = found(pool, [Segment([2])], SearchSettings())
+    before = set(children(os.getpid()))
+    with pytest.raises(NmtError, match=words) as caught:
+        found(pool, [Segment([7])], SearchSettings())
+    assert type(caught.value) is kind
+    assert first in before
+    assert not {first} & set(children(os.getpid()))
+    assert found(pool, [Segment([2])], SearchSettings()) != [[first]]
+    results = pool.search(iter([Segment([i]) for i in range(100, 200)]), SearchSettings())
+    next(results)
+    results.close()  # those that still have its segments end, too
+    assert found(pool, [Segment([i]) for i in range(20, 29)], SearchSettings())
+    pool.close()
+
+
+def test_workers_end_where_their_owner_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            pool = pool_of(told(lambda *_: [os.getpid()]), monkeypatch)
+            results = found(pool, [Segment([2]) for _ in range(2)], SearchSettings())
+            os.write(into, " ".join(str(pid) for (pid,) in results).encode())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    pids = [int(word) for word in os.read(out, 99).split()]
+    os.close(out)
+    os.close(into)
+    assert len(set(pids)) == 2
+    assert gone(pids)
+
+
 def test_processes_end_with_their_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where they are only forgotten; one that is killed is an error, not a wait."""
     monkeypatch.setattr(workers, "search_with_oom_retry", echo)
@@ -247,6 +384,7 @@ def test_processes_end_with_their_owner(monkeypatch: pytest.MonkeyPatch) -> None
     pool = begin()
     for pid in set(children(os.getpid())) - ours:
         os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # then nobody reads what it is sent
     with pytest.raises(StorageError, match="a worker ended"):
         list(pool.search(iter([Segment([5, 2])]), SearchSettings()))
     pool.close()
