@@ -68,8 +68,10 @@ def test_bytes_are_those_of_the_tensors() -> None:
     assert parts["optimiser"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
 
 
-def test_the_speed_is_of_all_steps_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock by which a step takes a second: four of them, of 10, 20, 30 and 40 tokens."""
+@pytest.mark.parametrize(("graphs", "first"), [(None, 1), (object(), 3)])
+def test_the_speed_is_of_all_steps_but_the_first(graphs: object, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock by which a step takes a second: four of them, of 10 tokens more each; with graphs, after more steps."""
+    monkeypatch.setattr(estimate, "FIRST_STEPS", 3)
     now, taken = [0.0], list[Any]()
 
     def take_step(step: int, batch: Any) -> None:
@@ -78,13 +80,13 @@ def test_the_speed_is_of_all_steps_but_the_first(monkeypatch: pytest.MonkeyPatch
 
     run: Any = SimpleNamespace(
         step_batch=lambda index: SimpleNamespace(tgt_tokens=10 * index), take_step=take_step,
-        batch_thread=lambda: ThreadPoolExecutor(1), accelerator=SimpleNamespace(num_processes=1),
+        batch_thread=lambda: ThreadPoolExecutor(1), accelerator=SimpleNamespace(num_processes=1), graphs=graphs,
     )  # fmt: skip
     monkeypatch.setattr(estimate, "MEASURED_SECONDS", 4.0)
     monkeypatch.setattr(estimate, "timer", lambda: now[0])
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert estimate._measure(run) == (25.0, 1.0)
-    assert taken == [(1, 0), (2, 10), (3, 20), (4, 30), (5, 40)]
+    assert estimate._measure(run) == (10 * first + 15.0, 1.0)
+    assert taken == [(step, 10 * (step - 1)) for step in range(1, first + 5)]
 
 
 @pytest.mark.parametrize(

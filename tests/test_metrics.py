@@ -75,7 +75,7 @@ def test_memory_is_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics.peak_memory_mb() == 2048
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 3_999_999)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda: 3_999_999)
     assert metrics.peak_memory_mb() == 3, "that of the GPU"
 
 

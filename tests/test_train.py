@@ -31,7 +31,7 @@ from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.recipe import Recipe
 from nmt_cli.scoring.metrics import corpus_bleu
-from nmt_cli.training import checkpoints, metrics, validation
+from nmt_cli.training import checkpoints, distributed, metrics, validation
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average
 from nmt_cli.training.loss import LossModel, smoothed_loss
@@ -244,7 +244,7 @@ def test_all_machines_compare_what_is_learnt_and_no_paths(lab: Lab) -> None:
     settings = lab.recipe(f"training.init_from={lab.reference}/model")
     expected = {name: settings.model_dump()[name] for name in ("model", "training")}
     del expected["training"]["init_from"]
-    assert module._decisive(settings) == expected
+    assert distributed.decisive(settings) == expected
 
 
 def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab) -> None:
