@@ -361,6 +361,11 @@ def test_white_space_between_words_is_one_space() -> None:
     assert out == "ein Hund"
 
 
+def test_tags_that_got_no_word_part_none() -> None:
+    out = translated(markup.parse("a <i>b <b>c</b></i> d"), lambda _: Aligned("d'autres", [(1, 0), (2, 2), (8, 6)]))
+    assert out == "d<i>'<b></b></i>autres"
+
+
 def test_what_opens_stands_right_before_what_comes_between() -> None:
     for sign, space in [
         *((sign, "") for sign in "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"),

@@ -70,7 +70,7 @@ def test_bytes_are_those_of_the_tensors() -> None:
 
 @pytest.mark.parametrize(("graphs", "first"), [(None, 1), (object(), 3)])
 def test_the_speed_is_of_all_steps_but_the_first(graphs: object, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock by which a step takes a second: four of them, of 10 tokens more each; with graphs, after more steps."""
+    """By a clock by which a step takes a second: four of them, of 10 tokens more each; with graphs after more."""
     monkeypatch.setattr(estimate, "FIRST_STEPS", 3)
     now, taken = [0.0], list[Any]()
 

@@ -65,8 +65,8 @@ Training: steps=100000,ge1 max_hours=None,ge0 tokens_per_step=25000,ge1 micro_ba
   warmup_steps=4000,ge1 rate_factor=1.0,ge0 cooldown_steps=0,ge0 adam_beta1=0.9,ge0,le0.999999
   adam_beta2=0.98,ge0,le0.999999 adam_epsilon=1e-09,ge0 label_smoothing=0.1,ge0,le0.999
   seed=1,ge0,lt9223372036854775808 precision=auto memory_tokens=None,ge1 cuda_graphs=True processes=None,ge1
-  log_every=50,ge1 validate_every=1000,ge1 validate_bleu=500,ge0 checkpoint_every=1500,ge1 keep_checkpoints=5,ge2 patience=None,ge1
-  teacher=None init_from=None
+  log_every=50,ge1 validate_every=1000,ge1 validate_bleu=500,ge0 checkpoint_every=1500,ge1
+  keep_checkpoints=5,ge2 patience=None,ge1 teacher=None init_from=None
 Averaging: last=5,ge1 best=False with_start=[]
 Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True
 Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None,ge0,le100
