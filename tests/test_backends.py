@@ -1,5 +1,6 @@
 """What computes a translation: the engine at any level, torch where there is none; and what is imported for it."""
 
+import copy
 import json
 import shutil
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
     monkeypatch.setattr(backends, "FAST_INT8", levels)
     loaded = load_model(model).model
     segments = [Segment([5, 6, 7, EOS], SearchSettings(best=2)) for _ in range(3)]
-    for segment, weights in zip(segments, (loaded, loaded.double(), loaded.float()), strict=True):
+    for segment, weights in zip(segments, (loaded, copy.deepcopy(loaded).double(), loaded), strict=True):
         backend = torch_backend.of_memory(weights, torch.bfloat16)
         (run,) = backend.searches
         assert backend.about == f"fp32, {library.describe()}"
