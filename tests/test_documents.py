@@ -212,6 +212,7 @@ def test_any_characters_are_read_without_loss(text: str) -> None:
         ("one<br>two<li>three", ["one", "two", "three"]),
         ("un<b>believ</b>able so<wbr>me<!-- x -->thing", ["unbelievable something"]),
         ("a<img alt='A dog'>cat", ["A dog", "a cat"]),
+        ("a<IMG SRC=x Alt='A dog' TITLE=fox>cat", ["A dog", "fox", "a cat"]),
         ("Press <kbd>Ctrl</kbd> or <code>a <b>b</b></code> now", ["Press or now"]),
         ("<pre>x y</pre><script>var a</script><style>b</style><textarea>c</textarea>", []),
         ("<div translate='no'>x <b>y</b></div>z<p translate=no>a<p>b", ["z", "b"]),

@@ -112,7 +112,7 @@ def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_p
     for change in ({"source_lang": None}, {"target_lang": "EN"}, {"glossary_ids": [key]}, {"glossary_id": [key]}):
         answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key, **change})
         assert (answer.status_code, list(answer.json())) == (400, ["message"]), change
-    pairs = [("de", "en"), ("en", "fr")]
+    pairs = [("de", "en"), ("en", "fr"), ("fr", "de")]
     others = [make_model(tmp_path / src, f"corpus.src={src}", f"corpus.tgt={tgt}") for src, tgt in pairs]
     with client_of(model, *others) as several:
         key = create(several)
