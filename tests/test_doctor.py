@@ -161,21 +161,22 @@ def test_curves_that_go_wrong(record, losses, settings, logged, says):
 @pytest.mark.parametrize(
     ("earlier", "last", "settings", "says"),
     [
-        ((160, 0.6), 0.5, "", None),
-        ((160, 0.62), 0.5, "", "the dev loss still fell at the end, from 0.62 to 0.50"),
-        ((161, 0.62), 0.5, "", None),  # over less than a fifth
-        ((10, 2.0), 0.5, "training.steps=223", None),  # still on its way
-        ((10, 0.5), 0.6, "", None),
-        ((10, 0.5), 0.62, "", "the dev loss rose from 0.50 to 0.62"),
-        ((10, 0.5), 0.5, "expect.dev_perplexity=[9,3.99,1]", "dev perplexity 5.00, expected 3.99 at step 200"),
-        ((10, 0.5), 0.5, "expect.dev_perplexity=[9,4,1]", None),
-        ((10, 0.5), 0.5, "expect.dev_bleu=[9,23.1,40]", "dev BLEU 20.0, expected 23.1 at step 200"),
-        ((10, 0.5), 0.5, "expect.dev_bleu=[9,23,40]", None),
+        ([(160, 0.6)], 0.5, "", None),
+        ([(160, 0.62)], 0.5, "", "the dev loss still fell at the end, from 0.62 to 0.50"),
+        ([(161, 0.62)], 0.5, "", None),  # over less than a fifth
+        ([(10, 2.0)], 0.5, "training.steps=223", None),  # still on its way
+        ([(10, 0.5)], 0.6, "", None),
+        ([(10, 0.5)], 0.62, "", "the dev loss rose from 0.50 to 0.62"),
+        ([(10, 0.7), (50, 0.5), (100, 0.54), (150, 0.58)], 0.62, "", "the dev loss rose from 0.50 to 0.62"),  # slowly
+        ([(10, 0.5)], 0.5, "expect.dev_perplexity=[9,3.99,1]", "dev perplexity 5.00, expected 3.99 at step 200"),
+        ([(10, 0.5)], 0.5, "expect.dev_perplexity=[9,4,1]", None),
+        ([(10, 0.5)], 0.5, "expect.dev_bleu=[9,23.1,40]", "dev BLEU 20.0, expected 23.1 at step 200"),
+        ([(10, 0.5)], 0.5, "expect.dev_bleu=[9,23,40]", None),
     ],
 )
 def test_the_dev_set_against_what_is_expected_and_at_the_end(record, earlier, last, settings, says):
     scores = {"dev_bleu": 20.0, "dev_perplexity": 5.0}
-    validations = [{"step": earlier[0], "dev_nll": earlier[1], **scores}, {"step": 200, "dev_nll": last, **scores}]
+    validations = [{"step": step, "dev_nll": nll, **scores} for step, nll in [*earlier, (200, last)]]
     validations.append({"step": 200, "dev_nll": None, "dev_perplexity": None, "dev_bleu": None})  # was not finite
     listed = findings(record, f"expect.dev_steps=[100,200,201] {settings}", steps=[], validations=validations)
     assert [finding for finding in listed if "of 223 steps" not in finding] == [f"costly: {says}"] * bool(says)
