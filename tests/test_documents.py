@@ -281,6 +281,11 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
             {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"},
             "<b id=1>Ich rufe ihn an</b>",
         ),
+        (
+            "<b id=1>call</b> him now",
+            {"Rufe": "call", "ihn": "him", "jetzt": "now", "an": "call"},
+            "<b id=1>Rufe</b> ihn jetzt an",
+        ),
         # Punctuation is its own twin's, and does not part words.
         (
             "<b>dogs</b>, <i>cats</i>!",
