@@ -313,7 +313,7 @@ def _spaces(space: str, left: str, right: str, points: list[Mark]) -> list[str]:
     """Return what stands before each point of a gap, and after the last, where `space` parts the units beside it."""
     if not points:
         return [space if space.strip() or (left and right) else ""]
-    if left and right and not space and all(point.joins for point in points):
+    if left and right and not space and all(point.joins for point in points):  # within a word, as "d'autres"
         return [""] * (len(points) + 1)
     first, last = points[0].before, points[-1].after
     apart = [bool(a.after or b.before) for a, b in pairwise(points)]  # others come together here

@@ -287,7 +287,7 @@ def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) ->
         advice = "Resume with --set training.memory_tokens=N, lower than"
         now = settings.training.memory_tokens or "what fits this memory"
         return StorageError(f"out of memory. {advice} {now}, or with more training.micro_batches")
-    if "captur" in text:
+    if "CUDA" in text and "captur" in text:
         return UsageError(f"a step cannot be captured as a CUDA graph: {text[:150]}. Set training.cuda_graphs=no")
     if "EADDRINUSE" in text:
         advice = "Give this one another: torchrun --master_port N, or accelerate launch --main_process_port N"
