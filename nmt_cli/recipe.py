@@ -1,7 +1,6 @@
 """Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from nmt_cli import __version__, yaml_file
+from nmt_cli import __version__, recipe_files, yaml_file
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError, MissingError, UsageError
 
@@ -207,42 +206,14 @@ for _name, _values in list(NAMED_CORPORA.items()):
     NAMED_CORPORA[f"{_name[:-6]}-{_values['tgt']}-en"] = {**_values, "src": _values["tgt"], "tgt": "en"}
 
 
-# The package brings the recipes along; in a source tree they lie beside it.
-HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_dir())
-
-
-def find(path: Path, beside: Path = Path()) -> Path:
-    """Return the file of a recipe; one of the package may be "toy", "table3/base" or "recipes/toy.yaml"."""
-    own = (place / name for place in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
-    for candidate in (beside / path, path, *own):
-        if candidate.is_file():
-            return candidate
-    name = str(path).removeprefix("recipes/").removesuffix(".yaml")
-    nearest = difflib.get_close_matches(name, [known for known, _ in listed()], 1)
-    meant = f"Did you mean {nearest[0]}? " if nearest else ""
-    raise MissingError(f"no recipe {path}. {meant}Give the path of a recipe file, or one that `nmt recipes` lists")
-
-
-def listed() -> Iterator[tuple[str, str]]:
-    """Yield the name of each recipe of the package and its first line, which says what it is."""
-    for path in sorted((HOME / "recipes").rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
-        first_line = path.read_text("utf-8").partition("\n")[0]
-        yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")
-
-
-def to_copy(path: Path) -> bytes:
-    """Return a recipe of the package as it can stand anywhere, its base found by the package's path; others as is."""
-    text = path.read_bytes()
-    own = path.resolve().is_relative_to((HOME / "recipes").resolve())
-    return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text) if own else text
-
-
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """Return `low` with what `high` says laid over it, section by section."""
     merged = dict(low)
     for key, value in high.items():
         old = merged.get(key)
-        if isinstance(value, dict) and isinstance(old, list) and len(old) == 1 and isinstance(old[0], dict):
+        if isinstance(value, dict) and isinstance(old, list) and old and isinstance(old[0], dict):
+            if len(old) > 1:
+                raise UsageError(f"{key} has {len(old)} entries: write the list whole, in the recipe")
             merged[key] = [merge(old[0], value)]  # as of corpus.synthetic, to which one may add --set
         else:
             merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
@@ -352,12 +323,12 @@ def override(text: str) -> dict[str, Any]:
 
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
     """Read a recipe file, apply `key.key=value` overrides, and take the rest from training.init_from if `start`."""
-    path = find(path)
+    path = recipe_files.find(path)
     values = yaml_file.read(path)
     if not values:
         raise UsageError(f"{path} is empty. A recipe says at least what differs from another: base: recipes/toy.yaml")
     if base := values.pop("base", None):
-        lower = yaml_file.read(find(Path(str(base)), path.parent))
+        lower = yaml_file.read(recipe_files.find(Path(str(base)), path.parent))
         if "base" in lower:
             advice = f"Name that one ({lower['base']}), and copy the settings between"
             raise UsageError(f"{path}: its base {base} has a base itself. {advice}")
@@ -395,6 +366,8 @@ def load_stored(path: Path) -> Recipe:
     """Read the recipe of a run or a model, perhaps of another version: unknown settings but the model's are ignored."""
     try:
         values = yaml_file.read(path)
+        if not values:
+            raise UsageError(f"{path} is empty")
         recipe = from_plain(values, str(path), stored=True)
         unknown = sorted(set(_keys(values)) - set(_keys(recipe.model_dump())))
         if any(name.startswith("model.") for name in unknown):

@@ -14,7 +14,7 @@ app = typer.Typer(help="List, show or copy the recipes that come with nmt.")
 
 @app.callback()
 def list_recipes(context: typer.Context) -> None:
-    from nmt_cli.recipe import listed
+    from nmt_cli.recipe_files import listed
 
     for name, about in () if context.invoked_subcommand else listed():
         typer.echo(f"{name:16} {about}")
@@ -42,7 +42,7 @@ def copy(
     path: Annotated[Path | None, typer.Argument(help="The new file", show_default="./NAME.yaml")] = None,
 ) -> None:
     """Copy a recipe, to edit it."""
-    from nmt_cli.recipe import find, to_copy
+    from nmt_cli.recipe_files import find, to_copy
 
     source = find(name)
     path = path or Path(source.name)

@@ -218,6 +218,22 @@ def test_each_revision_of_a_model_of_the_hub_has_a_place_of_its_own(tmp_path, mo
     assert import_.cached("other/opus") == tmp_path / ".cache" / "nmt" / "models" / "other--opus"
 
 
+def test_two_processes_may_use_a_new_model_of_the_hub_at_once(tmp_path, saved, monkeypatch):
+    """The slower one takes what the other has imported meanwhile; an import that fails still is an error."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def import_late(_: str, place: Path) -> None:
+        import_marian(saved, place)
+        import_marian(saved, place)
+
+    monkeypatch.setattr(import_, "import_marian", import_late)
+    place = import_.cached("owner/opus")
+    assert load_model(place).recipe.name == saved.name
+    monkeypatch.setattr(import_, "import_marian", Mock(side_effect=OutputError("no room")))
+    with pytest.raises(OutputError, match="no room"):
+        import_.cached("owner/other")
+
+
 def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):
     directory = shutil.copytree(saved, tmp_path / "hf")
     (directory / "tf_model.h5").write_bytes(b"not needed")

@@ -324,6 +324,8 @@ def test_a_synthetic_entrys_own_model_comes_before_the_teacher(read: Read) -> No
     text = "corpus: {synthetic: [{side: tgt, model: own}, {tag: x}]}\ntraining: {teacher: other}"
     assert [entry.model for entry in read(text).corpus.synthetic] == ["own", "other"]
     one = "corpus: {synthetic: [{side: tgt, model: own, tag: bt}]}"
+    with pytest.raises(UsageError, match="synthetic has 2 entries: write the list whole"):
+        read(text, "corpus.synthetic.beam=9")
     (entry,) = read(one, "corpus.synthetic.files=[a,b]", "corpus.synthetic.beam=9").corpus.synthetic
     assert (entry.side, entry.model, entry.tag, entry.files, entry.beam) == ("tgt", "own", "bt", ["a", "b"], 9)
 

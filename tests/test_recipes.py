@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import nmt_cli
-from nmt_cli import cli, recipe, recipe_commands
+from nmt_cli import cli, recipe, recipe_commands, recipe_files
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.errors import MissingError, OutputError
 from nmt_cli.reporting import paper
@@ -98,7 +98,7 @@ def test_recipes_are_listed_shown_and_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    listed = dict(recipe.listed())
+    listed = dict(recipe_files.listed())
     assert {f"recipes/{name}.yaml" for name in listed} == {str(path) for path in [*PATHS, FINETUNE]}
     assert (below := ["/" in name for name in listed]) == sorted(below), "what one looks for first comes first"
     assert all(20 < len(about) <= 118 and about.endswith(".") for about in listed.values())
@@ -121,7 +121,7 @@ def test_recipes_are_listed_shown_and_copied(
     recipe_commands.copy(tmp_path / "a-h1.yaml", tmp_path / "again.yaml")
     assert recipe.load(tmp_path / "again.yaml").model == settings.model
     for short in ("base.yaml", "table3/base.yaml", "recipes/toy", "toy"):  # not the copy of toy.yaml that lies here
-        assert recipe.find(Path(short)).is_relative_to(recipe.HOME)
+        assert recipe_files.find(Path(short)).is_relative_to(recipe_files.HOME)
     recipe_commands.show(Path("finetune"))
     assert capsys.readouterr().out.startswith("# The model's sizes, the tokenizer and both languages become those of")
     recipe_commands.show(Path("finetune"), format="json")

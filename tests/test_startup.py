@@ -120,7 +120,7 @@ def test_a_recipe_whose_values_are_wrong_is_refused_as_recipe_py_refuses_it(mode
             stored.load(tmp_path / "recipe.yaml")
 
 
-@pytest.mark.parametrize("text", ["a: [", "- a", "a: \x00"])
+@pytest.mark.parametrize("text", ["a: [", "- a", "a: \x00", "", "{}"])
 def test_yaml_that_is_no_recipe_is_an_error_with_its_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.yaml").write_text(text)
     for load in (stored.load, recipe.load_stored):

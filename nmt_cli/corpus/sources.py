@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, recipe
+from nmt_cli import artefact, recipe, recipe_files
 from nmt_cli.console import is_live, say
 from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, Chunk, read_pairs
 from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
@@ -82,7 +82,7 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         base = {"name": name, "src": src[0], "tgt": tgt[0]}
     elif name and src:
         raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
-    elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file() or name in dict(recipe.listed())):
+    elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file() or name in dict(recipe_files.listed())):
         base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
     elif not src:
         base = {"name": name or "toy-en-de"}

@@ -59,7 +59,11 @@ def cached(asked: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt" / "models"
     place = home / re.sub(r"[/@]+", "--", asked)
     if not artefact.present(place):
-        import_marian(asked, place)
+        try:
+            import_marian(asked, place)
+        except OutputError:
+            if not artefact.present(place):  # if it is there now, another process was faster
+                raise
     return place
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from nmt_cli import recipe
+from nmt_cli import recipe, recipe_files
 from nmt_cli.recipe import Recipe
 
 # Settings of which the paper does not speak: how a run is computed and shown, not what is learnt.
@@ -16,7 +16,7 @@ def matters(change: str) -> bool:
 
 
 def _published(name: str) -> Recipe:
-    return recipe.load(recipe.HOME / "recipes" / f"{name}.yaml")
+    return recipe.load(recipe_files.HOME / "recipes" / f"{name}.yaml")
 
 
 def _differences(published: Recipe, settings: Recipe) -> list[str]:
@@ -27,7 +27,7 @@ def _differences(published: Recipe, settings: Recipe) -> list[str]:
 
 def table_3(settings: Recipe) -> Recipe | None:
     """Return the recipe of the row of Table 3 that a recipe repeats, however it averages and decodes."""
-    rows = (_published(name) for name, _ in recipe.listed() if name.startswith("table3/"))
+    rows = (_published(name) for name, _ in recipe_files.listed() if name.startswith("table3/"))
     kinds = "model.", "training."
     return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 
