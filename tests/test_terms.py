@@ -267,6 +267,9 @@ def test_segments_have_the_terms_of_their_own_text(translator: Translator, monke
         [],
     ]
     assert says_all(result.text, line)
+    again = [segment for segment in result.segments if segment.plain]
+    assert again
+    assert all(segment.plain and segment.started == segment.plain.started for segment in again)
     across = Terms.parse(["das Haus . ist\trot"])
     (result,) = translator.translate([line], terms=across)
     assert [[term.source for term in segment.terms] for segment in result.segments] == [["das Haus . ist"], []]

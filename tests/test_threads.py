@@ -225,7 +225,10 @@ def test_segments_are_queued_by_their_places_in_the_larger_text(model: Path, mon
         queued.clear()
         monkeypatch.setattr(pending_module, "MAX_RETRIES", 1)
         monkeypatch.setattr(pending_module.segments, "looping", lambda ids: ids[-1] != EOS)  # all fail once
-        translator.submit(text).result()
+        halves = translator.submit(text).result().segments
+        assert [segment.depth for segment in halves] == [1, 1, 1, 1, 0]
+        starts = [segment.started for segment in halves]
+        assert starts[0] == starts[1] < starts[2] == starts[3], "what they stand for had waited, they had not"
         assert sorted(queued) == [(place, depth) for place in range(3) for depth in ([0, 1, 1] if place < 2 else [0])]
 
 

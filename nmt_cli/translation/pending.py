@@ -199,6 +199,7 @@ class Joiner:
             for ids, prefix in halves
         ]
         for part in parts:
+            part.started = segment.started
             part.terms = terms_of(part.ids, self.tokenizer, pending.terms)
         if parts:
             self._search(segment, parts, pending)

@@ -164,7 +164,7 @@ class Scheduler:
                 self._held[number][segment] = queue is self._later
                 segment.patient = queue is self._later and self._most_later is not None
                 self._taken += 1
-                segment.started = time.monotonic()
+                segment.started = segment.started or time.monotonic()
                 return segment
             self._tell(segment)
             self.changed.notify_all()

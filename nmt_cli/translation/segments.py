@@ -77,7 +77,7 @@ class Segment:
     owner: Any = None  # of whom submits it
     cancelled: bool = False  # nobody wants the result any more
     patient: bool = False  # it lets others go on that are searched beside it
-    started: float = 0.0  # when a thread took it, by the monotonic clock
+    started: float = 0.0  # when a thread first took it, or what it is searched in place of, by the monotonic clock
     terms: Sequence[Term] = ()  # that its source has
     constraints: Constraints | None = None  # what every translation must say
     plain: "Segment | None" = None  # the same without constraints, searched before
