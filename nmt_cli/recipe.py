@@ -152,7 +152,7 @@ class Training(Section):  # how the model is trained (section 5)
     validate_bleu: int = Field(500, ge=0, description="dev sentences translated at each validation; 0 for none")
     checkpoint_every: int = Field(1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)")
     keep_checkpoints: int = Field(5, ge=2, description="checkpoints kept; averaging needs this many")
-    patience: int | None = Field(None, ge=1, description="stop after so many validations that are not better by 0.2 %")
+    patience: int | None = Field(None, ge=1, description="stop after so many validations not better by more than 0.2 %")
     teacher: str | None = Field(None, description="model of the entries of corpus.synthetic that name none")
     init_from: str | None = Field(None, description="model directory to start from: its sizes, tokenizer, languages")
 
@@ -278,12 +278,15 @@ def _with_named(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_of(values: dict[str, Any]) -> Any:
-    """Return what says of which text a recipe is; None where something there is wrong."""
+    """Return what says of which text a recipe is, and who translates it; None where something there is wrong."""
+    sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
-        corpus = Recipe.model_validate(_with_named({"corpus": values.get("corpus", {})})).corpus
+        settings = Recipe.model_validate(_with_named(sections))
     except ValidationError:
         return None
-    return corpus.name, corpus.src, corpus.tgt, corpus.limit, corpus.moses
+    corpus = settings.corpus
+    synthetic = corpus.synthetic and (corpus.synthetic, settings.training.teacher)
+    return corpus.name, corpus.src, corpus.tgt, corpus.limit, corpus.moses, synthetic
 
 
 def _laid_over(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:

@@ -272,7 +272,12 @@ def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_an
     assert read(text, "corpus.name=multi30k-en-de", "corpus.moses=no", "model.dropout=0").expect.bleu == [38, 40]
     for change in ("name=multi30k-en-fr", "moses=yes", "limit=100", "src=de", "tgt=fr"):
         assert read(text, f"corpus.{change}").expect == recipe.Expect(), change
+    text = "corpus: {name: toy-en-de, synthetic: {side: src}}\ntraining: {teacher: a}\nexpect: {bleu: [38, 40]}"
+    assert read(text, "training.teacher=a", "corpus.synthetic.beam=4").expect.bleu == [38, 40]
+    for change in ("training.teacher=b", "corpus.synthetic.files=[more.en]", "corpus.synthetic=[]"):
+        assert read(text, change).expect == recipe.Expect(), change
     own = "expect: {bleu: [38, 40]}"
+    assert read(own, "training.teacher=a").expect.bleu == [38, 40], "nothing is translated"
     assert read(own, "corpus.name=toy-en-de").expect == read(own).expect == recipe.Expect(bleu=[38, 40])
     english = recipe.with_languages(read(text), {"src": "en", "tgt": "fr"})
     assert english.expect == recipe.Expect()
