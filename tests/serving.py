@@ -18,11 +18,9 @@ PAIR = {"source": "en", "target": "de"}
 
 
 @contextlib.contextmanager
-def service_of(
-    *models: Path, queue: int = 1000, timeout: float = 60, limits: Limits | None = None, **options: Any
-) -> Iterator[Service]:
+def service_of(*models: Path, queue: int = 1000, limits: Limits | None = None, **options: Any) -> Iterator[Service]:
     loaded = [one for model in models for one in load(model, "fp32", 2)]
-    with Pool(loaded, Metrics(), queue=queue, timeout=timeout) as pool:
+    with Pool(loaded, Metrics(), queue=queue) as pool:
         yield Service(pool, pool.metrics, limits or Limits(5000, 50), **options)
 
 

@@ -26,14 +26,16 @@ from texts import ROOT
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving import app, detect, files, languages, metrics, texts
+from nmt_cli.serving import app, detect, files, languages, metrics
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
 from nmt_cli.serving.service import SURE, Service
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.segments import Hypothesis
 
 HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot und</code>\n'
 
@@ -112,9 +114,8 @@ def command(model: Path, text: str, *options: str) -> str:
 
 
 def test_a_line_with_fewer_hypotheses_stands_with_its_last() -> None:
-    text = Form().read("one\ntwo")
-    results = [SimpleNamespace(hypotheses=[SimpleNamespace(text=each) for each in line]) for line in ("abc", "xy")]
-    assert [text.written(None, results, rank) for rank in range(3)] == ["a\nx", "b\ny", "c\ny"]
+    lines = [Translation([Hypothesis([], 0, 0, [], text) for text in texts], []) for texts in ("abc", "xy")]
+    assert ["".join(line.at(rank).text for line in lines) for rank in range(3)] == ["ax", "by", "cy"]
 
 
 @pytest.mark.parametrize(
@@ -134,19 +135,14 @@ def test_a_line_with_fewer_hypotheses_stands_with_its_last() -> None:
     ],
 )
 def test_what_of_a_text_is_translated_by_itself(form: Form, text: str, units: list[str]) -> None:
-    read = form.read(text)
-    assert read.units == units
-    assert read.aligned == (form.kind != "text" or bool(form.protect))
+    assert units_of(form, [text, text]) == [units, units]
+    assert form.marked == (form.kind != "text" or bool(form.protect))
 
 
-def test_a_segment_whose_translation_is_empty_stays_as_it_is_in_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "align", lambda _, text, result, rank: Aligned(result[rank], [(4, 0)]))
-    text = Form("html").read("<p>a <b>dog</b></p>")
-    assert [text.written(None, [["eins", "", "drei"]], rank) for rank in (0, 1, 2, 1)] == [
-        "<p><b>eins</b></p>",
-        "<p>a <b>dog</b></p>",
-        "<p><b>drei</b></p>",
-        "<p>a <b>dog</b></p>",
+def test_a_segment_whose_translation_is_empty_stays_as_it_is_in_each_rank() -> None:
+    ranks = [[Aligned(text, [(4, 0)])] for text in ("eins", "", "drei", "")]
+    assert write(Form("html"), ["<p>a <b>dog</b></p>"], [ranks]) == [
+        ["<p><b>eins</b></p>", "<p>a <b>dog</b></p>", "<p><b>drei</b></p>"]
     ]
 
 
@@ -278,7 +274,7 @@ def test_texts_in_which_no_language_can_be_told(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_likeliest_language_that_a_model_has_for_the_target_counts() -> None:
     models = [Model(Mock(), *pair) for pair in (("en", "de"), ("fr", "es"), ("pt", "de"))]
-    service = Service(Pool(models, Metrics(), queue=1, timeout=1), Metrics())
+    service = Service(Pool(models, Metrics(), queue=1), Metrics())
     service.detector.detect = Mock(return_value=[("fr", 40), ("de", 35), ("en", 15), ("pt", 10)])
     found = [asyncio.run(service.language(["x"], "auto", target)) for target in ("de-AT", "es", "xx")]
     assert found == [("en", 15), ("fr", 40), ("fr", 40)]
@@ -319,7 +315,7 @@ def test_models_of_several_pairs_answer_each_its_own(model: Path, tmp_path: Path
 @pytest.mark.parametrize("target", ["pt", "PT-pt", "pt_BR", "pt-AO"])
 def test_the_language_of_a_target_is_enough_whatever_other_models_translate_from(target: str) -> None:
     to_brazil, from_portugal = (Model(Mock(), *pair) for pair in (("en", "pt-BR"), ("pt-PT", "en")))
-    pool = Pool([from_portugal, to_brazil], Mock(), queue=1, timeout=1)
+    pool = Pool([from_portugal, to_brazil], Mock(), queue=1)
     assert pool.find("en-US", target) is to_brazil
     assert pool.find(target, "en") is from_portugal
     with pytest.raises(Refusal, match="pt is not available as a target language from pt-BR"):
@@ -452,7 +448,7 @@ def test_what_was_taken_at_once_has_not_waited_less_than_no_time(monkeypatch: py
 def test_a_pool_counts_and_closes_the_translators_of_all_models_once_each() -> None:
     one, other = Mock(load=(3, 5)), Mock(load=(10, 20))
     models = [Model(one, "en", "de"), Model(one, "en", "fr"), Model(other, "de", "en")]
-    with Pool(models, Metrics(), queue=1, timeout=1) as pool:
+    with Pool(models, Metrics(), queue=1) as pool:
         page = pool.metrics.page().decode().split("\n")
         assert {"nmt_segments_waiting 13.0", "nmt_slots_in_use 25.0"} <= {*page}
         assert (pool.sources, pool.languages, pool.targets("en")) == (["en", "de"], ["en", "de", "fr"], ["de", "fr"])

@@ -119,7 +119,7 @@ def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp
 def test_languages_are_said_without_script_and_country_but_for_targets_that_have_several() -> None:
     pairs = [("eng_Latn", "de"), ("de-AT", "eng_Latn"), ("pt-BR", "en"), ("en", "pt"), ("pt", "tlh"), ("de", "en-GB")]
     models = [Model(Mock(), *pair) for pair in pairs]
-    pool = Pool(models, Metrics(), queue=1, timeout=1)
+    pool = Pool(models, Metrics(), queue=1)
     with TestClient(create_app(Service(pool, pool.metrics))) as client:
         listed = client.get("/v2/languages").json()
         assert [tuple(each.values()) for each in listed] == [("EN", "English"), ("DE", "German"), ("PT", "Portuguese")]

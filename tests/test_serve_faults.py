@@ -28,7 +28,7 @@ from nmt_cli.errors import DivergedError, UsageError
 from nmt_cli.serving import fields, server
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.pool import Pool, _Countdown
+from nmt_cli.serving.pool import _Countdown, _finish
 from nmt_cli.serving.service import Limits, Service
 
 JSON = {"Content-Type": "application/json"}
@@ -159,7 +159,7 @@ def test_what_is_too_large_is_read_to_its_end() -> None:
 
     request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
     with pytest.raises(Refusal, match="its 18 bytes exceed the limit of 10"):
-        asyncio.run(fields.read(request, 10, 5))
+        asyncio.run(fields.read(request, 10, 5, fields.Budget(100, 1)))
     assert not chunks
 
 
@@ -379,7 +379,7 @@ def test_beyond_the_queue_clients_are_told_to_come_back(model: Path, gate: Gate)
 
 def test_a_translation_that_takes_too_long_is_given_up(model: Path, gate: Gate) -> None:
     gate.opened.set()
-    with service_of(model, timeout=0.2, limits=Limits()) as service, TestClient(create_app(service)) as client:
+    with service_of(model, limits=Limits(seconds=0.2)) as service, TestClient(create_app(service)) as client:
         gate.opened.clear()
         refused(client.post("/translate", json={"q": LONG * 5, **PAIR}), 504, "longer than 0.2 seconds")
         assert service.pool.texts == 0
@@ -463,7 +463,7 @@ def test_a_client_that_goes_when_all_is_translated_is_none_that_went_before() ->
         return {"type": "http.disconnect"}
 
     async def finish(left: int) -> None:
-        await Pool([], Mock(), queue=1, timeout=9)._finish(Mock(receive=gone), _Countdown(left))
+        await _finish(Mock(receive=gone), _Countdown(left))
 
     asyncio.run(finish(0))
     with pytest.raises(ClientDisconnect):

@@ -7,6 +7,7 @@ once in the translation is enough, however often the phrase occurs: a pronoun ma
 both.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,9 +32,13 @@ class Term:
     line: int = 0  # of the file that it comes from
 
     def said(self, translation: str) -> str | None:
-        """Return the first of the forms that a translation says, or None."""
-        text = _joined(words(translation, self.any_case))
-        return next((form for form in self.forms if _joined(words(form, self.any_case)) in text), None)
+        """Return the first of the forms that a translation contains, or None."""
+        text = _joined_words(translation, self.any_case)
+        return next((form for form, joined in self._joined_forms if joined in text), None)
+
+    @functools.cached_property
+    def _joined_forms(self) -> list[tuple[str, str]]:
+        return [(form, _joined(words(form, self.any_case))) for form in self.forms]
 
 
 def words(text: str, any_case: bool = False) -> Words:
@@ -44,6 +49,11 @@ def _joined(those: Words) -> str:
     return "\n".join(["", *those, ""])
 
 
+@functools.lru_cache(maxsize=16)  # many terms are looked for in the same translation
+def _joined_words(text: str, any_case: bool) -> str:
+    return _joined(words(text, any_case))
+
+
 class Terms:
     """A list of terms, ready to be found in texts.
 
@@ -52,13 +62,26 @@ class Terms:
 
     def __init__(self, terms: Iterable[Term], name: str = "the list of terms") -> None:
         self.terms = list(terms)
-        self._by_start = dict[str, list[tuple[Words, Term]]]()  # by the first word in any case, long ones first
+        self._exact = dict[Words, Term]()
+        self._any_case = dict[Words, Term]()  # by case-folded words
+        self._lengths = dict[str, list[int]]()  # of the phrases that begin with a case-folded word, longest first
+        folded_phrases = dict[Words, Term]()  # the first term of each
         for term in self.terms:
             phrase = words(term.source)
-            self._by_start.setdefault(phrase[0].casefold(), []).append((phrase, term))
-        for same_start in self._by_start.values():
-            same_start.sort(key=lambda each: -len(each[0]))
-        self._check(name)
+            folded = _folded(phrase)
+            same_case = self._exact.get(phrase) or self._any_case.get(folded)
+            if other := folded_phrases.get(folded) if term.any_case else same_case:
+                place = f"{name}, line {term.line:,}: “{term.source}”"
+                raise DataError(f"{place} repeats line {other.line:,}. Leave one of them out")
+            folded_phrases.setdefault(folded, term)
+            if term.any_case:
+                self._any_case[folded] = term
+            else:
+                self._exact[phrase] = term
+            lengths = self._lengths.setdefault(folded[0], [])
+            if len(phrase) not in lengths:
+                lengths.append(len(phrase))
+                lengths.sort(reverse=True)
 
     @classmethod
     def read(cls, path: Path) -> "Terms":
@@ -94,31 +117,16 @@ class Terms:
         exact, place = tuple(match[0] for match in matches), 0
         folded = _folded(exact)
         while place < len(exact):
-            length = 1
-            for phrase, term in self._by_start.get(folded[place], ()):
-                if _equal(phrase, exact[place : place + len(phrase)], term.any_case):
-                    length = len(phrase)
-                    yield term, matches[place].start(), matches[place + length - 1].end()
+            step = 1
+            for length in self._lengths.get(folded[place], ()):
+                end = min(place + length, len(exact))
+                term = self._exact.get(exact[place:end]) or self._any_case.get(folded[place:end])
+                if term:
+                    yield term, matches[place].start(), matches[end - 1].end()
+                    step = end - place
                     break
-            place += length
-
-    def _check(self, name: str) -> None:
-        for same_start in self._by_start.values():
-            seen = dict[Words, list[tuple[Words, Term]]]()
-            for phrase, term in sorted(same_start, key=lambda each: each[1].line):
-                same = seen.setdefault(_folded(phrase), [])
-                for other_phrase, other in same:
-                    if _equal(phrase, other_phrase, term.any_case or other.any_case):
-                        place = f"{name}, line {term.line:,}: “{term.source}”"
-                        raise DataError(f"{place} repeats line {other.line:,}. Leave one of them out")
-                same.append((phrase, term))
+            place += step
 
 
 def _folded(phrase: Words) -> Words:
     return tuple(word.casefold() for word in phrase)
-
-
-def _equal(phrase: Words, other: Words, any_case: bool) -> bool:
-    if any_case:
-        return _folded(phrase) == _folded(other)
-    return phrase == other

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmt_cli.console import counted, say
 from nmt_cli.errors import printable
 from nmt_cli.serving import deepl, files, libretranslate, sentences
+from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.service import Service
 
@@ -65,6 +66,7 @@ def create_app(service: Service, cors: str | None = "*") -> Starlette:
     middleware = [Middleware(Watch, service=service)]
     if cors:
         middleware.append(Middleware(CORSMiddleware, allow_origins=[cors], allow_methods=["*"], allow_headers=["*"]))
+    middleware.append(Middleware(Deadline, seconds=service.limits.seconds, refuse=_error))
     handlers = {HTTPException: _http_error, Refusal: _refusal, ClientDisconnect: _gone, Exception: _failure}
     app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
     app.state.service, app.state.shelf = service, files.Shelf()

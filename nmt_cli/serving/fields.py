@@ -1,13 +1,17 @@
 """What a request says, whether as JSON, form or query string: fields, checked as they are read."""
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+RETRY_SECONDS = 1
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -21,6 +25,28 @@ class Refusal(Exception):
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
         if close:
             self.headers["Connection"] = "close"
+
+
+class Budget:
+    """The memory that requests may hold at once, in any unit.
+
+    Small amounts always pass, and so does a large one if no other is held.
+    """
+
+    def __init__(self, most: int, small: int) -> None:
+        self.most, self.small, self.held = most, small, 0
+
+    @contextlib.contextmanager
+    def holding(self, amount: int) -> Iterator[None]:
+        """Hold an amount within the block; 429 where too much is held already."""
+        amount = amount if amount > self.small else 0
+        if amount and self.held and self.held + amount > self.most:
+            raise Refusal(429, "Too much text is waiting: try again later", retry_after=RETRY_SECONDS)
+        self.held += amount
+        try:
+            yield
+        finally:
+            self.held -= amount
 
 
 class Fields:
@@ -98,27 +124,41 @@ def checked(name: str, value: Any) -> str:
     return value
 
 
-async def read(request: Request, most_bytes: int, most_fields: int) -> Fields:
-    """Read a request's body and query string; 400 where it is not what it says that it is, 413 where it is too large.
+async def read(request: Request, most_bytes: int, most_fields: int, bodies: Budget) -> Fields:
+    """Read a request's body and query string; 400 where it is not of its content type, 413 where it is too large, 429
+    where too many large ones are being read.
 
-    What is too large is read and dropped: a client that still sends would not hear the answer.
+    A refused body is read and dropped: a client that still sends would not hear the answer.
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
     chunks, size = list[bytes](), 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        chunks.append(chunk)
+    busy: Refusal | None = None
+    with contextlib.ExitStack() as held:
+        async for chunk in request.stream():
+            if size <= bodies.small < size + len(chunk):
+                try:
+                    held.enter_context(bodies.holding(most_bytes))
+                except Refusal as error:
+                    busy = error
+            size += len(chunk)
+            chunks.append(chunk)
+            if busy or size > most_bytes:
+                chunks.clear()
         if size > most_bytes:
-            chunks.clear()
-    if size > most_bytes:
-        raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most_bytes:,}")
-    body = b"".join(chunks)
-    if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
-        return Fields(_object(body))
-    values = _merged(list(request.query_params.multi_items()))
-    if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
-        values |= _merged(await _form(request, body, most_bytes, most_fields))
-    return Fields(values)
+            raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most_bytes:,}")
+        if busy:
+            raise busy
+        body = b"".join(chunks)
+        chunks.clear()
+        if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
+            return Fields(_object(body))
+        values = _merged(list(request.query_params.multi_items()))
+        if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
+            form = _form(request, body, most_bytes, most_fields)
+            # A large one is parsed in another thread, which needs a loop of its own for it.
+            items = await (form if size <= bodies.small else run_in_threadpool(asyncio.run, form))
+            values |= _merged(items)
+        return Fields(values)
 
 
 def _object(body: bytes) -> dict[str, Any]:

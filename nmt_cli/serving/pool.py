@@ -3,35 +3,31 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from nmt_cli.corpus.tokenizer import LANGUAGE
+from nmt_cli.documents.alignment import aligned
+from nmt_cli.documents.placement import Aligned
 from nmt_cli.errors import NmtError, UsageError, from_os_error
-from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.fields import RETRY_SECONDS, Budget, Refusal
 from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.work import SHORT, Workers
 from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.pending import Options, Pending, Translation
 from nmt_cli.translation.translator import Translator
 
-Result = TypeVar("Result")
-RETRY_SECONDS = 1
 WARM_UP = "Hello."
-SHORT = 1000  # characters whose tokens are found about as soon as another thread takes over
-LINE = 50  # that each line counts more
+LINE = 50  # characters that each line counts more
 # Segments of long texts that a thread of a CPU searches at once beside other texts: more would slow down these.
 LATER = 1
-
-
-async def call_here(function: Callable[..., Result], *arguments: object) -> Result:
-    """Call a function as `run_in_threadpool` would, but in this thread, which takes a tenth of a millisecond less."""
-    return function(*arguments)
+MOST_UNITS = 20_000  # of a request, each alternative counted
+MOST_CHARACTERS = 400_000  # of long requests in hand, each alternative counted: their results take memory
 
 
 @dataclass(frozen=True)
@@ -41,21 +37,24 @@ class Model:
     target: str
     begin: str = ""  # what a source begins with, if the model has several target languages
 
-    def submit(self, units: Sequence[str], options: Options, done: "_Countdown") -> list[Pending]:
-        """Begin to translate parts of a text; those of others do not wait for all of them."""
-        return [
-            self.translator.submit(self.begin + unit, options, done=done.tell, place=place)
-            for place, unit in enumerate(units)
-        ]
+    def submit(self, place: int, unit: str, options: Options, countdown: "_Countdown") -> Pending:
+        """Begin to translate a unit of a text, the one at `place`; others' texts do not wait for all of its units."""
+        return self.translator.submit(self.begin + unit, options, done=countdown.tell, place=place)
+
+    def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
+        """Return a unit's translation of this rank, or the last, linked to the unit."""
+        found, skip = aligned(self.translator, translation, self.begin + unit, rank), len(self.begin)
+        return Aligned(found.text, [(end, max(start - skip, 0)) for end, start in found.links])
 
 
 class Pool(contextlib.AbstractContextManager["Pool"]):
-    """Translates for all requests. At most `queue` texts are in hand, unless one request alone has more; each request
-    is answered within `timeout` seconds or not at all."""
+    """Translates for all requests. At most `queue` texts are in hand, unless one request alone has more."""
 
-    def __init__(self, models: Sequence[Model], metrics: Metrics, *, queue: int, timeout: float) -> None:
-        self.models, self.metrics = models, metrics
-        self.queue, self.timeout, self.texts = queue, timeout, 0
+    def __init__(self, models: Sequence[Model], metrics: Metrics, *, queue: int) -> None:
+        self.models, self.metrics, self.queue = models, metrics, queue
+        self.texts = 0  # in hand
+        self.characters = Budget(MOST_CHARACTERS, SHORT)
+        self.workers = Workers()
         pairs = [(model.source, model.target) for model in models]
         if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
             raise UsageError(f"two models translate {twice[0]} to {twice[1]}. Leave one of them out")
@@ -90,21 +89,20 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     async def translate(
         self, request: Request, model: Model, texts: Sequence[Sequence[str]], options: Options
     ) -> list[list[Translation]]:
-        """Translate texts, each given by what of it is translated by itself.
+        """Translate the units of texts; 429 where too many others are in hand.
 
-        429 where too many others are in hand, 504 after the time limit. A client that goes away takes its texts along.
+        The units of a client that goes away, or of a caller that is cancelled, are given up.
         """
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
+        units = list(chain.from_iterable(texts))
+        if len(units) * options.n_best > MOST_UNITS:
+            raise Refusal(400, f"Invalid request: its {len(units):,} lines or sentences are too many. Divide the text")
+        size = sum(len(unit) + LINE for unit in units)
         self.texts += len(texts)
-        units = [unit for text in texts for unit in text]
-        countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
         try:
-            short = sum(len(unit) + LINE for unit in units) <= SHORT
-            run = call_here if short else run_in_threadpool
-            pending = await run(model.submit, units, options, countdown)
-            await self._finish(request, countdown)
-            self.metrics.observe(pending, begun)
+            with self.characters.holding(size * options.n_best):
+                pending = await self._translated(request, model, units, options, short=size <= SHORT)
             results = iter([one.translation() for one in pending])
         except NmtError as error:
             raise Refusal(500, str(error)) from error
@@ -113,21 +111,44 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             raise Refusal(500, str(told)) from error
         finally:
             self.texts -= len(texts)
+        return [[next(results) for _ in text] for text in texts]
+
+    async def _translated(
+        self, request: Request, model: Model, units: Sequence[str], options: Options, *, short: bool
+    ) -> list[Pending]:
+        countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
+        over = False
+
+        def submit(place: int, unit: str) -> None:
+            pending.append(model.submit(place, unit, options, countdown))
+            if over:  # since this call began, in another thread
+                pending[-1].cancel()
+
+        try:
+            if short:
+                for place, unit in enumerate(units):
+                    submit(place, unit)
+            else:
+                await self.workers.mapped(submit, range(len(units)), units)
+            await _finish(request, countdown)
+        finally:
+            over = True
             if countdown.left:
                 for one in pending:
                     one.cancel()
-        return [[next(results) for _ in text] for text in texts]
+        self.metrics.observe(pending, begun)
+        return pending
 
-    async def _finish(self, request: Request, countdown: "_Countdown") -> None:
-        gone = asyncio.ensure_future(_gone(request))
-        try:
-            await asyncio.wait({countdown.over, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-        if countdown.left and gone.done():
-            raise ClientDisconnect
-        if countdown.left:
-            raise Refusal(504, f"The translation took longer than {self.timeout:g} seconds")
+
+async def _finish(request: Request, countdown: "_Countdown") -> None:
+    """Wait until all units are translated; ClientDisconnect where the client goes away before."""
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({countdown.over, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+    if countdown.left:
+        raise ClientDisconnect
 
 
 class _Countdown:

@@ -1,21 +1,22 @@
 """Our own route, for the page: a text sentence by sentence, with other translations and aligned words."""
 
-from itertools import repeat
+import json
+from functools import partial
+from typing import NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from nmt_cli.serving.languages import base_of
 from nmt_cli.serving.pool import Model
-from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
-from nmt_cli.serving.texts import align
+from nmt_cli.serving.service import Service
 from nmt_cli.translation.pending import Options, Translation
 from nmt_cli.translation.segments import sentences_of
 
 
-async def sentences(request: Request) -> JSONResponse:
+async def sentences(request: Request) -> Response:
     """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment": [[source place, target place],
     ...]}, ...]}, ...], "after"}.
 
@@ -28,39 +29,50 @@ async def sentences(request: Request) -> JSONResponse:
     service.check_key(request, fields, "api_key")
     text = fields.text("q")
     service.count(request, [text])
-    alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
+    alternatives = service.alternatives(fields, [text])
     source, confidence = await service.language([text], fields.text("source"), fields.text("target"))
-    cut = sentences_of(text)
+    cut = await run_in_threadpool(sentences_of, text)
     units = [text[start:stop] for start, stop in cut]
-    hypotheses: list[list[dict[str, object]]] = [[{"text": unit, "alignment": []}] for unit in units]
+    found = [[Shown(unit, [])] for unit in units]
     if confidence is None or base_of(source) != base_of(fields.text("target")):  # else it is a translation already
         model = service.pool.find(source, fields.text("target"))
         options = Options(n_best=alternatives + 1, alignments=True)
         [results] = await service.pool.translate(request, model, [units], options)
-        hypotheses = await run_in_threadpool(lambda: list(map(_hypotheses, repeat(model), units, results)))
+        found = await service.pool.workers.mapped(partial(_shown, model), units, results)
     ends = [0, *(stop for _, stop in cut)]
-    listed = [
-        {"before": text[end:start], "source": text[start:stop], "hypotheses": found}
-        for end, (start, stop), found in zip(ends, cut, hypotheses, strict=False)
-    ]
-    content: dict[str, object] = {"sentences": listed, "after": text[ends[-1] :]}
+    befores = [text[end:start] for end, (start, _) in zip(ends, cut, strict=False)]
+    parts = await service.pool.workers.mapped(_json, befores, units, found)
+    rest: dict[str, object] = {"after": text[ends[-1] :]}
     if confidence is not None:
-        content["detectedLanguage"] = {"confidence": confidence, "language": source}
-    return JSONResponse(content)
+        rest["detectedLanguage"] = {"confidence": confidence, "language": source}
+    return Response(f'{{"sentences":[{",".join(parts)}],{json.dumps(rest)[1:]}', media_type="application/json")
 
 
-def _hypotheses(model: Model, source: str, translation: Translation) -> list[dict[str, object]]:
-    found = list[dict[str, object]]()
+class Shown(NamedTuple):
+    """A translation of a sentence, and pairs of places: in the source, in the translation."""
+
+    text: str
+    alignment: list[tuple[int, int]]
+
+
+def _shown(model: Model, source: str, translation: Translation) -> list[Shown]:
+    found = list[Shown]()
     for rank in range(len(translation.hypotheses)):
-        shown = align(model, source, translation, rank)
+        shown = model.aligned(source, translation, rank)
         pairs, begin = set[tuple[int, int]](), 0
         for end, origin in shown.links:
             token = shown.text[begin:end]
             if token.strip():
                 pairs.add((origin, begin + len(token) - len(token.lstrip())))
             begin = end
-        found.append({"text": shown.text, "alignment": sorted(pairs)})
+        found.append(Shown(shown.text, sorted(pairs)))
     return found
+
+
+def _json(before: str, source: str, hypotheses: list[Shown]) -> str:
+    """Return a sentence of the answer. One call for all of them would hold up other requests."""
+    shown = [hypothesis._asdict() for hypothesis in hypotheses]
+    return json.dumps({"before": before, "source": source, "hypotheses": shown}, ensure_ascii=False)
 
 
 ROUTES = [Route("/sentences", sentences, methods=["POST"])]

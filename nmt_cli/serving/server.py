@@ -54,8 +54,8 @@ def serve(options: ServeOptions) -> int:
         models = [
             model for directory in options.models for model in load(directory, options.precision, options.workers)
         ]
-        with Pool(models, metrics, queue=options.queue, timeout=options.timeout) as pool:
-            limits = Limits(options.char_limit, options.batch_limit)
+        with Pool(models, metrics, queue=options.queue) as pool:
+            limits = Limits(options.char_limit, options.batch_limit, options.timeout)
             service = Service(pool, metrics, limits, keys, options.protect)
             app = create_app(service, options.cors)
             config = uvicorn.Config(

@@ -4,26 +4,31 @@ import asyncio
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from nmt_cli.corpus.terms import Terms
+from nmt_cli.documents.placement import Aligned
 from nmt_cli.errors import DataError
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import Detector
-from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.fields import Budget, Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.languages import base_of, match
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import SHORT, Model, Pool, call_here
-from nmt_cli.serving.texts import Form, Text
+from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.texts import Form, units_of, write
 from nmt_cli.translation.pending import Options, Translation
 
 BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
 BYTES_PER_TEXT = 64  # around it
 OTHER_FIELDS = 50
 MOST_ALTERNATIVES = 10
+MOST_TIMES = 4  # the characters of a request, each alternative counted, may be so many times its limit
+MOST_BODY_BYTES, SMALL_BODY = 32 << 20, 1 << 16  # of all requests that are being read
 SURE = 90  # percent: then a text is taken to be in the target language already
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
 
@@ -32,6 +37,7 @@ KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
 class Limits:
     characters: int = 100_000  # of all texts of a request
     texts: int = 1000  # of a request
+    seconds: float = 60  # from a request's first byte to the beginning of its answer
     body_seconds: float = 30  # until a request's body is there
 
     @property
@@ -55,6 +61,7 @@ class Service:
     protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
     characters: int = 0  # of all requests so far
     glossaries: Glossaries = field(default_factory=Glossaries)
+    bodies: Budget = field(default_factory=lambda: Budget(MOST_BODY_BYTES, SMALL_BODY))
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
@@ -63,7 +70,8 @@ class Service:
         """Return a request's fields; 408 where its body takes too long to come."""
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                return await reader.read(request, self.limits.bytes, self.limits.texts + OTHER_FIELDS)
+                most_fields = self.limits.texts + OTHER_FIELDS
+                return await reader.read(request, self.limits.bytes, most_fields, self.bodies)
         except TimeoutError:
             text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
             raise Refusal(408, text, close=True) from None
@@ -98,6 +106,14 @@ class Service:
         self.metrics.characters.inc(characters)
         self.characters += characters
 
+    def alternatives(self, fields: Fields, texts: Sequence[str]) -> int:
+        """Return how many other translations a request asks for; 400 where these are too many for its texts."""
+        number = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
+        characters, most = sum(map(len, texts)), MOST_TIMES * self.limits.characters
+        if (number + 1) * characters > most:
+            raise Refusal(400, f"Invalid request: {number} alternatives of {characters:,} characters are too many")
+        return number
+
     async def translate(
         self,
         request: Request,
@@ -114,16 +130,38 @@ class Service:
         if confidence is not None and to_code and base_of(to_code) == base_of(source):
             return Answer([[text] for text in texts], source, confidence)  # there is nothing to translate
         model = self.pool.find(source, pair[1])
-        short = form.kind == "text" and not form.protect and sum(map(len, texts)) <= SHORT
-        run = call_here if short else run_in_threadpool
+        run = partial(self.pool.workers.run, characters=sum(map(len, texts)), marked=form.marked)
         try:
-            cut = await run(lambda: [form.read(text) for text in texts])
+            units = await run(units_of, form, texts)
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
-        options = Options(n_best=alternatives + 1, alignments=any(text.aligned for text in cut), terms=terms)
-        results = await self.pool.translate(request, model, [text.units for text in cut], options)
-        written = await run(_written, model, cut, results, alternatives + 1)
-        return Answer(written, model.source, confidence)
+        except MemoryError:
+            raise Refusal(400, "Invalid request: it takes too much memory. Divide the text") from None
+        options = Options(n_best=alternatives + 1, alignments=form.marked, terms=terms)
+        results = await self.pool.translate(request, model, units, options)
+        found = await self._ranks(model, units, results, options)
+        return Answer(await run(write, form, texts, found), model.source, confidence)
+
+    async def _ranks(
+        self,
+        model: Model,
+        units: Sequence[Sequence[str]],
+        results: Sequence[Sequence[Translation]],
+        options: Options,
+    ) -> list[list[tuple[Aligned, ...]]]:
+        """Return for each text the translations of its units: first the best of each, then the second, and so on."""
+
+        ranks = range(options.n_best)
+
+        def linked(unit: str, translation: Translation) -> list[Aligned]:
+            return [model.aligned(unit, translation, rank) for rank in ranks]
+
+        every = chain.from_iterable(results)
+        if options.alignments:
+            found = iter(await self.pool.workers.mapped(linked, chain.from_iterable(units), every))
+        else:
+            found = ([Aligned(translation.at(rank).text, []) for rank in ranks] for translation in every)
+        return [list(zip(*islice(found, len(own)), strict=True)) or [()] for own in units]
 
     async def language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
         """Return the source language, and how sure that is in percent where it is "auto"."""
@@ -135,13 +173,3 @@ class Service:
             if code in able or (base_of(code) == base_of(target) and sure >= SURE):
                 return code, sure
         return found[0]
-
-
-def _written(
-    model: Model, texts: Sequence[Text], results: Sequence[Sequence[Translation]], ranks: int
-) -> list[list[str]]:
-    """Return the translations of each text, best first, each once."""
-    return [
-        list(dict.fromkeys(text.written(model, result, rank) for rank in range(ranks)))
-        for text, result in zip(texts, results, strict=True)
-    ]

@@ -1,4 +1,7 @@
-"""A text of a request: cut into what is translated by itself, and put together again from the translations."""
+"""A text of a request: cut into units that are translated by themselves, and written again from their translations.
+
+`units_of` and `write` depend on their arguments alone, so that any process can run them.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,13 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from nmt_cli.documents import markup
-from nmt_cli.documents.alignment import aligned
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned, place
 from nmt_cli.documents.segment import Builder, Parts, render, segments_of
 from nmt_cli.documents.translate import read_document
-from nmt_cli.serving.pool import Model
-from nmt_cli.translation.pending import Translation
 
 _NEW_LINE = re.compile("(\r?\n)")
 
@@ -27,16 +27,19 @@ class Form:
     joined: bool = False  # plain text whose lines are parts of one sentence
     spaced: bool = False  # the white space around each line stays
 
+    @property
+    def marked(self) -> bool:
+        """Whether marks are placed on the translation, which takes its alignment."""
+        return self.kind != "text" or bool(self.protect)
+
     def read(self, text: str) -> "Text":
         """Return a text in the parts that are translated by themselves; DataError where it is not what it should be."""
-        plain = self.kind == "text"
-        protection = (
-            Protection(strict=self.kind == "po") if self.protect or (self.protect is None and not plain) else None
-        )
+        protected = self.marked if self.protect is None else self.protect
+        protection = Protection(strict=self.kind == "po") if protected else None
         if self.kind == "html":
             parts = markup.parse(text, protection, self.ignored)
             return Marked(parts, partial(render, parts))
-        if not plain:
+        if self.kind != "text":
             return Marked(*read_document(text, self.kind, protection))
         lines = [text] if self.joined else _NEW_LINE.split(text)
         return _protected(lines, protection) if protection else Lines(lines, self.spaced)
@@ -45,17 +48,15 @@ class Form:
 class Lines:
     """Plain text: each line is translated as `nmt translate` would, its ends stay."""
 
-    aligned = False
-
     def __init__(self, parts: list[str], spaced: bool) -> None:
         """`parts` are lines and what stands between them, in turn."""
         self._parts, self._spaced = parts, spaced
         self.units = parts[::2]
 
-    def written(self, model: Model, results: Sequence[Translation], rank: int) -> str:
-        """Return the text's translation of this rank, of the translations of its units."""
+    def written(self, results: Sequence[Aligned]) -> str:
+        """Return the text's translation, from those of its units."""
         parts = list(self._parts)
-        parts[::2] = [result.hypotheses[min(rank, len(result.hypotheses) - 1)].text for result in results]
+        parts[::2] = [result.text for result in results]
         if self._spaced:
             parts[::2] = [_between(unit, line) for unit, line in zip(self.units, parts[::2], strict=True)]
         return "".join(parts)
@@ -64,8 +65,6 @@ class Lines:
 class Marked:
     """Text with markup, with placeholders, or with both."""
 
-    aligned = True
-
     def __init__(self, parts: Parts, write: Callable[[], str]) -> None:
         """`write` returns the text when its segments have their results."""
         self._write = write
@@ -73,14 +72,31 @@ class Marked:
         self._sources = [segment.result for segment in self._segments]
         self.units = [segment.text for segment in self._segments]
 
-    def written(self, model: Model, results: Sequence[Translation], rank: int) -> str:
+    def written(self, results: Sequence[Aligned]) -> str:
         for segment, source, result in zip(self._segments, self._sources, results, strict=True):
             segment.result = source  # where its translation is empty
-            segment.result = place(segment, align(model, segment.text, result, rank))
+            segment.result = place(segment, result)
         return self._write()
 
 
 Text = Lines | Marked
+
+
+def units_of(form: Form, texts: Sequence[str]) -> list[list[str]]:
+    """Return the units of each text; DataError where one is not of its kind."""
+    return [form.read(text).units for text in texts]
+
+
+def write(form: Form, texts: Sequence[str], found: Sequence[Sequence[Sequence[Aligned]]]) -> list[list[str]]:
+    """Return the translations of each text, each once, best first.
+
+    `found` has for each text the translations of its units: first the best of each, then the second, and so on.
+    """
+    written = list[list[str]]()
+    for text, ranks in zip(texts, found, strict=True):
+        read = form.read(text)
+        written.append(list(dict.fromkeys(read.written(results) for results in ranks)))
+    return written
 
 
 def _protected(lines: Sequence[str], protection: Protection) -> Marked:
@@ -97,9 +113,3 @@ def _between(source: str, text: str) -> str:
     if not source.strip():
         return source
     return source[: len(source) - len(source.lstrip())] + text + source[len(source.rstrip()) :]
-
-
-def align(model: Model, text: str, translation: Translation, rank: int) -> Aligned:
-    """Return the translation of this rank, linked to the text; what the model's source begins with is no part of it."""
-    found, skip = aligned(model.translator, translation, model.begin + text, rank), len(model.begin)
-    return Aligned(found.text, [(end, max(start - skip, 0)) for end, start in found.links])

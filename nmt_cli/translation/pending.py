@@ -50,6 +50,15 @@ class Translation:
     def segments(self) -> list[Segment]:
         return self.drafts[0]
 
+    def at(self, rank: int) -> Hypothesis:
+        """The translation of this rank, or the last."""
+        return self.hypotheses[min(rank, len(self.hypotheses) - 1)]
+
+    @property
+    def unsaid(self) -> list[Term]:
+        """The terms of the text that the best translation does not contain."""
+        return [term for term in self.terms if term.said(self.text) is None]
+
     def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
         """Return, of each segment, the source ids and what of it is in the hypothesis of this rank."""
         draft, place = (self.drafts[rank], 0) if len(self.drafts) > 1 else (self.drafts[0], rank)
@@ -143,8 +152,6 @@ class Joiner:
         try:
             if pending.wanted:
                 join(self.tokenizer, pending)
-                unsaid = (term.said(pending.hypotheses[0].text) is None for term in pending.own_terms)
-                self.counts["unsaid"] += sum(unsaid)
         except Exception as error:
             pending.fail(error)
         pending.finished = True

@@ -229,7 +229,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         try:
             while pending or not ended:
                 while pending and pending[0].finished:
-                    yield pending.popleft().translation()
+                    translation = pending.popleft().translation()
+                    self.counts["unsaid"] += len(translation.unsaid)
+                    yield translation
                 if not ended and self._scheduler.waiting < enough:
                     ended = self._read_chunk(lines, how, prefixes, numbers, pending)
                 if pending or not ended:

@@ -32,13 +32,13 @@ SENTENCE = ".sentence"
 def pool(tmp_path_factory):
     there = make_model(tmp_path_factory.mktemp("there"))
     back = make_model(tmp_path_factory.mktemp("back"), "corpus.src=de", "corpus.tgt=en", seed=2)
-    with Pool([*load(there, "fp32", 1), *load(back, "fp32", 1)], Metrics(), queue=1000, timeout=120) as pool:
+    with Pool([*load(there, "fp32", 1), *load(back, "fp32", 1)], Metrics(), queue=1000) as pool:
         yield pool
 
 
 @pytest.fixture
 def server(pool):
-    with serving(Service(pool, pool.metrics, Limits(LIMIT))) as server:
+    with serving(Service(pool, pool.metrics, Limits(LIMIT, seconds=120))) as server:
         yield server
 
 

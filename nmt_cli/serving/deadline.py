@@ -1,0 +1,44 @@
+"""One deadline for the whole of a request: reading it, its work, and the beginning of its answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Refuse = Callable[[Request, int, str], Response]
+
+
+class Deadline:
+    """Middleware that cancels a request after `seconds` and answers 504."""
+
+    def __init__(self, app: ASGIApp, seconds: float, refuse: Refuse) -> None:
+        """`refuse` makes the answer of a request from a status and a sentence."""
+        self.app, self.seconds, self.refuse = app, seconds, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        if await self._in_time(self.app(scope, receive, noting)) or begun:
+            return
+        text = f"The request took longer than {self.seconds:g} seconds. Send less text at once, or try again later"
+        await self.refuse(Request(scope), 504, text)(scope, receive, send)
+
+    async def _in_time(self, work: Awaitable[None]) -> bool:
+        try:
+            async with asyncio.timeout(self.seconds) as timeout:
+                await work
+        except TimeoutError:
+            if timeout.expired():
+                return False
+            raise
+        return True
