@@ -1,0 +1,267 @@
+"""A request ends at its deadline, however it spends its time, and what it held is free again."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+from serving import PAIR, client_of, service_of
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.testclient import TestClient
+
+from nmt_cli.corpus.terms import Term, Terms
+from nmt_cli.serving import fields, pool
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.deadline import Deadline
+from nmt_cli.serving.fields import Budget, Fields, Refusal
+from nmt_cli.serving.service import Limits
+from nmt_cli.serving.work import SHORT, Workers
+
+LONG = SHORT + 1
+WORDS = 24_000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("serve"))
+
+
+def in_time(work: Awaitable[Any], seconds: float) -> float:
+    """Return after how many seconds work ends that is cancelled after `seconds`."""
+
+    async def ended() -> float:
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await work
+        return time.monotonic() - begun
+
+    return asyncio.run(ended())
+
+
+def sleep_and_tell(seconds: float, file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(seconds)
+
+
+def test_a_process_ends_with_the_request_that_it_works_for(tmp_path: Path) -> None:
+    file = tmp_path / "process"
+    work = Workers().run(sleep_and_tell, 60, str(file), characters=LONG, marked=True)
+    assert in_time(work, 15) < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
+
+
+def settings_of_process() -> tuple[int, Any]:
+    return os.nice(0), signal.getsignal(signal.SIGINT)
+
+
+def test_long_text_with_markup_alone_takes_another_process() -> None:
+    async def processes() -> list[int]:
+        sizes = (LONG, True), (SHORT, True), (LONG, False), (SHORT, False)
+        return [await Workers().run(os.getpid, characters=size, marked=marked) for size, marked in sizes]
+
+    first, *others = asyncio.run(processes())
+    assert first != os.getpid()
+    assert others == [os.getpid()] * 3
+
+    async def settings() -> tuple[int, Any]:
+        return await Workers().run(settings_of_process, characters=LONG, marked=True)
+
+    assert asyncio.run(settings()) == (os.nice(0) + 5, signal.SIG_IGN)
+
+
+def test_a_loop_in_a_thread_stops_at_the_next_item() -> None:
+    seen = list[int]()
+
+    def look(item: int) -> None:
+        seen.append(item)
+        time.sleep(0.01)
+
+    assert in_time(Workers().mapped(look, range(10_000)), 0.1) < 10
+    time.sleep(0.1)
+    count = len(seen)
+    time.sleep(0.1)
+    assert 0 < count == len(seen) < 10_000
+    assert asyncio.run(Workers().mapped(pow, [2, 3], [3, 2])) == [8, 9]
+
+
+def ask_through(app: Callable[..., Awaitable[None]], seconds: float) -> list[dict[str, Any]]:
+    """Return the messages of an application behind a deadline."""
+    sent = list[dict[str, Any]]()
+
+    def refuse(request: Request, status: int, text: str) -> JSONResponse:
+        return JSONResponse({"error": text, "path": request.url.path}, status)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    scope = {"type": "http", "path": "/a", "headers": [], "query_string": b"", "server": ("a", 1), "scheme": "http"}
+    asyncio.run(Deadline(app, seconds, refuse)(scope, receive, send))
+    return sent
+
+
+def test_a_request_beyond_its_deadline_is_answered_with_504() -> None:
+    async def slow(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    start, body = ask_through(slow, 0.1)
+    assert start["status"] == 504
+    text = "The request took longer than 0.1 seconds. Send less text at once, or try again later"
+    assert json.loads(body["body"]) == {"error": text, "path": "/a"}
+
+
+def test_an_answer_that_has_begun_is_not_answered_again() -> None:
+    async def stuck(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(60)
+
+    assert [message.get("status") for message in ask_through(stuck, 0.1)] == [200]
+
+
+def test_a_timeout_of_the_application_itself_is_no_deadline() -> None:
+    async def failing(*_: Any) -> None:
+        raise TimeoutError("of its own")
+
+    with pytest.raises(TimeoutError, match="of its own"):
+        ask_through(failing, 60)
+
+
+@pytest.mark.parametrize("stage", ["submit", "aligned"])
+def test_the_deadline_covers_the_work_before_and_after_the_search(
+    model: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    real = getattr(pool.Model, stage)
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.02)
+        return real(*arguments)
+
+    monkeypatch.setattr(pool.Model, stage, slow)
+    text = "<p>der Hund</p>" * 150
+    with service_of(model, limits=Limits(seconds=1)) as service, TestClient(create_app(service)) as client:
+        answer = client.post("/translate", json={"q": text, "format": "html", **PAIR})
+        assert (answer.status_code, "longer than 1 seconds" in answer.json()["error"]) == (504, True)
+        held = service.pool.texts, service.pool.characters.held, service.bodies.held
+        assert held == (0, 0, 0)
+        monkeypatch.setattr(pool.Model, stage, real)
+        assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("held", "amount", "fits"), [(0, 500, True), (1, 99, True), (60, 40, True), (61, 40, False), (1000, 10, True)]
+)
+def test_a_budget_refuses_what_would_exceed_it_beside_others(held: int, amount: int, fits: bool) -> None:
+    budget = Budget(100, 10)
+    with budget.holding(held):
+        before = budget.held
+        if fits:
+            with budget.holding(amount):
+                assert budget.held == before + (amount if amount > 10 else 0)
+        else:
+            with pytest.raises(Refusal, match="Too much text") as caught, budget.holding(amount):
+                pass
+            assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
+        assert budget.held == before == (held if held > 10 else 0)
+    assert budget.held == 0
+
+
+def read(body: bytes, kind: str, bodies: Budget) -> Fields:
+    chunks = [body[:40], body[40:]]
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
+
+    scope = {"type": "http", "headers": [(b"content-type", kind.encode())], "query_string": b""}
+    found = asyncio.run(fields.read(Request(scope, receive), 1000, 5, bodies))
+    assert not chunks
+    return found
+
+
+@pytest.mark.parametrize("small", [10, 40, 100_000])
+def test_a_body_is_read_whatever_its_size_and_counts_while_it_is_read(small: int) -> None:
+    form = "--b\r\nContent-Disposition: form-data; name=q\r\n\r\n" + "ä" * 40 + "\r\n--b--\r\n"
+    bodies = Budget(1000, small)
+    text = {"application/x-www-form-urlencoded": "q=" + "%C3%A4" * 40, "multipart/form-data; boundary=b": form}
+    for kind, body in {**text, "application/json": json.dumps({"q": "ä" * 40})}.items():
+        assert read(body.encode(), kind, bodies).text("q") == "ä" * 40
+        assert bodies.held == 0
+        with bodies.holding(small + 1):
+            if small < 100:
+                with pytest.raises(Refusal, match="Too much text is waiting"):
+                    read(body.encode(), kind, bodies)
+
+
+def test_long_requests_beside_each_other_are_refused_and_short_ones_pass(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
+        monkeypatch.setattr(service.pool.characters, "most", 3000)
+        with service.pool.characters.holding(2000):
+            answer = client.post("/translate", json={"q": "der Hund. " * 120, **PAIR})
+            assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+            assert client.post("/translate", json={"q": "der Hund. " * 90, **PAIR}).status_code == 200
+            alternatives = {"q": "der Hund. " * 90, "alternatives": 1, **PAIR}
+            assert client.post("/translate", json=alternatives).status_code == 429
+        assert client.post("/translate", json={"q": "der Hund. " * 120, **PAIR}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "alternatives", "status"),
+    [
+        ("translate", "rot" * 100, 2, 200),
+        ("translate", "rot" * 100, 3, 400),
+        ("sentences", "rot" * 100, 2, 200),
+        ("sentences", "rot" * 100, 3, 400),
+        ("translate", "a\n" * 20, 0, 200),
+        ("translate", "a\n" * 20, 1, 400),
+        ("sentences", "ab. " * 21, 0, 200),
+        ("sentences", "ab. " * 21, 1, 400),
+        ("sentences", "ab. " * 42, 0, 400),
+    ],
+)
+def test_answers_are_bounded(
+    model: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, alternatives: int, status: int
+) -> None:
+    monkeypatch.setattr("nmt_cli.serving.service.MOST_TIMES", 3)
+    monkeypatch.setattr(pool, "MOST_UNITS", 41)
+    with client_of(model, limits=Limits(characters=300)) as client:
+        answer = client.post(f"/{path}", json={"q": text, "alternatives": alternatives, **PAIR})
+        assert answer.status_code == status, answer.text
+        if status == 400:
+            assert "too many" in answer.json()["error"]
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def test_many_terms_that_begin_alike_are_found_in_long_texts_at_once() -> None:
+    """By comparing each with every place these would take minutes."""
+    terms = Terms([Term(f"the {number}", (f"das {number}", "nie " * 49)) for number in range(4900)])
+    variants = ["".join(each.upper() if code >> bit & 1 else each for bit, each in enumerate("abcdefghijklm"))
+                for code in range(4900)]  # fmt: skip
+    cases = Terms([Term(variant, ("x",)) for variant in variants])
+    text = "the " * WORDS + "the 17"
+
+    def look() -> None:
+        assert [term.source for term in terms.find(text)] == ["the 17"]
+        assert {term.said("das " * WORDS + "x") for term in terms.terms} == {None}
+        assert terms.terms[17].said("das " * WORDS + "17") == "das 17"
+        assert cases.find("abcdefghijklM " * WORDS) == [cases.terms[4096]]
+
+    assert seconds_of(look) < 10
