@@ -102,7 +102,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         self.texts += len(texts)
         try:
             with self.characters.holding(size * options.n_best):
-                pending = await self._translated(request, model, units, options, short=size <= SHORT)
+                pending = await self._translated(request, model, units, options, size)
             results = iter([one.translation() for one in pending])
         except NmtError as error:
             raise Refusal(500, str(error)) from error
@@ -114,7 +114,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         return [[next(results) for _ in text] for text in texts]
 
     async def _translated(
-        self, request: Request, model: Model, units: Sequence[str], options: Options, *, short: bool
+        self, request: Request, model: Model, units: Sequence[str], options: Options, size: int
     ) -> list[Pending]:
         countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
         over = False
@@ -125,7 +125,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 pending[-1].cancel()
 
         try:
-            if short:
+            if size <= SHORT:
                 for place, unit in enumerate(units):
                     submit(place, unit)
             else:
@@ -136,7 +136,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             if countdown.left:
                 for one in pending:
                     one.cancel()
-        self.metrics.observe(pending, begun)
+        await self.workers.run(self.metrics.observe, pending, begun, characters=size, marked=False)
         return pending
 
 

@@ -25,7 +25,8 @@ PROCESS_BYTES = 1 << 30
 
 class Workers:
     def __init__(self) -> None:
-        self._threads, self._processes = CapacityLimiter(usable_cores()), CapacityLimiter(usable_cores())
+        cores = usable_cores()
+        self._short, self._threads, self._processes = map(CapacityLimiter, (4 * cores, cores, cores))
 
     async def run(self, function: Callable[..., Result], *arguments: object, characters: int, marked: bool) -> Result:
         """Call a function on a text of so many characters, plain or marked; a cancelled caller ends its process."""
@@ -33,7 +34,8 @@ class Workers:
             call = functools.partial(_call, function, *arguments)
             return await to_process.run_sync(call, cancellable=True, limiter=self._processes)
         if marked or characters > SHORT:
-            return await to_thread.run_sync(function, *arguments, limiter=self._threads)
+            limiter = self._threads if characters > SHORT else self._short
+            return await to_thread.run_sync(function, *arguments, limiter=limiter)
         return function(*arguments)
 
     async def mapped(self, function: Callable[..., Result], *columns: Iterable[object]) -> list[Result]:
