@@ -21,6 +21,7 @@ from nmt_cli.serving.languages import base_of, match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
 from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.serving.work import SHORT
 from nmt_cli.translation.pending import Options, Translation
 
 BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
@@ -158,7 +159,9 @@ class Service:
 
         every = chain.from_iterable(results)
         if options.alignments:
-            found = iter(await self.pool.workers.mapped(linked, chain.from_iterable(units), every))
+            every_unit = list(chain.from_iterable(units))
+            short = sum(map(len, every_unit)) <= SHORT
+            found = iter(await self.pool.workers.mapped(linked, every_unit, every, short=short))
         else:
             found = ([Aligned(translation.at(rank).text, []) for rank in ranks] for translation in every)
         return [list(zip(*islice(found, len(own)), strict=True)) or [()] for own in units]

@@ -38,7 +38,9 @@ class Workers:
             return await to_thread.run_sync(function, *arguments, limiter=limiter)
         return function(*arguments)
 
-    async def mapped(self, function: Callable[..., Result], *columns: Iterable[object]) -> list[Result]:
+    async def mapped(
+        self, function: Callable[..., Result], *columns: Iterable[object], short: bool = False
+    ) -> list[Result]:
         """Return a function's results for all items, as `map` does, from a thread; a cancelled caller leaves it after
         the item in hand."""
         over = threading.Event()
@@ -52,7 +54,8 @@ class Workers:
             return found
 
         try:
-            return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._threads)
+            limiter = self._short if short else self._threads
+            return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
         finally:
             over.set()
 
