@@ -84,7 +84,6 @@ OWNERS = {
     "pyarrow": {"corpus.sources"},
     "huggingface_hub": {"corpus.sources", "interop"},
     "markdown_it": {"documents"},
-    "polib": {"documents"},
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
     "starlette": {"serving"},

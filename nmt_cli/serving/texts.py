@@ -27,8 +27,10 @@ class Form:
     joined: bool = False  # plain text whose lines are parts of one sentence
     spaced: bool = False  # the white space around each line stays
 
-    def read(self, text: str) -> "Text":
-        """Return a text in the parts that are translated by themselves; DataError where it is not what it should be."""
+    def read(self, text: str, language: str = "") -> "Text":
+        """Return a text in the parts that are translated by themselves; DataError where it is not what it should be.
+
+        `language` is the target's."""
         plain = self.kind == "text"
         protection = (
             Protection(strict=self.kind == "po") if self.protect or (self.protect is None and not plain) else None
@@ -37,7 +39,7 @@ class Form:
             parts = markup.parse(text, protection, self.ignored)
             return Marked(parts, partial(render, parts))
         if not plain:
-            return Marked(*read_document(text, self.kind, protection))
+            return Marked(*read_document(text, self.kind, protection, language))
         lines = [text] if self.joined else _NEW_LINE.split(text)
         return _protected(lines, protection) if protection else Lines(lines, self.spaced)
 
