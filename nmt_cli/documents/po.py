@@ -62,9 +62,9 @@ class Catalogue:
 
     def _parts_of(self, text: str, protection: Protection | None) -> Parts:
         """Read a message, line by line: as many go out as came in. One with tags is HTML."""
-        parts = Parts()
+        parts, is_html = Parts(), _TAG.search(text) is not None
         for line in _NEW_LINE.split(text):
-            if _TAG.search(text):
+            if is_html:
                 parts += markup.parse(line, protection)
             else:
                 builder = Builder(protection=protection)
