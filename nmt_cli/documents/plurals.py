@@ -64,10 +64,12 @@ def parse(field: str) -> PluralForms | None:
     count = int(number[1])
     expression = re.search(r"\bplural\s*=([^;]*)", field)
     try:
-        function = gettext.c2py(expression[1].strip() if expression else "")  # refuses what is long or deep
+        function = gettext.c2py(expression[1].strip() if expression else "")  # refuses long and deep ones
         forms = [function(n) for n in _NUMBERS]
     except (ValueError, ArithmeticError, RecursionError, SyntaxError, MemoryError):
-        return PluralForms(count, 0, False)  # msgfmt refuses these
+        forms = []
+    if not forms or max(forms) >= count:  # msgfmt refuses the file
+        return PluralForms(count, 0, False)
     return PluralForms(count, forms[1], forms.count(forms[1]) == 1)
 
 

@@ -93,18 +93,14 @@ class Catalogue:
         """Return the forms of a message, those that a person wrote as they stand."""
         rule = self._forms or plurals.GERMANIC
         takes_one = rule.count > 1 and (rule.alone or each.one_fits)
-        lines = [
-            spelled(
-                f"msgstr[{form}]",
-                render(each.singular if form == rule.one and takes_one else each.plural),
-                self._new_line,
-            )
-            for form in range(rule.count)
-        ]
-        if "fuzzy" not in each.message.flags:
-            for form, old in enumerate(each.message.forms):
-                if old.text:
-                    lines[form : form + 1] = [self._text[old.start : old.end]]
+        kept = {} if "fuzzy" in each.message.flags else {i: old for i, old in enumerate(each.message.forms) if old.text}
+        lines = list[str]()
+        for form in range(max([rule.count, *(form + 1 for form in kept)])):
+            if form in kept:
+                lines.append(self._text[kept[form].start : kept[form].end])
+            else:
+                text = render(each.singular if takes_one and form == rule.one else each.plural)
+                lines.append(spelled(f"msgstr[{form}]", text, self._new_line))
         return lines
 
 

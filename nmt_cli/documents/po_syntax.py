@@ -65,6 +65,10 @@ class Message:
     forms: list[Field] = field(default_factory=list)  # one, or msgstr[0] and the rest
 
     @property
+    def end(self) -> int:
+        return self.forms[-1].end if self.forms else self.id.end
+
+    @property
     def is_header(self) -> bool:
         return not self.context and not self.id.text
 
@@ -106,30 +110,29 @@ def read(source: str) -> list[Message]:
     """Return the messages; DataError names the line that is none of a catalogue."""
     messages, comments = list[Message](), list[Field]()
     context: Field | None = None
+    begun: Message | None = None  # takes further fields
     for each in _fields(source):
-        last = messages[-1] if messages else None
-        complete = context is None and (last is None or bool(last.forms))
-        if each.name == "#":
-            fits = complete
-            if _OBSOLETE.match(source, each.start):
+        complete = context is None and (begun is None or bool(begun.forms))
+        if each.name == "msgid":
+            fits = context is not None or complete
+            after = messages[-1].end if messages else 0
+            begun = Message(after, (context or each).start, comments, context, each)
+            messages.append(begun)
+            context, comments = None, []
+        elif each.name in ("#", "domain", "msgctxt"):
+            fits, begun = complete, None
+            if each.name == "msgctxt":
+                context = each
+            elif each.name == "domain" or _OBSOLETE.match(source, each.start):
                 comments = []
             else:
                 comments.append(each)
-        elif each.name == "domain":
-            fits, comments = complete, []
-        elif each.name == "msgctxt":
-            fits, context = complete, each
-        elif each.name == "msgid":
-            fits = context is not None or complete
-            after = last.forms[-1].end if last and last.forms else 0
-            messages.append(Message(after, (context or each).start, comments, context, each))
-            context, comments = None, []
         else:
-            fits = last is not None and context is None and _add(last, each)
+            fits = begun is not None and context is None and _add(begun, each)
         if not fits:
             what = "a comment within a message" if each.name == "#" else f"{printable(each.name, 40)} out of place"
             raise _failure(source, each.start, what)
-    if context or (messages and not messages[-1].forms):
+    if context or (begun and not begun.forms):
         raise _failure(source, len(source), "a message without msgstr")
     return messages
 
