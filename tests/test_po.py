@@ -158,8 +158,8 @@ def test_the_time_of_a_catalogue_grows_with_its_length(begin: str) -> None:
     several = ["# c\n", "#, a\n", "#~ msgid\n", 'msgid"a"msgstr""', '"', '"\\', "[0", "msgstr[", "\r", "\\\n"]
     inside = ["a\\n", '"\n"', "\\\\", '\\"', "nplurals", "plural =", "\\303\\244", "charset=", "; ", "Language:\\n"]
     for unit in inside if begin else several:
-        short = seconds(begin + unit * (20_000 // len(unit)) + end)
-        assert seconds(begin + unit * (160_000 // len(unit)) + end) < max(1, 20 * short), unit
+        short = seconds(begin + unit * (8_000 // len(unit)) + end)
+        assert seconds(begin + unit * (32_000 // len(unit)) + end) < max(0.5, 8 * short), unit
 
 
 # ---- what stays
