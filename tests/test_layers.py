@@ -87,6 +87,7 @@ OWNERS = {
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
     "starlette": {"serving"},
+    "python_multipart": {"serving.fields"},
     "uvicorn": {"serving.server"},
     "prometheus_client": {"serving.metrics"},
     "py3langid": {"serving.detect"},
