@@ -493,9 +493,8 @@ def body(text: str, path: Path) -> tuple[list[str], list[str]]:
 
 @needs_gettext
 @pytest.mark.parametrize("seed", range(40))
-def test_msgfmt_takes_what_it_took_before(tmp_path: Path, seed: int) -> None:
+def test_msgfmt_takes_any_catalogue_once_it_is_filled(tmp_path: Path, seed: int) -> None:
     text, stay = random_catalogue(seed)
-    assert msgfmt(text, tmp_path / "a.po") == "", "the generator is wrong"
     written = filled(text, "de", same)
     assert msgfmt(written, tmp_path / "b.po") == ""
     place = 0
