@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import io
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,30 +61,39 @@ def msgfmt(text: str, path: Path) -> str:
     return done.stderr if done.returncode else ""
 
 
-@pytest.fixture
-def closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file may be opened or looked at."""
+@contextlib.contextmanager
+def nothing_opened() -> Iterator[None]:
+    """Notice if a file is opened or looked at."""
+    seen = list[Any]()
 
     def refuse(*arguments: Any, **_options: Any) -> Any:
-        raise AssertionError(f"a file is opened: {arguments}")
+        seen.append(arguments)
+        raise FileNotFoundError
 
-    for where, name in ((builtins, "open"), (os, "open"), (os, "stat"), (os, "lstat"), (os, "listdir")):
-        monkeypatch.setattr(where, name, refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        for where, name in (
+            (builtins, "open"),
+            (io, "open"),
+            (os, "open"),
+            (os, "stat"),
+            (os, "lstat"),
+            (os, "listdir"),
+        ):
+            patch.setattr(where, name, refuse)
+        yield
+    assert not seen
 
 
 # ---- files that mean harm
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_a_text_that_is_a_path_is_not_opened(
-    tmp_path: Path, request: pytest.FixtureRequest, end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_is_a_path_is_not_opened(tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret.po"
     secret.write_text('msgid "the secret"\nmsgstr ""\n')
     monkeypatch.chdir(tmp_path)
-    request.getfixturevalue("closed")
     for path in (str(secret), "secret.po"):
-        with pytest.raises(DataError, match="no message catalogue: line 1"):
+        with nothing_opened(), pytest.raises(DataError, match="no message catalogue: line 1"):
             Catalogue(path + end, None)
 
 
@@ -507,9 +518,9 @@ def test_msgfmt_takes_any_catalogue_once_it_is_filled(tmp_path: Path, seed: int)
     assert not Catalogue(re.sub(r"(?m)^#, fuzzy$|, fuzzy\b|\bfuzzy, ", "#", written), None)._open, "all are filled"
 
 
-def test_no_catalogue_opens_a_file(closed: None) -> None:
+def test_no_catalogue_opens_a_file() -> None:
     for seed in range(100):
         text, stay = random_catalogue(seed)
         for each in (text, *stay, *re.findall(r'"([^"]*)"', text)):
-            with contextlib.suppress(DataError):
+            with nothing_opened(), contextlib.suppress(DataError):
                 filled(each, each[:20], same)
