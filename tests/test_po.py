@@ -272,7 +272,6 @@ FILES, ONE = ("%d file", "%d files"), ("One file", "%d files")
         ("xx", ONE, 2, "10"),
     ],
 )
-@needs_gettext
 def test_each_form_has_the_placeholders_that_its_numbers_need(
     tmp_path: Path, language: str, one: tuple[str, str], number: int, forms: str
 ) -> None:
@@ -283,7 +282,7 @@ def test_each_form_has_the_placeholders_that_its_numbers_need(
     found = re.findall(r'^msgstr\[\d\] "(.*)"', written, re.MULTILINE)
     assert found == [one[0] if form == "1" else one[1] for form in forms]
     assert len(found) == number
-    if language != "xx":
+    if language != "xx" and shutil.which("msgfmt"):
         assert msgfmt(written, tmp_path / "a.po") == ""
 
 
