@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import polib
 import pytest
 from markdown_it import MarkdownIt
 from test_documents import backwards, same, silent, translated
@@ -21,6 +20,7 @@ from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.po import Catalogue
+from nmt_cli.documents.po_syntax import read
 from nmt_cli.documents.segment import render, segments_of
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.translation.translate import TranslateOptions
@@ -177,26 +177,29 @@ msgstr[2] ""
 def test_messages_without_a_translation_get_one_that_is_fuzzy() -> None:
     catalogue = Catalogue(PO, Protection(strict=True))
     translated(catalogue.parts, backwards)
-    before, after = polib.pofile(PO), polib.pofile(catalogue.written())
-    for name in ("msgctxt", "msgid", "msgid_plural", "comment", "occurrences", "obsolete"):
-        assert [getattr(entry, name) for entry in after] == [getattr(entry, name) for entry in before]
-    assert [entry.fuzzy for entry in after] == [True, True, False, True, False]
-    first, old, done, files, gone = after
+    written = catalogue.written()
+    before, after = read(PO), read(written)
+    assert [each.id.text for each in after] == [each.id.text for each in before]
+    gone = [line for line in PO.split("\n") if line not in written.split("\n")]
+    assert gone == ["#, python-format", 'msgstr "alt"', "#, python-format", 'msgstr[1] ""', 'msgstr[2] ""']
+    header, first, old, done, files = after
+    assert ["fuzzy" in each.flags for each in after] == [False, True, True, False, True]
     assert old.flags == ["fuzzy"]
     assert first.flags == ["python-format", "fuzzy"]
-    assert first.msgstr == "(now)? %(n)s files Delete\n  <b>Sure</b>?\n"
-    assert (old.msgstr, done.msgstr, gone.msgstr) == ("old", "fertig", "")
-    assert files.msgstr_plural == {0: "%d file", 1: "%d files", 2: "%d files"}
-    assert after.metadata == before.metadata
+    assert header.forms[0].text == before[0].forms[0].text
+    assert first.forms[0].text == "(now)? %(n)s files Delete\n  <b>Sure</b>?\n"
+    assert (old.forms[0].text, done.forms[0].text) == ("old", "fertig")
+    assert [form.text for form in files.forms] == ["eine Datei", "%d files", "%d files"], "a person wrote the first"
     again = Catalogue(PO.replace("#, fuzzy\n", "").replace('""\n\n#, f', '"x"\n\n#, f'), None)
     assert len(again.parts) < len(catalogue.parts)
 
 
 def test_a_language_of_one_form_has_the_plural_there() -> None:
-    catalogue = Catalogue(PO.replace("nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;", "nplurals=1; plural=0;"), None)
+    text = PO.replace("nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;", "nplurals=1; plural=0;")
+    catalogue = Catalogue(text.replace("eine Datei", ""), None)
     translated(catalogue.parts, same)
-    (files,) = [entry for entry in polib.pofile(catalogue.written()) if entry.msgid_plural]
-    assert files.msgstr_plural == {0: "%d files"}
+    (files,) = [each for each in read(catalogue.written()) if each.plural]
+    assert [form.text for form in files.forms] == ["%d files"]
 
 
 def test_messages_with_comments_and_of_catalogues_that_do_not_say_their_forms() -> None:
@@ -208,13 +211,13 @@ def test_messages_with_comments_and_of_catalogues_that_do_not_say_their_forms() 
     assert [segment.text for segment in segments_of(catalogue.parts)] == ["a c", long.strip(), "d"]
     translated(catalogue.parts, same)
     written = catalogue.written()
-    one, several = polib.pofile(written)
-    assert one.msgstr == "a <!-- b --> c\n"
-    assert several.msgstr_plural == {0: long, 1: "d"}
-    assert 60 < max(map(len, written.split("\n"))) <= 80
+    one, several = read(written)
+    assert one.forms[0].text == "a <!-- b --> c\n"
+    assert [form.text for form in several.forms] == [long, "d"]
+    assert 60 < max(len(line) for line in written.split("\n") if line.startswith('"')) <= 80
     forms = Catalogue(f'msgid ""\nmsgstr "Plural-Forms: nplurals = 4; plural=0;\\n"\n\n{text}', None)
     translated(forms.parts, same)
-    assert polib.pofile(forms.written())[1].msgstr_plural == {0: long, 1: "d", 2: "d", 3: "d"}
+    assert [form.text for form in read(forms.written())[2].forms] == [long, "d", "d", "d"]
 
 
 def test_a_catalogue_that_is_complete_comes_out_byte_for_byte() -> None:
@@ -323,7 +326,8 @@ def test_options_of_the_search_arrive_and_progress_is_counted(
             if fail:
                 raise DataError("no")
 
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None)
+    recipe = SimpleNamespace(corpus=SimpleNamespace(tgt="de"))
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, recipe=recipe)
     monkeypatch.setattr(module, "translate_aligned", search)
     data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search={"beam": 3}, strict=True)
     with Progress("translating", None, "lines") as progress:

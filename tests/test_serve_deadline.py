@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_work import settings_of_process, sleep_and_tell
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
@@ -48,21 +49,12 @@ def in_time(work: Awaitable[Any], seconds: float) -> float:
     return asyncio.run(ended())
 
 
-def sleep_and_tell(seconds: float, file: str) -> None:
-    Path(file).write_text(str(os.getpid()))
-    time.sleep(seconds)
-
-
 def test_a_process_ends_with_the_request_that_it_works_for(tmp_path: Path) -> None:
     file = tmp_path / "process"
     work = Workers().run(sleep_and_tell, 60, str(file), characters=LONG, marked=True)
     assert in_time(work, 15) < 30
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)
-
-
-def settings_of_process() -> tuple[int, Any]:
-    return os.nice(0), signal.getsignal(signal.SIGINT)
 
 
 def test_long_text_with_markup_alone_takes_another_process() -> None:

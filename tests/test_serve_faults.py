@@ -109,6 +109,9 @@ RAW: list[tuple[bytes, dict[str, str], str]] = [
     (b"x", {"Content-Type": "multipart/form-data"}, "Missing boundary"),
     (b"--a\r\nnonsense", {"Content-Type": "multipart/form-data; boundary=a"}, "Invalid request"),
     (b"q=rot", {"Content-Type": "text/plain"}, "missing q"),
+    (b"--a--", {"Content-Type": "multipart/form-data; boundary=a; charset=punycode"}, "send the form in UTF-8"),
+    (b"--a--", {"Content-Type": 'multipart/form-data; boundary=a; CHARSET="idna"'}, "in UTF-8"),
+    (b"--a--", {"Content-Type": "multipart/form-data; boundary=a; charset=UTF-8"}, "missing"),
 ]
 
 

@@ -367,6 +367,23 @@ def data_set(folder: Path, shards: int = 2, columns: bool = False) -> Path:
 SECTION = {"name": "hub:some/texts", "config": "de-en", "tokenizer": {"vocabulary_size": "400"}}
 
 
+@pytest.mark.parametrize("name", ["some/texts", "../texts"])
+def test_a_directory_is_never_read_in_place_of_a_data_set_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The package `datasets` takes a name or a path."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    data_set(Path(name))
+    with pytest.raises(UsageError, match=f"{name} is a directory here"):
+        texts.run(texts.corpus({**SECTION, "name": f"hub:{name}"}), tmp_path / "out")
+
+
+def test_the_path_of_a_mirror_is_no_pattern(tmp_path: Path) -> None:
+    mirror = data_set(tmp_path / "mirror [1] of *")
+    assert store.open_corpus(texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror), content=True)
+
+
 def test_a_mirror_of_a_data_set_must_have_all_shards_and_the_languages(tmp_path: Path) -> None:
     mirror = data_set(tmp_path / "mirror", shards=3)
     out = texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)

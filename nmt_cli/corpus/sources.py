@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import glob
 import http.client
 import logging
 import math
@@ -324,8 +325,11 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
     with _hub_errors(corpus) as datasets:
         if mirror:
             place, files = str(mirror), _mirror_files(corpus, mirror)
-            data = datasets.load_dataset("parquet", data_files=files, cache_dir=str(work), streaming=True)
+            patterns = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
+            data = datasets.load_dataset("parquet", data_files=patterns, cache_dir=str(work), streaming=True)
         else:
+            if os.path.lexists(repo):  # datasets prefers it
+                raise UsageError(f"corpus hub:{repo}: {repo} is a directory here. Rename it, or run elsewhere")
             builder = datasets.load_dataset_builder(repo, corpus.config, revision=revision)
             place, advice = f"{address} at {builder.hash}", f"Remove {builder.cache_dir} and run again"
             if revision and re.fullmatch("[0-9a-f]{40}", revision) and builder.hash != revision:  # offline

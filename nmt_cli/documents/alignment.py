@@ -33,7 +33,7 @@ def translate_aligned(translator: Translator, texts: Iterable[Any], **options: A
 def aligned(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
     """Return the translation of this rank, or the last, with links to the text."""
     rank = min(rank, len(translation.hypotheses) - 1)
-    return Aligned(translation.at(rank).text, _links(translator, translation, text, rank))
+    return Aligned(translation.hypotheses[rank].text, _links(translator, translation, text, rank))
 
 
 def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:

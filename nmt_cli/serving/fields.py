@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -175,6 +176,10 @@ async def _form(request: Request, body: bytes, most_bytes: int, most_fields: int
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
+    # Starlette decodes fields by any codec of Python that is named here; punycode takes minutes for a megabyte.
+    _, options = parse_options_header(request.headers["Content-Type"])
+    if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8", b"us-ascii"):
+        raise Refusal(400, "Invalid request: send the form in UTF-8")
     again = Request(request.scope, receive)
     try:
         form = await again.form(max_files=1, max_fields=most_fields, max_part_size=most_bytes)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nmt_cli.serving.languages import base_of
+from nmt_cli.corpus.languages import base_of
 from nmt_cli.serving.pool import Model
 from nmt_cli.serving.service import Service
 from nmt_cli.translation.pending import Options, Translation

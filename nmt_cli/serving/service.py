@@ -3,13 +3,14 @@
 import asyncio
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from nmt_cli.corpus.languages import base_of, match
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.errors import DataError
@@ -17,7 +18,6 @@ from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import Detector
 from nmt_cli.serving.fields import Budget, Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
-from nmt_cli.serving.languages import base_of, match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
 from nmt_cli.serving.texts import Form, units_of, write
@@ -131,6 +131,7 @@ class Service:
         if confidence is not None and to_code and base_of(to_code) == base_of(source):
             return Answer([[text] for text in texts], source, confidence)  # there is nothing to translate
         model = self.pool.find(source, pair[1])
+        form = replace(form, language=model.target)
         run = partial(self.pool.workers.run, characters=sum(map(len, texts)), marked=form.marked)
         try:
             units = await run(units_of, form, texts)

@@ -26,6 +26,7 @@ class Form:
     ignored: tuple[str, ...] = ()  # elements of HTML that are copied
     joined: bool = False  # plain text whose lines are parts of one sentence
     spaced: bool = False  # the white space around each line stays
+    language: str = ""  # the target's
 
     @property
     def marked(self) -> bool:
@@ -40,7 +41,7 @@ class Form:
             parts = markup.parse(text, protection, self.ignored)
             return Marked(parts, partial(render, parts))
         if self.kind != "text":
-            return Marked(*read_document(text, self.kind, protection))
+            return Marked(*read_document(text, self.kind, protection, self.language))
         lines = [text] if self.joined else _NEW_LINE.split(text)
         return _protected(lines, protection) if protection else Lines(lines, self.spaced)
 

@@ -1,0 +1,75 @@
+"""The header of a gettext catalogue: the fields that a template leaves to the translator."""
+
+import bisect
+import itertools
+import re
+
+from nmt_cli.corpus.languages import base_of
+from nmt_cli.documents import plurals
+from nmt_cli.documents.po_syntax import Edit, Field, Message, edited
+
+_CODE = re.compile(r"[a-z]{2,3}(?:_[A-Za-z]{2,4})?")
+# Fields with the values of a template, in the source of the strings, where a line ends with an escape.
+_LINE = r"(?:\A|(?<=\\n)){}:[ \t]*+"
+_CHARSET = re.compile(_LINE.format("Content-Type") + r"[^\\]*?\bcharset=(?P<value>[^\\;\s]*+)", re.IGNORECASE)
+_ENCODING = re.compile(_LINE.format("Content-Transfer-Encoding") + r"(?P<value>ENCODING|)(?=\\n|\s*\Z)")
+_LANGUAGE = re.compile(_LINE.format("Language") + r"(?P<value>LANGUAGE|LL|)[ \t]*(?=\\n|\Z)")
+_PLURALS = re.compile(_LINE.format("Plural-Forms") + r"(?P<value>[^\\]*+)")
+_INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENCODING|INTEGER|EXPRESSION")
+
+
+def locale_of(code: str) -> str:
+    """Return a language code as gettext writes it: pt_BR for pt-BR, de for deu_Latn; "" if it is no such code."""
+    _, _, rest = code.replace("-", "_").partition("_")
+    locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
+    return locale if _CODE.fullmatch(locale) else ""
+
+
+def plural_field(header: Message | None, language: str) -> str:
+    """Return the Plural-Forms of a header, those of the target language where the template left them open."""
+    match = _PLURALS.search(_raw(header.forms[0])) if header else None
+    field = match["value"] if match else ""
+    return field if plurals.parse(field) else plurals.field_of(locale_of(language))
+
+
+def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
+    """Return the edits that name UTF-8, and the target language and its plural forms where a template left them open.
+
+    If no value of a template is left, the header is no longer fuzzy.
+    """
+    raw = _raw(header.forms[0])
+    charset = _CHARSET.search(raw)
+    forms = _PLURALS.search(raw)
+    values = [
+        (charset if charset and charset["value"].upper() != "UTF-8" else None, "UTF-8"),
+        (_ENCODING.search(raw), "8bit"),
+        (_LANGUAGE.search(raw), locale_of(language)),
+        (forms if forms and not plurals.parse(forms["value"]) else None, plural_field(header, language)),
+    ]
+    edits = [(*match.span("value"), value) for match, value in values if match and value]
+    edits = [(start, end, f" {value}" if raw[start - 1] == ":" else value) for start, end, value in edits]
+    moved = [_moved(header.forms[0], edit) for edit in edits]
+    if has_plurals and not forms and raw and (field := plural_field(header, language)):
+        end, last = header.forms[0].end, "" if raw.endswith(r"\n") else r"\n"
+        moved.append((end, end, f'{new_line}"{last}Plural-Forms: {field}\\n"'))
+    if moved and not _INITIAL.search(edited(raw, edits)):
+        moved += header.unflagged()
+    return moved
+
+
+def _raw(field: Field) -> str:
+    """Return the source of the strings, joined."""
+    return "".join(field.source[start:end] for start, end in field.strings)
+
+
+def _moved(field: Field, edit: Edit) -> Edit:
+    """Return an edit of the joined strings as one of the file."""
+    begins = list(itertools.accumulate((end - start for start, end in field.strings), initial=0))
+
+    def place(offset: int) -> int:
+        string = bisect.bisect(begins, offset) - 1
+        return field.strings[string][0] + offset - begins[string]
+
+    start, end, text = edit
+    last = place(end - 1) + 1
+    return (place(start) if start < end else last), last, text

@@ -1,0 +1,228 @@
+"""Read the messages of a gettext catalogue with their offsets in the text, and spell strings as a catalogue does.
+
+The grammar is that of the GNU gettext manual, "The Format of PO Files"; where the manual is silent, it follows msgfmt:
+tokens may share a line, a comment ends at a line feed only, and no comment stands within a message.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nmt_cli.errors import DataError, printable
+
+_WIDTH = 79
+_TOKEN = re.compile(
+    r"""(?:\s|\\\n)++
+    |(?P<comment>\#[^\n]*+)
+    |(?P<string>"(?:[^"\\\n]|\\.)*+")
+    |(?P<keyword>msgctxt|msgid_plural|msgid|msgstr|domain)(?:\s*\[\s*(?P<index>[0-9]++)\s*\])?""",
+    re.ASCII | re.DOTALL | re.VERBOSE,
+)
+_OBSOLETE = re.compile(r'#~\s*(?:msg|")', re.ASCII)  # but not the previous text of an obsolete message, `#~|`
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-fA-F]+)|(.))", re.DOTALL)
+_LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
+_ESCAPED = str.maketrans(
+    {code: f"\\{code:03o}" for code in (*range(32), 127)}
+    | {character: f"\\{letter}" for letter, character in _LETTERS.items()}
+)
+
+
+Edit: TypeAlias = tuple[int, int, str]  # replaces the text between two offsets
+
+
+@dataclass
+class Field:
+    """A keyword and its strings, or a comment, from offset `start` to `end`."""
+
+    source: str
+    name: str  # "msgid", "msgstr", "msgstr[0]" and so on; "#" for a comment
+    start: int
+    end: int
+    strings: list[tuple[int, int]] = field(default_factory=list)  # offsets between the quotes
+
+    @property
+    def text(self) -> str:
+        raw = [self.source[start:end] for start, end in self.strings]
+        if not any("\\" in each for each in raw):
+            return "".join(raw)
+        try:
+            return b"".join(_ESCAPE.sub(_byte, each.encode()) for each in raw).decode()
+        except UnicodeDecodeError:
+            raise _failure(self.source, self.start, "a string whose escapes are not UTF-8") from None
+
+
+@dataclass
+class Message:
+    """A message that is not obsolete, from offset `start`; the message before it ends at `after`."""
+
+    after: int
+    start: int
+    comments: list[Field]
+    context: Field | None
+    id: Field
+    plural: Field | None = None
+    forms: list[Field] = field(default_factory=list)  # one, or msgstr[0] and the rest
+
+    @property
+    def end(self) -> int:
+        return self.forms[-1].end if self.forms else self.id.end
+
+    @property
+    def is_header(self) -> bool:
+        return not self.context and not self.id.text
+
+    @property
+    def flags(self) -> list[str]:
+        lines = [comment.source[comment.start : comment.end] for comment in self.comments]
+        return [flag for line in lines if line[1:2] in (",", "=") for flag in _flags(line)]
+
+    def flagged(self, new_line: str) -> list[Edit]:
+        """Return the edits that mark the message fuzzy."""
+        source, place = self.id.source, self.start
+        if "fuzzy" in self.flags:
+            return []
+        for comment in self.comments:
+            line = source[comment.start : comment.end].rstrip()
+            if line.startswith("#,"):
+                end = comment.start + len(line)
+                return [(end, end, ", fuzzy" if _flags(line) else " fuzzy")]
+            if line.startswith("#|"):
+                place = min(place, comment.start)
+        begin = source.rfind("\n", self.after, place) + 1
+        if (begin or not self.after) and not source[begin:place].strip():
+            return [(begin, begin, f"#, fuzzy{new_line}")]
+        return [(place, place, f"{new_line}#, fuzzy{new_line}")]
+
+    def unflagged(self) -> list[Edit]:
+        """Return the edits after which the message is not fuzzy."""
+        edits, source = list[Edit](), self.id.source
+        for comment in self.comments:
+            line = source[comment.start : comment.end]
+            if line.startswith("#,") and "fuzzy" in (flags := _flags(line)):
+                rest = ", ".join(flag for flag in flags if flag != "fuzzy")
+                end = comment.start + len(line.rstrip())
+                edits.append((comment.start, end, f"#, {rest}") if rest else (comment.start, comment.end + 1, ""))
+        return edits
+
+
+def read(source: str) -> list[Message]:
+    """Return the messages; DataError names the line that is none of a catalogue."""
+    messages, comments = list[Message](), list[Field]()
+    context: Field | None = None
+    begun: Message | None = None  # takes further fields
+    for each in _fields(source):
+        complete = context is None and (begun is None or bool(begun.forms))
+        if each.name == "msgid":
+            fits = context is not None or complete
+            after = messages[-1].end if messages else 0
+            begun = Message(after, (context or each).start, comments, context, each)
+            messages.append(begun)
+            context, comments = None, []
+        elif each.name in ("#", "domain", "msgctxt"):
+            fits, begun = complete, None
+            if each.name == "msgctxt":
+                context = each
+            elif each.name == "domain" or _OBSOLETE.match(source, each.start):
+                comments = []
+            else:
+                comments.append(each)
+        else:
+            fits = begun is not None and context is None and _add(begun, each)
+        if not fits:
+            what = "a comment within a message" if each.name == "#" else f"{printable(each.name, 40)} out of place"
+            raise _failure(source, each.start, what)
+    if context or (begun and not begun.forms):
+        raise _failure(source, len(source), "a message without msgstr")
+    return messages
+
+
+def _add(message: Message, each: Field) -> bool:
+    """Add a further field to a message; return whether the grammar has it there."""
+    if each.name == "msgid_plural":
+        fits = not message.plural and not message.forms
+        message.plural = each
+        return fits
+    message.forms.append(each)
+    count = len(message.forms)
+    return each.name == f"msgstr[{count - 1}]" if message.plural else each.name == "msgstr" and count == 1
+
+
+def _fields(source: str) -> Iterator[Field]:
+    last: Field | None = None  # takes further strings
+    end = 0
+    while end < len(source):
+        token = _TOKEN.match(source, end)
+        if not token:
+            raise _failure(source, end, f"“{printable(source[end : end + 40])}”")
+        start, end = token.span()
+        if token["string"] and last is None:
+            raise _failure(source, start, "a string without a keyword")
+        if token["string"] and last:
+            last.strings.append((start + 1, end - 1))
+            last.end = end
+        elif token["keyword"] or token["comment"]:
+            if last:
+                yield _whole(last)
+            index = f"[{token['index'].lstrip('0') or '0'}]" if token["index"] else ""
+            last = Field(source, f"{token['keyword']}{index}", start, end) if token["keyword"] else None
+            if token["comment"]:
+                yield Field(source, "#", start, end)
+    if last:
+        yield _whole(last)
+
+
+def _whole(field: Field) -> Field:
+    if not field.strings:
+        raise _failure(field.source, field.start, f"{printable(field.name, 40)} without a string")
+    return field
+
+
+def _flags(line: str) -> list[str]:
+    return re.findall(r"[^\s,]+", line[2:])
+
+
+def edited(source: str, edits: Iterable[Edit]) -> str:
+    parts, end = list[str](), 0
+    for start, stop, text in sorted(edits):
+        parts += [source[end:start], text]
+        end = stop
+    return "".join([*parts, source[end:]])
+
+
+def _failure(source: str, offset: int, what: str) -> DataError:
+    line = source.count("\n", 0, offset) + 1
+    return DataError(f"this is no message catalogue: line {line:,} has {what}. Check it with msgfmt -c")
+
+
+def _byte(match: re.Match[bytes]) -> bytes:
+    octal, hexadecimal, letter = match.groups()
+    if octal:
+        return bytes([int(octal, 8) & 0xFF])
+    if hexadecimal:
+        return bytes([int(hexadecimal[-2:], 16)])
+    if letter == b"\n":
+        return b""  # the string continues on the next line
+    character = _LETTERS.get(letter.decode("latin-1"))
+    return character.encode() if character else match[0]
+
+
+def spelled(keyword: str, text: str, new_line: str) -> str:
+    """Return a field in one line, or in a line for each of the text, those wrapped at spaces."""
+    if "\n" not in text[:-1] and len(line := f'{keyword} "{text.translate(_ESCAPED)}"') <= _WIDTH:
+        return line
+    rows = [""]
+    for part in re.findall(r"[^\n]*\n|[^\n]+", text):
+        rows += _wrapped(part.translate(_ESCAPED))
+    return f"{keyword} " + new_line.join(f'"{row}"' for row in rows)
+
+
+def _wrapped(line: str) -> list[str]:
+    rows, size = list[list[str]](), 0
+    for word in re.findall(r"[^ ]+ *| +", line):
+        if not rows or size + len(word.rstrip(" ")) > _WIDTH - 2:
+            rows.append([])
+            size = 0
+        rows[-1].append(word)
+        size += len(word)
+    return ["".join(row) for row in rows]
