@@ -88,7 +88,7 @@ OWNERS = {
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
     "starlette": {"serving"},
-    "uvicorn": {"serving.server"},
+    "uvicorn": {"serving.connections", "serving.server"},
     "prometheus_client": {"serving.metrics"},
     "py3langid": {"serving.detect"},
     # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.

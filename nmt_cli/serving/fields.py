@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "none", "null", "")
+SMALL_BODY = 1 << 16  # bytes; a body of no more is read however many others are
+MOST_BYTES = 1 << 26  # of all larger bodies that are being read
+RETRY_SECONDS = 1
 
 
 class Refusal(Exception):
@@ -21,6 +25,20 @@ class Refusal(Exception):
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
         if close:
             self.headers["Connection"] = "close"
+
+
+@dataclass
+class Reading:
+    """The bytes of larger bodies that requests are bringing now."""
+
+    bytes: int = 0
+
+    def take(self, count: int) -> None:
+        """Count more of them; 503 where they are too many."""
+        if self.bytes + count > MOST_BYTES:
+            text = "Too many large requests come at once: try again later"
+            raise Refusal(503, text, retry_after=RETRY_SECONDS, close=True)
+        self.bytes += count
 
 
 class Fields:
@@ -63,17 +81,20 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
+        """Return a flag in any form that clients send: true, 1, "1", "True", "on"; 400 for what is none."""
         value = self._values.get(name)
-        word = str(value).lower() if isinstance(value, str | bool | int) else "?"
-        if value is None or word in NO:
-            return False
-        if word not in YES:
+        if (found := _truth(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
-        return True
+        return bool(found)
 
     def word(self, name: str, words: tuple[str, ...]) -> str:
-        """Return one of some words, the first where it is not given."""
-        value = self.text(name, default="") or words[0]
+        """Return one of some words, the first where it is not given; case is no matter, and "1" and "0" are flags."""
+        value = self._values.get(name)
+        if "0" in words and (found := _truth(value)) is not None and value != "":
+            return str(int(found))
+        value = self.text(name, default="").strip().lower() or words[0]
+        if value == "default":
+            value = words[0]
         if value not in words:
             raise Refusal(400, f"Invalid request: {name} must be {' or '.join(filter(None, words))}")
         return value
@@ -83,6 +104,12 @@ class Fields:
         if not isinstance(value, UploadFile):
             raise Refusal(400, f"Invalid request: missing {name} parameter")
         return value
+
+
+def _truth(value: Any) -> bool | None:
+    """Return what a flag means; None where it is not given, or is no flag."""
+    word = str(value).strip().lower() if isinstance(value, str | int) else "?"
+    return True if word in YES else False if word in NO else None
 
 
 def checked(name: str, value: Any) -> str:
@@ -98,27 +125,37 @@ def checked(name: str, value: Any) -> str:
     return value
 
 
-async def read(request: Request, most_bytes: int, most_fields: int) -> Fields:
+async def read(request: Request, most_bytes: int, most_fields: int, reading: Reading) -> Fields:
     """Read a request's body and query string; 400 where it is not what it says that it is, 413 where it is too large.
 
     What is too large is read and dropped: a client that still sends would not hear the answer.
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
-    chunks, size = list[bytes](), 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        chunks.append(chunk)
-        if size > most_bytes:
-            chunks.clear()
-    if size > most_bytes:
-        raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most_bytes:,}")
-    body = b"".join(chunks)
+    body = await _body(request, most_bytes, reading)
     if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
         return Fields(_object(body))
     values = _merged(list(request.query_params.multi_items()))
     if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
         values |= _merged(await _form(request, body, most_bytes, most_fields))
     return Fields(values)
+
+
+async def _body(request: Request, most: int, reading: Reading) -> bytes:
+    chunks, size, counted = list[bytes](), 0, 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            chunks.append(chunk)
+            if size > most:
+                chunks.clear()
+            elif size > SMALL_BODY:
+                reading.take(len(chunk))
+                counted += len(chunk)
+    finally:
+        reading.bytes -= counted
+    if size > most:
+        raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most:,}")
+    return b"".join(chunks)
 
 
 def _object(body: bytes) -> dict[str, Any]:

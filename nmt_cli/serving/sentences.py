@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from nmt_cli.serving.languages import base_of
 from nmt_cli.serving.pool import Model
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.serving.texts import align
@@ -33,7 +32,7 @@ async def sentences(request: Request) -> JSONResponse:
     cut = sentences_of(text)
     units = [text[start:stop] for start, stop in cut]
     hypotheses: list[list[dict[str, object]]] = [[{"text": unit, "alignment": []}] for unit in units]
-    if confidence is None or base_of(source) != base_of(fields.text("target")):  # else it is a translation already
+    if not service.is_translated(source, fields.text("target")):
         model = service.pool.find(source, fields.text("target"))
         options = Options(n_best=alternatives + 1, alignments=True)
         [results] = await service.pool.translate(request, model, [units], options)

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.errors import DataError
 from nmt_cli.serving import fields as reader
-from nmt_cli.serving.detect import Detector
-from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.detect import SURE, Detector
+from nmt_cli.serving.fields import Fields, Reading, Refusal
 from nmt_cli.serving.glossaries import Glossaries
-from nmt_cli.serving.languages import base_of, match
+from nmt_cli.serving.languages import base_of, is_same, match, name_of
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import SHORT, Model, Pool, call_here
 from nmt_cli.serving.texts import Form, Text
@@ -24,7 +24,6 @@ BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
 BYTES_PER_TEXT = 64  # around it
 OTHER_FIELDS = 50
 MOST_ALTERNATIVES = 10
-SURE = 90  # percent: then a text is taken to be in the target language already
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
 
 
@@ -55,6 +54,7 @@ class Service:
     protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
     characters: int = 0  # of all requests so far
     glossaries: Glossaries = field(default_factory=Glossaries)
+    reading: Reading = field(default_factory=Reading)
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
@@ -63,7 +63,8 @@ class Service:
         """Return a request's fields; 408 where its body takes too long to come."""
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                return await reader.read(request, self.limits.bytes, self.limits.texts + OTHER_FIELDS)
+                most = self.limits.texts + OTHER_FIELDS
+                return await reader.read(request, self.limits.bytes, most, self.reading)
         except TimeoutError:
             text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
             raise Refusal(408, text, close=True) from None
@@ -110,9 +111,8 @@ class Service:
         """Translate the texts of a request between two languages, the first of which may be "auto"; 400 for languages
         that no model has."""
         source, confidence = await self.language(texts, *pair)
-        to_code = match(pair[1], self.pool.languages)
-        if confidence is not None and to_code and base_of(to_code) == base_of(source):
-            return Answer([[text] for text in texts], source, confidence)  # there is nothing to translate
+        if self.is_translated(source, pair[1]):
+            return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
         short = form.kind == "text" and not form.protect and sum(map(len, texts)) <= SHORT
         run = call_here if short else run_in_threadpool
@@ -126,15 +126,27 @@ class Service:
         return Answer(written, model.source, confidence)
 
     async def language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
-        """Return the source language, and how sure that is in percent where it is "auto"."""
-        if source != "auto":
+        """Return the source language, and how sure that is in percent where it is "auto"; 400 where it is sure that no
+        model has it."""
+        if source.lower() != "auto":
             return source, None
         found = await run_in_threadpool(self.detector.detect, "\n".join(texts))
+        if (first := found[0][0]) not in self.pool.languages:
+            told = f"The text was detected as {name_of(first)} ({first}), which is not supported"
+            raise Refusal(400, f"{told}: name its language if that is wrong")
         able = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
         for code, sure in found:
             if code in able or (base_of(code) == base_of(target) and sure >= SURE):
                 return code, sure
         return found[0]
+
+    def is_translated(self, source: str, target: str) -> bool:
+        """Return whether a text in the source language is one in the target language already, and no model changes
+        it."""
+        codes = [match(code, self.pool.languages) for code in (source, target)]
+        if not all(codes) or not is_same(source, target):
+            return False
+        return not any((model.source, model.target) == (codes[0], codes[1]) for model in self.pool.models)
 
 
 def _written(
