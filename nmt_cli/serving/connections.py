@@ -26,7 +26,7 @@ MOST_HEAD = 1 << 16  # bytes of a request that are no body: URL, headers, sizes 
 MOST_HEADERS = 100
 MOST_PIPELINED = 32  # requests that a client sends before it has read the answers to those before
 PIECE = 1 << 13  # bytes that are parsed before the limits are looked at
-LINGER_SECONDS = 1  # in which a refused client may read why
+LINGER_SECONDS, LINGER_BYTES = 1, 1 << 20  # in which a refused client may read why
 GRACE_SECONDS = 1  # that a connection waits for its client before another may take its place
 MOST_CONNECTIONS = 512
 SPARE_FILES = 16  # for what else is opened while the server runs
@@ -63,6 +63,7 @@ class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP with limits for what it has none: the size of headers, pipelined requests, slow clients."""
 
     _deaf = False  # what still comes is dropped
+    _refused = False
     _head = 0  # bytes of this request that are no body
     _in_head = False
     _refusal: tuple[int, str] | None = None
@@ -82,6 +83,10 @@ class Protocol(HttpToolsProtocol):
         self._wait()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            self._head += len(data)
+            if self._head > LINGER_BYTES:
+                self.transport.abort()
         for begin in range(0, len(data), PIECE):
             if self._deaf or self.transport.is_closing():
                 return
@@ -142,6 +147,7 @@ class Protocol(HttpToolsProtocol):
             f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
+        self._refused = True
         self.transport.write(head.encode() + body)
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
@@ -202,6 +208,11 @@ class Listener:
         port.setblocking(False)
         port.listen(BACKLOG)
         self._listen()
+
+    @property
+    def taken(self) -> int:
+        """The connections that there are."""
+        return len(self._open)
 
     def close(self) -> None:
         """Take the connections that have come, and no more: the system resets those that are still in the backlog."""
