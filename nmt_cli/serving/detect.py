@@ -10,7 +10,7 @@ from nmt_cli.serving.languages import NAMES, base_of
 
 MOST_CHARACTERS = 2000  # of a text that are looked at
 SURE = 90  # percent: then a text is in a language that no model has, or in the target language already
-# Languages so near to each other that a text of one is found to be one of another
+# Languages so near to each other that one is easily taken for another
 NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
 
 
@@ -37,7 +37,7 @@ class Detector:
             return None
         ours = copy.copy(everything)
         ours.set_languages(self._codes.keys())
-        near = {code for group in NEAR if group & self._codes.keys() for code in group}
+        near = set().union(*map(_near, self._codes))
         everything.set_languages({*everything.labels} & NAMES.keys() - near | self._codes.keys())
         return ours, everything
 
@@ -51,10 +51,15 @@ class Detector:
         ours, everything = identifiers
         text = text[:MOST_CHARACTERS]
         among_all, ranked = everything.rank(text), ours.rank(text)
-        best, probability = among_all[0]
+        best = among_all[0][0]
+        probability = sum(sure for code, sure in among_all if code in _near(best))
         found = list[tuple[str, int]]()
         if best not in self._codes:
             ranked = [(code, dict(among_all)[code]) for code, _ in ranked]
             if 100 * probability >= SURE:
                 found.append((best, round(100 * probability)))
         return found + [(self._codes[code], round(100 * probability)) for code, probability in ranked]
+
+
+def _near(code: str) -> set[str]:
+    return next((group for group in NEAR if code in group), {code})
