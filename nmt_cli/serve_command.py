@@ -26,7 +26,17 @@ def serve(
     batch_limit: Annotated[int, number_option("Texts of a request", min=1)] = 1000,
     queue: Annotated[int, number_option("Texts in hand; beyond: 429", min=1)] = 5000,
     timeout: Annotated[float, number_option("Seconds for a request", min=0.1)] = 60,
-    cors: Annotated[str, option("Pages that browsers may ask from; * for all, '' for none", kind="ORIGIN")] = "*",
+    cors: Annotated[
+        list[str] | None,
+        option("Pages of this site or browser extension may ask; * for all; repeatable", kind="ORIGIN", default="none"),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        option("A name by which clients reach the server; * for any; repeatable", kind="NAME", default="--host"),
+    ] = None,
+    connections: Annotated[
+        int | None, number_option("Connections at once", min=1, default="512, if ulimit -n allows")
+    ] = None,
     protect: Protect = None,
     quiet: Quiet = False,
 ) -> int:
@@ -38,22 +48,26 @@ def serve(
         from nmt_cli.serving import server
     except ModuleNotFoundError as error:
         raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
+    if cors == [""]:  # as it was given before for none
+        cors = None
     from nmt_cli.interop import hub
     from nmt_cli.translation.translate import choose_models
 
     return server.serve(
         server.ServeOptions(
             choose_models(hub.directories(models or [])),
-            host,
-            port,
-            api_key_file,
-            workers,
-            precision,
-            char_limit,
-            batch_limit,
-            queue,
-            timeout,
-            cors,
-            protect,
+            host=host,
+            port=port,
+            api_key_file=api_key_file,
+            workers=workers,
+            precision=precision,
+            char_limit=char_limit,
+            batch_limit=batch_limit,
+            queue=queue,
+            timeout=timeout,
+            cors=tuple(cors or ()),
+            protect=protect,
+            allow_host=tuple(allow_host or ()),
+            connections=connections,
         )
     )

@@ -8,8 +8,9 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
-from nmt_cli.serving.app import create_app
+from nmt_cli.serving.app import EVERY_HOST, create_app
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Pool, load
 from nmt_cli.serving.service import Limits, Service
 
@@ -25,9 +26,9 @@ def service_of(*models: Path, queue: int = 1000, limits: Limits | None = None, *
 
 
 @contextlib.contextmanager
-def client_of(*models: Path, cors: str = "*", **options: Any) -> Iterator[TestClient]:
+def client_of(*models: Path, access: Access = EVERY_HOST, **options: Any) -> Iterator[TestClient]:
     with service_of(*models, **options) as service:
-        with TestClient(create_app(service, cors), raise_server_exceptions=True) as client:
+        with TestClient(create_app(service, access), raise_server_exceptions=True) as client:
             yield client
 
 

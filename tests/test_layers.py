@@ -89,7 +89,7 @@ OWNERS = {
     "starlette": {"serving"},
     "anyio": {"serving.work"},
     "python_multipart": {"serving.fields"},
-    "uvicorn": {"serving.server"},
+    "uvicorn": {"serving.connections", "serving.server"},
     "prometheus_client": {"serving.metrics"},
     "py3langid": {"serving.detect"},
     # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.

@@ -70,10 +70,11 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
     ("import i --out o", "interop.import_.import_marian", ["i", o]),
     ("serve m", "serving.server.serve",
-     [ServeOptions((m,), "127.0.0.1", 5000, None, None, "auto", 100_000, 1000, 5000, 60.0, "*", None)]),
+     [ServeOptions((m,), "127.0.0.1", 5000, None, None, "auto", 100_000, 1000, 5000, 60.0, (), None, (), None)]),
     ("serve m x --host h --port 7 --api-key-file i --workers 4 --precision bf16 --char-limit 5 --batch-limit 6 "
-     "--queue 8 --timeout 9 --cors z --no-protect", "serving.server.serve",
-     [ServeOptions((m, x), "h", 7, i, 4, "bf16", 5, 6, 8, 9.0, "z", False)]),
+     "--queue 8 --timeout 9 --cors z --cors y --no-protect --allow-host w --allow-host v --connections 3",
+     "serving.server.serve",
+     [ServeOptions((m, x), "h", 7, i, 4, "bf16", 5, 6, 8, 9.0, ("z", "y"), False, ("w", "v"), 3)]),
     # What is not typed
     ("train recipes/toy.yaml --data d", "training.train.train", [TOY, d, Path("runs/toy"), None]),
     ("average-checkpoints r", "training.average.average", [r, None, None, None]),

@@ -161,7 +161,7 @@ def test_usage_counts_characters(model: Path) -> None:
         ({"text": ["rot", 5]}, 400, "text must be text"),
         ({"target_lang": None}, 400, "missing target_lang"),
         ({"target_lang": "XX"}, 400, "XX is not supported"),
-        ({"source_lang": "DE"}, 400, "not available as a target language from DE"),
+        ({"source_lang": "DE", "target_lang": "EN"}, 400, "EN is not available as a target language from DE"),
         ({"tag_handling": "sgml"}, 400, "tag_handling must be html or xml"),
         ({"split_sentences": "2"}, 400, "split_sentences must be 1 or 0 or nonewlines"),
         ({"preserve_formatting": "maybe"}, 400, "preserve_formatting must be true or false"),

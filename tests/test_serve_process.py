@@ -30,6 +30,8 @@ from serving import resident
 from nmt_cli import signals
 from nmt_cli.errors import BusyError, UsageError
 from nmt_cli.serving import server as server_module
+from nmt_cli.serving.connections import Protocol
+from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Model
 from nmt_cli.serving.service import Limits
 
@@ -53,7 +55,8 @@ def server(*words: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
     process = start("--port", "0", *words)
     try:
         assert process.stderr
-        line = process.stderr.readline()
+        while (line := process.stderr.readline()).startswith("nmt: warning: "):
+            pass
         assert line.startswith("serving "), line + process.stderr.read()
         yield process, line.split()[-1]
     finally:
@@ -206,27 +209,30 @@ def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch,
         return [Model(closed, "en", arguments[0].name)]
 
     async def answer(sockets: list[socket.socket]) -> None:
-        seen["port"] = sockets[0].getsockname()[1]
+        assert not sockets
 
-    def listening(config: uvicorn.Config, ready: str) -> Any:
-        seen.update(config=config, ready=ready)
+    def listening(config: uvicorn.Config, ready: str, port: socket.socket, most: int) -> Any:
+        seen.update(config=config, ready=ready, port=port.getsockname()[1], most=most)
         return SimpleNamespace(serve=answer)
 
     port = server_module._bound("127.0.0.1", 0)
     monkeypatch.setattr(server_module, "load", load)
     monkeypatch.setattr(server_module, "_Server", listening)
-    monkeypatch.setattr(server_module, "create_app", lambda service, cors: seen.update(service=service, cors=cors))
+    monkeypatch.setattr(
+        server_module, "create_app", lambda service, access: seen.update(service=service, access=access)
+    )
     monkeypatch.setattr(server_module, "_bound", lambda *arguments: seen.update(bound=arguments) or port)
     models = Path("de"), Path("fr")
-    options = (models, "::1", 7, tmp_path / "keys", 3, "bf16", 5, 6, 8, 1.5, "z", False)
+    options = (models, "::1", 7, tmp_path / "keys", 3, "bf16", 5, 6, 8, 1.5, ("http://z",), False, ("y",), 9)
     assert server_module.serve(server_module.ServeOptions(*options)) == 0
     assert loaded == [(model, "bf16", 3) for model in models]
     service, config = seen["service"], seen["config"]
-    assert (service.pool.queue, service.pool.timeout, service.limits) == (8, 1.5, Limits(5, 6, 30))
-    assert (service.keys, service.protect, seen["cors"]) == ([b"one", b"two"], False, "z")
+    assert (service.pool.queue, service.limits) == (8, Limits(5, 6, 1.5, 30))
+    assert (service.keys, service.protect, seen["most"]) == ([b"one", b"two"], False, 9)
+    assert seen["access"] == Access(frozenset({"localhost", "::1", "[::1]", "y"}), False, ("http://z",))
     assert service.metrics is service.pool.metrics
-    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown, config.backlog) == (30, 7, 2048)
-    assert (config.server_header, config.access_log, config.http) == (False, False, server_module.Protocol)
+    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (30, 7)
+    assert (config.server_header, config.access_log, config.http) == (False, False, Protocol)
     assert (seen["bound"], seen["ready"]) == (("::1", 7), f"serving en-de, en-fr at http://[::1]:{seen['port']}")
     closed.close.assert_called_once_with()
     assert port.fileno() == -1
@@ -266,7 +272,7 @@ def test_a_port_is_taken_before_the_models_are_loaded_and_listens_after() -> Non
 def test_signals_are_the_servers_while_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     left = list[int]()
     monkeypatch.setattr(signals, "leave", left.append)
-    one = server_module._Server(uvicorn.Config("-"), "ready")
+    one = server_module._Server(uvicorn.Config("-"), "ready", Mock(), 1)
     before = [signal.getsignal(number) for number in signals.CODES]
     with one.capture_signals():
         assert not one.should_exit

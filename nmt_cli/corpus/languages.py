@@ -31,6 +31,13 @@ def base_of(code: str) -> str:
     return _SHORT.get(first, first)
 
 
+def is_same(code: str, other: str) -> bool:
+    """Return whether two codes mean one language in one script, whatever the country: en-GB and EN-US."""
+    parts = f"{code}-{other}".replace("_", "-").lower().split("-")
+    scripts = {part for part in parts if len(part) == 4}
+    return base_of(code) == base_of(other) and len(scripts) < 2
+
+
 def match(code: str, known: list[str]) -> str | None:
     """Return which of the known codes is meant: the same, else the first of the same language."""
     folded = code.replace("_", "-").lower()

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -18,6 +19,7 @@ from nmt_cli.errors import printable
 from nmt_cli.serving import deepl, files, libretranslate, sentences
 from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.origins import Access
 from nmt_cli.serving.service import Service
 
 PAGE = Path(__file__).parent / "page"
@@ -29,6 +31,8 @@ SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+EVERY_HOST = Access()
 
 
 class PageFiles(StaticFiles):
@@ -61,11 +65,18 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-def create_app(service: Service, cors: str | None = "*") -> Starlette:
-    """Return the application; browsers may ask it from pages of the origin `cors`, or of any by "*"."""
-    middleware = [Middleware(Watch, service=service)]
-    if cors:
-        middleware.append(Middleware(CORSMiddleware, allow_origins=[cors], allow_methods=["*"], allow_headers=["*"]))
+def create_app(service: Service, access: Access = EVERY_HOST) -> Starlette:
+    """Return the application; `access` decides which hosts and pages may ask it."""
+    middleware = [Middleware(Watch, service=service), Middleware(Guard, service=service, access=access)]
+    if access.origins:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=access.origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            allow_private_network=True,
+        )
+        middleware.append(cors)
     middleware.append(Middleware(Deadline, seconds=service.limits.seconds, refuse=_error))
     handlers = {HTTPException: _http_error, Refusal: _refusal, ClientDisconnect: _gone, Exception: _failure}
     app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
@@ -92,6 +103,23 @@ async def _gone(request: Request, error: ClientDisconnect) -> Response:
 
 async def _failure(request: Request, error: Exception) -> Response:
     return _error(request, 500, "The server failed: this is a bug of nmt serve")
+
+
+class Guard:
+    """Refuses requests under names that are not the server's, and those that pages of others send."""
+
+    def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
+        self.app, self.service, self.access = app, service, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = None
+        if scope["type"] == "http":
+            refusal = self.access.refuse(scope["method"], Headers(scope=scope), bool(self.service.keys))
+        if refusal:
+            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body is not read
+            await response(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
 
 
 class Watch:

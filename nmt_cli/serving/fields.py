@@ -1,9 +1,9 @@
 """What a request says, whether as JSON, form or query string: fields, checked as they are read."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from python_multipart.multipart import parse_options_header
@@ -12,8 +12,10 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "none", "null", "")
+SMALL_BODY = 1 << 16  # bytes; a body of no more is read however many others are
+MOST_BYTES = 1 << 25  # of all larger bodies that are being read
 RETRY_SECONDS = 1
-YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 class Refusal(Exception):
@@ -28,26 +30,18 @@ class Refusal(Exception):
             self.headers["Connection"] = "close"
 
 
-class Budget:
-    """The memory that requests may hold at once, in any unit.
+@dataclass
+class Reading:
+    """The bytes of larger bodies that requests are bringing now."""
 
-    Small amounts always pass, and so does a large one if no other is held.
-    """
+    bytes: int = 0
 
-    def __init__(self, most: int, small: int) -> None:
-        self.most, self.small, self.held = most, small, 0
-
-    @contextlib.contextmanager
-    def holding(self, amount: int) -> Iterator[None]:
-        """Hold an amount within the block; 429 where too much is held already."""
-        amount = amount if amount > self.small else 0
-        if amount and self.held and self.held + amount > self.most:
-            raise Refusal(429, "Too much text is waiting: try again later", retry_after=RETRY_SECONDS)
-        self.held += amount
-        try:
-            yield
-        finally:
-            self.held -= amount
+    def take(self, count: int) -> None:
+        """Count more of them; 503 where they are too many."""
+        if self.bytes + count > MOST_BYTES:
+            text = "Too many large requests come at once: try again later"
+            raise Refusal(503, text, retry_after=RETRY_SECONDS, close=True)
+        self.bytes += count
 
 
 class Fields:
@@ -90,17 +84,20 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
+        """Return a flag in any form that clients send: true, 1, "1", "True", "on"; 400 for what is none."""
         value = self._values.get(name)
-        word = str(value).lower() if isinstance(value, str | bool | int) else "?"
-        if value is None or word in NO:
-            return False
-        if word not in YES:
+        if (found := _truth(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
-        return True
+        return bool(found)
 
     def word(self, name: str, words: tuple[str, ...]) -> str:
-        """Return one of some words, the first where it is not given."""
-        value = self.text(name, default="") or words[0]
+        """Return one of some words, the first where it is not given; case is no matter, and "1" and "0" are flags."""
+        value = self._values.get(name)
+        if "0" in words and (found := _truth(value)) is not None and value != "":
+            return str(int(found))
+        value = self.text(name, default="").strip().lower() or words[0]
+        if value == "default":
+            value = words[0]
         if value not in words:
             raise Refusal(400, f"Invalid request: {name} must be {' or '.join(filter(None, words))}")
         return value
@@ -110,6 +107,12 @@ class Fields:
         if not isinstance(value, UploadFile):
             raise Refusal(400, f"Invalid request: missing {name} parameter")
         return value
+
+
+def _truth(value: Any) -> bool | None:
+    """Return what a flag means; None where it is not given, or is no flag."""
+    word = str(value).strip().lower() if isinstance(value, str | int) else "?"
+    return True if word in YES else False if word in NO else None
 
 
 def checked(name: str, value: Any) -> str:
@@ -125,41 +128,39 @@ def checked(name: str, value: Any) -> str:
     return value
 
 
-async def read(request: Request, most_bytes: int, most_fields: int, bodies: Budget) -> Fields:
-    """Read a request's body and query string; 400 where it is not of its content type, 413 where it is too large, 429
-    where too many large ones are being read.
+async def read(request: Request, most_bytes: int, most_fields: int, reading: Reading) -> Fields:
+    """Read a request's body and query string; 400 where it is not what it says that it is, 413 where it is too large.
 
     A refused body is read and dropped: a client that still sends would not hear the answer.
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
-    chunks, size = list[bytes](), 0
-    busy: Refusal | None = None
-    with contextlib.ExitStack() as held:
+    body = await _body(request, most_bytes, reading)
+    if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
+        return Fields(_object(body))
+    values = _merged(list(request.query_params.multi_items()))
+    if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
+        form = _form(request, body, most_bytes, most_fields)
+        # A large one is parsed in another thread, which needs a loop of its own for it.
+        values |= _merged(await (form if len(body) <= SMALL_BODY else run_in_threadpool(asyncio.run, form)))
+    return Fields(values)
+
+
+async def _body(request: Request, most: int, reading: Reading) -> bytes:
+    body, size, counted = bytearray(), 0, 0
+    try:
         async for chunk in request.stream():
-            if size <= bodies.small < size + len(chunk):
-                try:
-                    held.enter_context(bodies.holding(most_bytes))
-                except Refusal as error:
-                    busy = error
             size += len(chunk)
-            chunks.append(chunk)
-            if busy or size > most_bytes:
-                chunks.clear()
-        if size > most_bytes:
-            raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most_bytes:,}")
-        if busy:
-            raise busy
-        body = b"".join(chunks)
-        chunks.clear()
-        if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
-            return Fields(_object(body))
-        values = _merged(list(request.query_params.multi_items()))
-        if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
-            form = _form(request, body, most_bytes, most_fields)
-            # A large one is parsed in another thread, which needs a loop of its own for it.
-            items = await (form if size <= bodies.small else run_in_threadpool(asyncio.run, form))
-            values |= _merged(items)
-        return Fields(values)
+            body += chunk
+            if size > most:
+                body.clear()
+            elif size > SMALL_BODY:
+                reading.take(len(chunk))
+                counted += len(chunk)
+    finally:
+        reading.bytes -= counted
+    if size > most:
+        raise Refusal(413, f"Invalid request: its {size:,} bytes exceed the limit of {most:,}")
+    return bytes(body)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from nmt_cli.corpus.tokenizer import LANGUAGE
 from nmt_cli.documents.alignment import aligned
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.errors import NmtError, UsageError, from_os_error
-from nmt_cli.serving.fields import RETRY_SECONDS, Budget, Refusal
+from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.work import SHORT, Workers
 from nmt_cli.translation.backends import may_have_gpu
@@ -45,6 +45,28 @@ class Model:
         """Return a unit's translation of this rank, or the last, linked to the unit."""
         found, skip = aligned(self.translator, translation, self.begin + unit, rank), len(self.begin)
         return Aligned(found.text, [(end, max(start - skip, 0)) for end, start in found.links])
+
+
+class Budget:
+    """The memory that requests may hold at once, in any unit.
+
+    Small amounts always pass, and so does a large one if no other is held.
+    """
+
+    def __init__(self, most: int, small: int) -> None:
+        self.most, self.small, self.held = most, small, 0
+
+    @contextlib.contextmanager
+    def holding(self, amount: int) -> Iterator[None]:
+        """Hold an amount within the block; 429 where too much is held already."""
+        amount = amount if amount > self.small else 0
+        if amount and self.held and self.held + amount > self.most:
+            raise Refusal(429, "Too much text is waiting: try again later", retry_after=RETRY_SECONDS)
+        self.held += amount
+        try:
+            yield
+        finally:
+            self.held -= amount
 
 
 class Pool(contextlib.AbstractContextManager["Pool"]):

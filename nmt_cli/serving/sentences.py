@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nmt_cli.corpus.languages import base_of
 from nmt_cli.serving.pool import Model
 from nmt_cli.serving.service import Service
 from nmt_cli.translation.pending import Options, Translation
@@ -34,7 +33,7 @@ async def sentences(request: Request) -> Response:
     cut = await run_in_threadpool(sentences_of, text)
     units = [text[start:stop] for start, stop in cut]
     found = [[Shown(unit, [])] for unit in units]
-    if confidence is None or base_of(source) != base_of(fields.text("target")):  # else it is a translation already
+    if not service.is_translated(source, fields.text("target")):
         model = service.pool.find(source, fields.text("target"))
         options = Options(n_best=alternatives + 1, alignments=True)
         [results] = await service.pool.translate(request, model, [units], options)

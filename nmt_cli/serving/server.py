@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import errno
-import ipaddress
+import logging
 import math
 import signal
 import socket
@@ -13,21 +13,21 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from nmt_cli import signals
 from nmt_cli.console import say
-from nmt_cli.errors import BusyError, DataError, NmtError, UsageError
+from nmt_cli.errors import BusyError, NmtError, UsageError
 from nmt_cli.serving.app import create_app
+from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connections
+from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.origins import access, is_loopback
 from nmt_cli.serving.pool import Pool, load
 from nmt_cli.serving.service import Limits, Service
 
 KEEP_ALIVE_SECONDS = 30
-HEADER_SECONDS = 30  # in which a request's headers have to come
 READ_SECONDS = 0.1  # in which requests that are on their way arrive, once no more are taken
 SPARE_SECONDS = 5  # beside those that a translation may take, before connections that are still open are cut
-BACKLOG = 2048
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,16 @@ class ServeOptions:
     batch_limit: int = 1000
     queue: int = 5000
     timeout: float = 60
-    cors: str = "*"
+    cors: tuple[str, ...] = ()
     protect: bool | None = None
+    allow_host: tuple[str, ...] = ()
+    connections: int | None = None
 
 
 def serve(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT; then answer what has been asked, and return 0. A second signal ends at once."""
     keys = _keys(options)
+    allowed = access(options.host, options.allow_host, options.cors)
     with contextlib.closing(_bound(options.host, options.port)) as port:
         metrics = Metrics()
         models = [
@@ -57,7 +60,7 @@ def serve(options: ServeOptions) -> int:
         with Pool(models, metrics, queue=options.queue) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
             service = Service(pool, metrics, limits, keys, options.protect)
-            app = create_app(service, options.cors)
+            app = create_app(service, allowed)
             config = uvicorn.Config(
                 app,
                 http=Protocol,
@@ -74,64 +77,29 @@ def serve(options: ServeOptions) -> int:
             host = f"[{options.host}]" if ":" in options.host else options.host
             ready = f"serving {pairs} at http://{host}:{port.getsockname()[1]}"
             try:
-                asyncio.run(_Server(config, ready).serve(sockets=[port]))
+                asyncio.run(_Server(config, ready, port, connections(options.connections)).serve(sockets=[]))
             except OSError as error:  # another began to listen while the models were loaded
                 raise _cannot_serve(options.host, options.port, error) from None
     return 0
 
 
-class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Closes connections whose headers do not come to an end, for which uvicorn has no limit."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._wait()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(error)
-
-    def _in_request(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _wait(self) -> None:
-        if self._in_request():
-            self._stop_waiting()
-        elif not self._timer:
-            self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
-
-    def _stop_waiting(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer = None
-
-    def _give_up(self) -> None:
-        self._timer = None
-        if not self._in_request():
-            self.transport.close()
-
-
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: str) -> None:
+    def __init__(self, config: uvicorn.Config, ready: str, port: socket.socket, most: int) -> None:
         super().__init__(config)
-        self._ready = ready  # said when it listens
+        self._ready, self._port, self._most = ready, port, most
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._listener = Listener(self._port, self._most, self._protocol)
         say(self._ready)
+
+    def _protocol(self) -> Protocol:
+        return Protocol(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more connections, and read what has been sent on the others, before those without a request close."""
-        for _ in range(2):  # connections that have come are taken first: a socket that closes resets them
-            await asyncio.sleep(0)
-        for server in self.servers:
-            server.close()
+        self._listener.close()
         await asyncio.sleep(READ_SECONDS)
         await super().shutdown(sockets)
 
@@ -155,20 +123,10 @@ class _Server(uvicorn.Server):
 def _keys(options: ServeOptions) -> list[bytes]:
     """Return the API keys; UsageError where others could reach the server without one."""
     if not options.api_key_file:
-        if not _is_loopback(options.host):
+        if not is_loopback(options.host):
             raise UsageError(f"others can reach {options.host}: --host needs --api-key-file FILE, with one key a line")
         return []
-    keys = [line.strip() for line in options.api_key_file.read_bytes().split(b"\n")]
-    if not any(keys):
-        raise DataError(f"{options.api_key_file} has no key. Write one a line")
-    return list(filter(None, keys))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return read_keys(options.api_key_file)
 
 
 def _bound(host: str, port: int) -> socket.socket:

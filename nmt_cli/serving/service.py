@@ -10,13 +10,13 @@ from itertools import chain, islice
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from nmt_cli.corpus.languages import base_of, match
+from nmt_cli.corpus.languages import base_of, is_same, match, name_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.errors import DataError
 from nmt_cli.serving import fields as reader
-from nmt_cli.serving.detect import Detector
-from nmt_cli.serving.fields import Budget, Fields, Refusal
+from nmt_cli.serving.detect import SURE, Detector
+from nmt_cli.serving.fields import Fields, Reading, Refusal
 from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
@@ -29,8 +29,6 @@ BYTES_PER_TEXT = 64  # around it
 OTHER_FIELDS = 50
 MOST_ALTERNATIVES = 10
 MOST_TIMES = 4  # the characters of a request, each alternative counted, may be so many times its limit
-MOST_BODY_BYTES, SMALL_BODY = 32 << 20, 1 << 16  # of all requests that are being read
-SURE = 90  # percent: then a text is taken to be in the target language already
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
 
 
@@ -62,7 +60,7 @@ class Service:
     protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
     characters: int = 0  # of all requests so far
     glossaries: Glossaries = field(default_factory=Glossaries)
-    bodies: Budget = field(default_factory=lambda: Budget(MOST_BODY_BYTES, SMALL_BODY))
+    reading: Reading = field(default_factory=Reading)
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
@@ -71,8 +69,8 @@ class Service:
         """Return a request's fields; 408 where its body takes too long to come."""
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                most_fields = self.limits.texts + OTHER_FIELDS
-                return await reader.read(request, self.limits.bytes, most_fields, self.bodies)
+                most = self.limits.texts + OTHER_FIELDS
+                return await reader.read(request, self.limits.bytes, most, self.reading)
         except TimeoutError:
             text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
             raise Refusal(408, text, close=True) from None
@@ -127,9 +125,8 @@ class Service:
         """Translate the texts of a request between two languages, the first of which may be "auto"; 400 for languages
         that no model has."""
         source, confidence = await self.language(texts, *pair)
-        to_code = match(pair[1], self.pool.languages)
-        if confidence is not None and to_code and base_of(to_code) == base_of(source):
-            return Answer([[text] for text in texts], source, confidence)  # there is nothing to translate
+        if self.is_translated(source, pair[1]):
+            return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
         form = replace(form, language=model.target)
         run = partial(self.pool.workers.run, characters=sum(map(len, texts)), marked=form.marked)
@@ -168,12 +165,24 @@ class Service:
         return [list(zip(*islice(found, len(own)), strict=True)) or [()] for own in units]
 
     async def language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
-        """Return the source language, and how sure that is in percent where it is "auto"."""
-        if source != "auto":
+        """Return the source language, and how sure that is in percent where it is "auto"; 400 where it is sure that no
+        model has it."""
+        if source.lower() != "auto":
             return source, None
         found = await run_in_threadpool(self.detector.detect, "\n".join(texts))
+        if (first := found[0][0]) not in self.pool.languages:
+            told = f"The text was detected as {name_of(first)} ({first}), which is not supported"
+            raise Refusal(400, f"{told}: name its language if that is wrong")
         able = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
         for code, sure in found:
             if code in able or (base_of(code) == base_of(target) and sure >= SURE):
                 return code, sure
         return found[0]
+
+    def is_translated(self, source: str, target: str) -> bool:
+        """Return whether a text in the source language is one in the target language already, and no model changes
+        it."""
+        codes = [match(code, self.pool.languages) for code in (source, target)]
+        if not all(codes) or not is_same(source, target):
+            return False
+        return not any((model.source, model.target) == (codes[0], codes[1]) for model in self.pool.models)
