@@ -16,6 +16,7 @@ from nmt_cli.options import (
     CORPORA,
     MARIAN,
     METRICS,
+    CopyWordless,
     Data,
     DryRun,
     Markup,
@@ -173,6 +174,7 @@ def translate(
     alpha: Annotated[float | None, search_option("Length penalty", min=0, max=10)] = None,
     extra_length: Annotated[int | None, search_option("Longest output: source plus N subwords", min=1)] = None,
     split: Annotated[Literal["auto", "off"], search_option("Cutting long lines at sentence ends", kind=None)] = "auto",
+    copy_wordless: CopyWordless = None,
     prefix: Prefix = None,
     terms: TranslateTerms = None,
     score_pairs: Annotated[Path | None, file_option("Score these given translations instead", panel="Search")] = None,
@@ -206,6 +208,7 @@ def translate(
 
     search: dict[str, Any] = {"beam": beam, "alpha": alpha, "extra_length": extra_length, "n_best": n_best}
     search["split"] = None if split == "auto" else False
+    search["copy_wordless"] = copy_wordless
     search["sampling"] = _build(Sampling, draws) if sample else None
     search["terms"] = Terms.read(terms) if terms else None
     options = command.TranslateOptions(

@@ -53,6 +53,10 @@ Protect = Annotated[
 TERMS = "What to say: lines of phrase, tab, form|form, and a tab and “any” if case is no matter"
 TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
 ScoreTerms = Annotated[Path | None, references_option("Report how many of these terms are met", "--terms", kind="FILE")]
+CopyWordless = Annotated[
+    bool | None,
+    search_option("Copy lines without letters, such as 3.14", "--copy-wordless/--no-copy-wordless", kind=None),
+]
 Prefix = Annotated[
     Path | None, file_option("How each line's translation must begin; its last word may go on", panel="Search")
 ]

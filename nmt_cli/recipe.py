@@ -168,6 +168,9 @@ class Decoding(Section):  # search (section 6.1)
     alpha: float = Field(0.6, ge=0, le=10, description="length penalty ((5 + length) / 6) ^ alpha")
     extra_length: int = Field(50, ge=1, le=100_000, description="longest output: source length plus this many tokens")
     split: bool = Field(True, description="cut long lines at sentence ends, retry empty or looping output in halves")
+    copy_wordless: bool = Field(
+        True, description="copy lines without a letter, such as 3.14, instead of translating them"
+    )
 
 
 class Expect(Section):  # what the recipe should give, and according to whom; compared by `train` and `reproduce`

@@ -21,7 +21,7 @@ from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.directory import RECIPE
-from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segments import Hypothesis
 from nmt_cli.translation.translator import NOT_YET, Translator
 
@@ -203,7 +203,7 @@ def translate_lines(
         alignments = None
         if options.alignments:
             ranks = range(len(translation.hypotheses))
-            alignments = [alignment(translator, translation.parts(rank)) for rank in ranks]
+            alignments = [_copied(translation.copy) or alignment(translator, translation.parts(rank)) for rank in ranks]
         for line in _formatted(translation, number, alignments, options.format):
             write_line(target, line)
         progress.advance()
@@ -226,6 +226,8 @@ def report(counts: Counter[str], max_length: int) -> None:
     ):
         if counts[name]:
             tell(f"{counts[name]:,} {text}")
+    if counts["copied"]:
+        say(f"{counted(counts['copied'], 'line')} without letters copied")
 
 
 def _formatted(translation: Translation, number: int, alignments: list[str] | None, form: str) -> Iterator[str]:
@@ -238,7 +240,8 @@ def _formatted(translation: Translation, number: int, alignments: list[str] | No
         for record, hypothesis in zip(records, hypotheses, strict=True):
             if translation.terms:
                 record["terms"] = {term.source: term.said(hypothesis.text) for term in translation.terms}
-        yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
+        copied = {"copied": True} if translation.copy else {}
+        yield json.dumps({"line": number, **copied, "hypotheses": records}, ensure_ascii=False)
         return
     for rank, hypothesis in enumerate(hypotheses):
         fields = [hypothesis.text]
@@ -247,6 +250,11 @@ def _formatted(translation: Translation, number: int, alignments: list[str] | No
         if alignments:
             fields.append(alignments[rank])
         yield " ||| ".join(fields)
+
+
+def _copied(copy: Copy | None) -> str:
+    """Return the pairs of words of a copy, each with itself."""
+    return " ".join(f"{copy.skipped + word}-{word}" for word in range(len(copy.text.split()))) if copy else ""
 
 
 def alignment(translator: Translator, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
