@@ -35,7 +35,7 @@ Mirror = Annotated[Path | None, directory_option("Take a named corpus' files fro
 Workers = Annotated[int | None, number_option("Processes", default="one per core", min=1)]
 Quantization = Literal["float32", "bfloat16", "int8"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
-Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"]
+Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores200", "flores101", "spBLEU-1K", "none"]
 DryRun = Annotated[bool, option("Say what it would take here, and stop", "--dry-run")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log lines", callback=console.set_quiet)]
 
@@ -63,7 +63,7 @@ Prefix = Annotated[
 Threads = Annotated[int | None, number_option("Threads; on GPUs processes", default="one per core, or GPU", min=1)]
 Models = Annotated[list[Path] | None, model_option("The model, or OWNER/NAME of the hub; repeat: ensemble", "--model")]
 
-METRICS = "bleu, chrf, ter, comet, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates"
+METRICS = "bleu, chrf, chrf++, ter, comet, paper-bleu, paper-bleu-quotes, brackets; repeatable, the first gates"
 CORPORA = (
     "toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de, wmt14-en-fr or a reverse direction; hub:OWNER/NAME; or a "
     "recipe file. Default: toy-en-de, or your own text with --src and --tgt"

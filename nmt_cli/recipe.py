@@ -1,6 +1,7 @@
 """Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from nmt_cli import __version__, recipe_files, yaml_file
 from nmt_cli.console import warn
-from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.errors import DataError, MissingError, UsageError, meant
 
 MOST_COMPLAINTS = 5
 MOST_POSITIONS = 1 << 28  # numbers of positional encodings: 1 GB
@@ -236,8 +237,11 @@ def _complaint(error: Any) -> str:
         nearest = [key for key in keys if key.endswith(f".{name}")] or difflib.get_close_matches(path, keys, 1)
         advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(Recipe.model_fields)}"
         return f"unknown key {path[:80]!r}; {advice}"
+    allowed = error.get("ctx", {}).get("expected", "")
+    question = meant(str(error["input"]), re.findall(r"'([^']*)'", allowed))
     rule = "a mapping of keys to values" if error["type"] == "model_type" else error["msg"].partition(",")[0]
-    return f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
+    complaint = f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
+    return f"{complaint}. {question}" if question else complaint
 
 
 def _contradictions(recipe: Recipe) -> Iterator[str]:
