@@ -24,12 +24,13 @@ from starlette.testclient import TestClient
 from texts import ROOT
 
 from nmt_cli import Translator
+from nmt_cli.corpus import languages
 from nmt_cli.corpus import tokenizer as spm
+from nmt_cli.corpus.languages import match
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving import app, detect, files, languages, metrics, texts
+from nmt_cli.serving import app, detect, files, metrics, texts
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
 from nmt_cli.serving.service import SURE, Service

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from nmt_cli.corpus.languages import base_of, name_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.serving import glossaries
 from nmt_cli.serving.fields import Fields, Refusal
-from nmt_cli.serving.languages import base_of, name_of
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import Form
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from nmt_cli.serving.languages import base_of
+from nmt_cli.corpus.languages import base_of
 
 MOST_CHARACTERS = 2000  # of a text that are looked at
 

@@ -5,9 +5,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from nmt_cli.corpus.languages import name_of
 from nmt_cli.serving.fields import Fields
 from nmt_cli.serving.files import KINDS
-from nmt_cli.serving.languages import name_of
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.serving.texts import Form
 

@@ -11,10 +11,10 @@ from typing import TypeVar
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
+from nmt_cli.corpus.languages import match
 from nmt_cli.corpus.tokenizer import LANGUAGE
 from nmt_cli.errors import NmtError, UsageError, from_os_error
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.languages import match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.pending import Options, Pending, Translation

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from nmt_cli.serving.languages import base_of
+from nmt_cli.corpus.languages import base_of
 from nmt_cli.serving.pool import Model
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.serving.texts import align

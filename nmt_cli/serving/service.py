@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from nmt_cli.corpus.languages import base_of, match
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.errors import DataError
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import Detector
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
-from nmt_cli.serving.languages import base_of, match
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import SHORT, Model, Pool, call_here
 from nmt_cli.serving.texts import Form, Text
