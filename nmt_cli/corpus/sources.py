@@ -83,7 +83,12 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
     elif name and src:
         raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
     elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file() or name in dict(recipe_files.listed())):
-        base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
+        try:
+            base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
+        except UsageError as error:
+            if name.endswith((".yaml", ".yml")) or name in dict(recipe_files.listed()):
+                raise
+            raise UsageError(f"{error}. To prepare your own text: nmt prepare --src {name} --tgt FILE") from None
     elif not src:
         base = {"name": name or "toy-en-de"}
     else:

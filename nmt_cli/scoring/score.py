@@ -63,6 +63,8 @@ def _read(path: Path | None, lines: list[str] | None = None) -> Text:
     elif sys.stdin is None:
         raise MissingError("standard input is closed. Name a file of hypotheses")
     else:
+        if sys.stdin.isatty():
+            console.say("reading hypotheses from the terminal, one a line; Ctrl-D ends")
         name, data = "standard input", sys.stdin.buffer.read()
     return Text(name, split_lines(data, name), sha256(data).hexdigest())
 
