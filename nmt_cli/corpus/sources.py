@@ -114,7 +114,8 @@ def family(corpus: recipe.Corpus) -> str:
         raise UsageError(f"corpus {name}: mix_src, general_src and hold_out go with your own files, corpus.train_src")
     if not named:
         known = f"{', '.join(recipe.NAMED_CORPORA)}; also hub:OWNER/NAME, or give your own files"
-        raise UsageError(f"unknown corpus {name[:60]!r}. {meant(name, recipe.NAMED_CORPORA)} Known: {known}")
+        question = f"{meant(name, recipe.NAMED_CORPORA)} ".lstrip()
+        raise UsageError(f"unknown corpus {name[:60]!r}. {question}Known: {known}")
     return "hub" if name.startswith(("hub:", "wmt14-")) else name.split("-")[0]
 
 
