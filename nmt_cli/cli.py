@@ -13,11 +13,15 @@ from nmt_cli import artefact, console, documents, recipe_commands, serve_command
 from nmt_cli.errors import MissingError, UsageError
 from nmt_cli.interop import hub
 from nmt_cli.options import (
-    CORPORA,
     MARIAN,
     METRICS,
+    Command,
+    CommandName,
+    CopyWordless,
+    CorpusName,
     Data,
     DryRun,
+    Group,
     Markup,
     Mirror,
     Models,
@@ -39,6 +43,8 @@ from nmt_cli.options import (
     directory_option,
     file_option,
     gate_option,
+    help_of,
+    mistake,
     model_option,
     number_option,
     option,
@@ -51,24 +57,24 @@ from nmt_cli.options import (
 app = typer.Typer(
     help="Train, evaluate and run the Transformer of “Attention Is All You Need”: raw text in, raw text out.",
     epilog="Start with: nmt reproduce recipes/toy.yaml",
+    cls=Group,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.add_typer(recipe_commands.app, name="recipes", invoke_without_command=True)
-app.command()(serve_command.serve)
+command = partial(app.command, cls=Command)
 
 
 def run() -> int:
     try:
         return int(app(prog_name="nmt", standalone_mode=False) or 0)
     except TyperException as error:
-        message = error.format_message().rstrip(".")
-        if not message:  # nmt alone: the help is printed already
+        if (text := error.format_message()).startswith("Usage:"):  # nmt alone
+            typer.echo(text, err=True)
             return UsageError.exit_code
-        end = "" if message.endswith("?") else "."  # "Did you mean ...?"
-        context = getattr(error, "ctx", None)
-        raise UsageError(f"{message}{end} See: {context.command_path if context else 'nmt'} --help") from None
+        raise mistake(error) from None
 
 
 def _build(kind: Any, parameters: dict[str, Any], *others: str) -> Any:
@@ -78,15 +84,15 @@ def _build(kind: Any, parameters: dict[str, Any], *others: str) -> Any:
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, option("Print the version", "--version")] = False) -> None:
+def _root(version: Annotated[bool, option("Print the version", "--version", "-v", "-V")] = False) -> None:
     if version:
         typer.echo(f"nmt {nmt_cli.__version__}")
         raise typer.Exit
 
 
-@app.command()
+@command()
 def prepare(
-    corpus: Annotated[str | None, typer.Argument(help=CORPORA)] = None,
+    corpus: CorpusName = None,
     src: Annotated[list[str] | None, file_option("Your training text (repeatable); of hub data: key or column")] = None,
     tgt: Annotated[list[str] | None, file_option("The same for the target side")] = None,
     dev_src: Annotated[str | None, file_option("Development text, source side", "--dev-src", "--valid-src")] = None,
@@ -116,7 +122,7 @@ def prepare(
     command.prepare(settings if dry_run else _as_text(settings, out), out, options)
 
 
-@app.command()
+@command()
 def train(
     recipe: RecipeFile,
     set_: Set = None,
@@ -146,7 +152,7 @@ def train(
     return command.train(settings, data, run, tracker)
 
 
-@app.command()
+@command()
 def average_checkpoints(
     run: RunArgument,
     last: Annotated[int | None, number_option("How many checkpoints", default="the recipe's", min=1)] = None,
@@ -159,11 +165,11 @@ def average_checkpoints(
     average(run, last, out, data)
 
 
-@app.command()
+@command()
 def translate(
     file: Annotated[Path | None, typer.Argument(help="Lines to translate", show_default="stdin")] = None,
     input: Annotated[Path | None, file_option("Lines to translate", "--input", "-i", default="stdin")] = None,
-    output: Annotated[Path | None, file_option("Appears when complete", "--output", "-o", default="stdout")] = None,
+    output: Annotated[Path | None, file_option("Output, when complete", "--output", "-o", default="stdout")] = None,
     models: Models = None,
     precision: Annotated[Precision, option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
     workers: Threads = None,
@@ -172,15 +178,16 @@ def translate(
     beam: Annotated[int | None, search_option("Hypotheses kept per sentence; 1 is greedy", min=1)] = None,
     alpha: Annotated[float | None, search_option("Length penalty", min=0, max=10)] = None,
     extra_length: Annotated[int | None, search_option("Longest output: source plus N subwords", min=1)] = None,
-    split: Annotated[Literal["auto", "off"], search_option("Cutting long lines at sentence ends", kind=None)] = "auto",
+    split: Annotated[Literal["auto", "off"], search_option("Split long lines at sentence ends", kind="WHEN")] = "auto",
+    copy_wordless: CopyWordless = None,
     prefix: Prefix = None,
     terms: TranslateTerms = None,
     score_pairs: Annotated[Path | None, file_option("Score these given translations instead", panel="Search")] = None,
     sample: Annotated[bool, sampling_option("Draw translations instead of searching", "--sample", kind=None)] = False,
     temperature: Annotated[float | None, sampling_option("Below 1: fewer surprises", default="1", min=0.01)] = None,
-    top_k: Annotated[int | None, sampling_option("Only the N likeliest subwords", min=0)] = None,
-    top_p: Annotated[float | None, sampling_option("Only this much probability", min=0, max=1)] = None,
-    seed: Annotated[int | None, sampling_option("Of the draws", default="1", min=0, max=2**64 - 1)] = None,
+    top_k: Annotated[int | None, sampling_option("Number of likeliest subwords to draw from", min=0)] = None,
+    top_p: Annotated[float | None, sampling_option("Share of the probability to draw from", min=0, max=1)] = None,
+    seed: Annotated[int | None, sampling_option("Random seed", default="1", min=0, max=2**64 - 1)] = None,
     format: TextFormat = None,
     markup: Markup = None,
     protect: Protect = None,
@@ -206,25 +213,21 @@ def translate(
 
     search: dict[str, Any] = {"beam": beam, "alpha": alpha, "extra_length": extra_length, "n_best": n_best}
     search["split"] = None if split == "auto" else False
+    search["copy_wordless"] = copy_wordless
     search["sampling"] = _build(Sampling, draws) if sample else None
     search["terms"] = Terms.read(terms) if terms else None
     options = command.TranslateOptions(
-        input or file,
-        output,
-        hub.directories(models or []),
-        search,
-        precision,
-        format or "text",
-        strict,
-        prefix,
-        score_pairs,
-        alignments,
-        workers,
-    )
+        input=input or file, output=output, models=hub.directories(models or []), search=search, precision=precision,
+        format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, alignments=alignments,
+        workers=workers,
+    )  # fmt: skip
     return command.translate(options, run)
 
 
-@app.command()
+command()(serve_command.serve)
+
+
+@command()
 def reproduce(
     recipe: RecipeFile,
     set_: Set = None,
@@ -257,29 +260,29 @@ def reproduce(
     return code
 
 
-@app.command()
+@command()
 def score(
     hypothesis: Annotated[Path | None, typer.Argument(help="Hypotheses, one a line; - for stdin")] = None,
     model: Annotated[Path | None, directory_option("Translate the sources with this model first")] = None,
     metrics: Annotated[list[str] | None, option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, option("sacreBLEU's tokenizer", default="by language")] = None,
     lowercase: Annotated[bool, option("Ignore case", "--lowercase")] = False,
-    language: Annotated[str | None, option("Of the hypotheses, such as de or zh", kind="CODE")] = None,
-    comet_python: Annotated[Path | None, file_option("A Python with unbabel-comet, for --metric comet")] = None,
+    language: Annotated[str | None, option("Language of the hypotheses, such as de or zh", kind="CODE")] = None,
+    comet_python: Annotated[Path | None, file_option("Python with unbabel-comet, for --metric comet")] = None,
     comet_model: Annotated[
-        str, option("Its model; the default is Apache-2.0, others may not be", kind="NAME")
+        str, option("COMET model; Apache-2.0, which others may not be", kind="NAME")
     ] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, option("The 95 % interval of each score", "--intervals/--no-intervals")] = True,
-    details: Annotated[bool, option("BLEU by length and near-twins, best and worst segments", "--details")] = False,
+    details: Annotated[bool, option("BLEU by length and near-twins; best, worst segments", "--details")] = False,
     segments: Annotated[Path | None, file_option("Write every segment's scores as JSON lines")] = None,
-    format: Annotated[Literal["text", "json", "markdown"], option("Of the report")] = "text",
+    format: Annotated[Literal["text", "json", "markdown"], option("Output format")] = "text",
     references: Annotated[list[Path] | None, references_option("Repeatable", "--reference", "-r", kind="FILE")] = None,
     source: Annotated[Path | None, references_option("Sources: shown, and for --terms and COMET", kind="FILE")] = None,
     test_set: Annotated[str | None, references_option("Of sacreBLEU, such as wmt14/full", "--test-set", "-t")] = None,
     language_pair: Annotated[str | None, references_option("Its direction: en-de", "--language-pair", "-l")] = None,
-    corpus: Annotated[Path | None, references_option("Take them from a prepared corpus", kind="DIR")] = None,
+    corpus: Annotated[Path | None, references_option("Prepared corpus with the references", kind="DIR")] = None,
     terms: ScoreTerms = None,
-    split: Annotated[Literal["dev", "test", "general"], references_option("Which part of --corpus")] = "test",
+    split: Annotated[Literal["dev", "test", "general"], references_option("Part of --corpus")] = "test",
     baseline: Annotated[Path | None, gate_option("Other hypotheses, for significance", kind="FILE")] = None,
     fail_under: Annotated[float | None, gate_option("Exit with 1 if the first metric is below N", kind="N")] = None,
     fail_if_worse: Annotated[bool, gate_option("Exit with 1 below --baseline, p < 0.05", "--fail-if-worse")] = False,
@@ -294,7 +297,7 @@ def score(
     return command.print_report(report, options.format)
 
 
-@app.command()
+@command()
 def report(
     run: RunArgument,
     compare: Annotated[list[Path] | None, option("Lay this run beside it (repeatable)", kind="RUN")] = None,
@@ -308,7 +311,7 @@ def report(
     console.say(f"report: {go(run, compare or (), out, data or (), score_trees)}")
 
 
-@app.command()
+@command()
 def doctor(
     run: RunArgument,
     hypothesis: Annotated[Path | None, file_option("Translations of the test set", default="RUN/test.hyp")] = None,
@@ -325,7 +328,7 @@ def doctor(
     command.doctor(run, data, hypothesis, reference, as_json)
 
 
-@app.command()
+@command()
 def attend(
     text: Annotated[list[str], typer.Argument(help="One or more source sentences")],
     model: Annotated[Path | None, model_option("The model")] = None,
@@ -342,7 +345,7 @@ def attend(
     return go(text, models[0] if models else None, output, role, layer, head, translation)
 
 
-@app.command()
+@command()
 def export(
     model: Annotated[Path, typer.Argument(help="A model directory, or a run such as runs/base")],
     to: Annotated[Literal["hf", "ctranslate2"], option("hf is transformers")],
@@ -359,18 +362,24 @@ def export(
     return go(model, to, out, quantization, lines)
 
 
-@app.command("import")
+@command("import")
 def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
-    out: Annotated[Path, directory_option("The new model directory")],
+    out: Annotated[Path | None, directory_option("The new model directory", default="models/NAME")] = None,
 ) -> None:
     """Bring a Marian model here, from transformers or from its own files."""
     from nmt_cli.interop.import_ import import_marian
 
-    import_marian(source, out)
+    import_marian(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
 
 
-@app.command()
+@command("help")
+def help_(context: typer.Context, names: CommandName = None) -> None:
+    """Show the help of a command."""
+    typer.echo(help_of(context.find_root(), names or []))
+
+
+@command()
 def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> None:
     """Show versions, hardware and what would be chosen here."""
     from nmt_cli.reporting.env import env as go

@@ -2,6 +2,11 @@
 
 import errno
 
+from nmt_cli import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 INTERRUPTED = 130  # SIGINT
 BROKEN_PIPE = 141  # SIGPIPE
 TERMINATED = 143  # SIGTERM, after saving
@@ -49,6 +54,22 @@ def printable(text: object, limit: int = 300) -> str:
     """Return `text` on one line, control characters escaped, cut to `limit` characters."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def meant(name: str, known: "Iterable[str]") -> str:
+    """Return a question after the nearest of the known names, also of an abbreviation (ct2); "" if none is near."""
+    import difflib
+
+    names, short = list(known), name.lower()
+    near = difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(short, names, 1)
+    near = near or sorted((each for each in names if len(short) > 1 and _within(short, each.lower())), key=len)
+    return f"Did you mean {printable(near[0], 60)}?" if near else ""
+
+
+def _within(short: str, name: str) -> bool:
+    """Return whether a name has the characters of a shorter one, in order and from its first."""
+    rest = iter(name)
+    return name[:1] == short[:1] and all(character in rest for character in short)
 
 
 def from_os_error(error: OSError) -> NmtError:

@@ -1,6 +1,7 @@
 """Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from nmt_cli import __version__, recipe_files, yaml_file
 from nmt_cli.console import warn
-from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.errors import DataError, MissingError, UsageError, meant
 
 MOST_COMPLAINTS = 5
 MOST_POSITIONS = 1 << 28  # numbers of positional encodings: 1 GB
@@ -168,6 +169,9 @@ class Decoding(Section):  # search (section 6.1)
     alpha: float = Field(0.6, ge=0, le=10, description="length penalty ((5 + length) / 6) ^ alpha")
     extra_length: int = Field(50, ge=1, le=100_000, description="longest output: source length plus this many tokens")
     split: bool = Field(True, description="cut long lines at sentence ends, retry empty or looping output in halves")
+    copy_wordless: bool = Field(
+        True, description="copy lines without a letter, such as 3.14, instead of translating them"
+    )
 
 
 class Expect(Section):  # what the recipe should give, and according to whom; compared by `train` and `reproduce`
@@ -233,8 +237,11 @@ def _complaint(error: Any) -> str:
         nearest = [key for key in keys if key.endswith(f".{name}")] or difflib.get_close_matches(path, keys, 1)
         advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(Recipe.model_fields)}"
         return f"unknown key {path[:80]!r}; {advice}"
+    allowed = error.get("ctx", {}).get("expected", "")
+    question = meant(str(error["input"]), re.findall(r"'([^']*)'", allowed))
     rule = "a mapping of keys to values" if error["type"] == "model_type" else error["msg"].partition(",")[0]
-    return f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
+    complaint = f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
+    return f"{complaint}. {question}" if question else complaint
 
 
 def _contradictions(recipe: Recipe) -> Iterator[str]:

@@ -1,5 +1,9 @@
 """The commands `nmt recipes`, `nmt recipes show` and `nmt recipes copy`."""
 
+import shutil
+import sys
+import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,20 +11,25 @@ import typer
 
 from nmt_cli import artefact, console
 from nmt_cli.errors import OutputError
-from nmt_cli.options import RecipeName, Set, option
+from nmt_cli.options import Command, Group, RecipeName, Set, option
 
-app = typer.Typer(help="List, show or copy the recipes that come with nmt.")
+app = typer.Typer(help="List, show or copy the recipes that come with nmt.", cls=Group, rich_markup_mode=None)
+command = partial(app.command, cls=Command)
 
 
 @app.callback()
 def list_recipes(context: typer.Context) -> None:
     from nmt_cli.recipe_files import listed
 
-    for name, about in () if context.invoked_subcommand else listed():
-        typer.echo(f"{name:16} {about}")
+    recipes = [] if context.invoked_subcommand else list(listed())
+    width = max((len(name) for name, _ in recipes), default=0) + 2
+    columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 1000
+    for name, about in recipes:
+        lines = textwrap.wrap(about, max(columns - width, 20))  # none is wrapped in a file or pipe
+        typer.echo(f"{name:{width}}" + f"\n{'':{width}}".join(lines))
 
 
-@app.command()
+@command()
 def show(
     name: RecipeName,
     set_: Set = None,
@@ -36,7 +45,7 @@ def show(
     typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
 
 
-@app.command()
+@command()
 def copy(
     name: RecipeName,
     path: Annotated[Path | None, typer.Argument(help="The new file", show_default="./NAME.yaml")] = None,

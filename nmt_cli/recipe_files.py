@@ -1,11 +1,10 @@
 """The files of recipes: those of the package by name, a user's by path."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nmt_cli.errors import MissingError
+from nmt_cli.errors import MissingError, meant
 
 # The package brings the recipes along; in a source tree they lie beside it.
 HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_dir())
@@ -18,9 +17,9 @@ def find(path: Path, beside: Path = Path()) -> Path:
         if candidate.is_file():
             return candidate
     name = str(path).removeprefix("recipes/").removesuffix(".yaml")
-    nearest = difflib.get_close_matches(name, [known for known, _ in listed()], 1)
-    meant = f"Did you mean {nearest[0]}? " if nearest else ""
-    raise MissingError(f"no recipe {path}. {meant}Give the path of a recipe file, or one that `nmt recipes` lists")
+    question = meant(name, [known for known, _ in listed()])
+    advice = "Give the path of a recipe file, or one that `nmt recipes` lists"
+    raise MissingError(f"no recipe {path}. {question} {advice}".replace("  ", " "))
 
 
 def listed() -> Iterator[tuple[str, str]]:

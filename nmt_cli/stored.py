@@ -14,7 +14,7 @@ import yaml
 from nmt_cli import artefact
 
 # Of the names of all settings. A test tells the new one when a setting is added.
-SETTINGS = "f6fdd6c501c211a4732f2de0764ada1f6d205b6c4b5c452c26024d12f2597f75"
+SETTINGS = "3f828dc2fa43809cd304ec929a089a9aa49f373c8eafb45602603122a251c403"
 # Kind, least and greatest value of the numbers of each section that a translation reads.
 RANGES: dict[str, dict[str, tuple[Any, float, float]]] = {
     "decoding": {
@@ -22,6 +22,7 @@ RANGES: dict[str, dict[str, tuple[Any, float, float]]] = {
         "alpha": (float, 0, 10),
         "extra_length": (int, 1, 100_000),
         "split": (bool, 0, 1),
+        "copy_wordless": (bool, 0, 1),
     },
     "model": {
         **dict.fromkeys(("num_layers", "encoder_layers", "decoder_layers"), (int, 1, 1000)),
@@ -79,6 +80,8 @@ def load(path: Path) -> Any:
     values: Any = None
     with contextlib.suppress(yaml.YAMLError, RecursionError):  # recipe.py says it better
         values = _Loader(path.read_bytes()).get_single_data()
+    if isinstance(values, dict) and isinstance(decoding := values.get("decoding"), dict):
+        decoding.setdefault("copy_wordless", True)  # which models of nmt 0.1 lack
     if _is_light(values):
         return _attributes(values)
     from nmt_cli import recipe

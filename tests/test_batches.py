@@ -53,10 +53,22 @@ def test_an_epoch_holds_every_sentence_exactly_once(
     for number in (0, 3):
         cut = epoch(plan, number)
         assert all(len(step) == micro_batches for step in cut)
+        assert all(any(step) for step in cut), "no step is empty"
         assert sorted(i for step in cut for m in step for i in m) == list(range(len(pairs)))
         for step in cut:
             keys = [(max(pairs[i]), sum(pairs[i]), i) for m in step for i in m]
             assert keys == sorted(keys), "by length, then by cost, then by number"
+
+
+def test_steps_change_only_where_one_would_be_empty() -> None:
+    """Of three sentences, one of which is long, each is a step by itself; else the cost alone divides them."""
+    plan = BatchPlan(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
+    assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
+    assert batches._filled([0, 0, 0, 3]) == [0, 1, 2, 3]
+    assert batches._filled([0, 3, 3, 3]) == [0, 1, 2, 3]
+    assert batches._filled([0, 4, 4, 9]) == [0, 4, 5, 9]
+    for bounds in ([0, 4, 5, 9], [0, 1, 8, 9], [0, 9]):
+        assert batches._filled(bounds) == bounds
 
 
 @settings(max_examples=40, deadline=None)

@@ -265,7 +265,9 @@ def test_tokens_are_linked_by_their_places_also_of_two_vocabularies_and_of_parts
     tokenizer = SimpleNamespace(decode=decoding(source), target=SimpleNamespace(decode=decoding(target)))
     parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
     hypotheses = [([ids, SimpleNamespace(ids=said, looked=looked)]) for ids, said, looked in parts]
-    result: Any = SimpleNamespace(parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")])
+    result: Any = SimpleNamespace(
+        copy=None, parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")]
+    )
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
     aligned = alignment.aligned(translator, result, "der Hund rot", 5)
     assert aligned == Aligned("dog the red", [(3, 4), (7, 0), (11, 9)])

@@ -20,7 +20,7 @@ TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + si
 CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit": 5, "tokenizer": {"file": "t"}}
 STEPS = recipe.load(Path("recipes/toy.yaml"), ["training.steps=3"])
 TOY, PARSING = (recipe.load(Path(name)) for name in ("toy", "parsing"))
-SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "n_best": 3}
+SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "copy_wordless": None, "n_best": 3}
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
 CASES: list[tuple[str, str, list[Any]]] = [
@@ -45,7 +45,8 @@ CASES: list[tuple[str, str, list[Any]]] = [
                                   "terms": None}), None]),
     ("translate i --terms x", "corpus.terms.Terms.read", [x]),
     ("translate i --sample --seed 0 --alpha 0 --top-k 0 --top-p 0", "translation.translate.translate",
-     [TranslateOptions(i, search={"beam": None, "alpha": 0.0, "extra_length": None, "split": None, "n_best": 1,
+     [TranslateOptions(i, search={"beam": None, "alpha": 0.0, "extra_length": None, "split": None,
+                                  "copy_wordless": None, "n_best": 1,
                                   "sampling": Sampling(seed=0, top_k=0, top_p=0.0), "terms": None}), None]),
     ("score i -r r --fail-under 0", "scoring.score.evaluate", [ScoreOptions(i, (r,), fail_under=0.0), None]),
     ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",

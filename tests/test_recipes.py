@@ -128,7 +128,9 @@ def test_recipes_are_listed_shown_and_copied(
     assert json.loads(capsys.readouterr().out)["examples"][0]["training"]["init_from"] == "models/opus-en-de"
     for words in (["show", "toy"], ["copy", "toy", "new.yaml"], []):
         done = CliRunner().invoke(cli.app, ["recipes", *words])
-        assert (done.exit_code, "backtranslate    Back-translation: " in done.output) == (0, not words), "listed once"
+        assert (done.exit_code, "backtranslate        Back-translation: " in done.output) == (0, not words), (
+            "listed once"
+        )
     for taken in (tmp_path / "a-h1.yaml", tmp_path):
         with pytest.raises(OutputError):
             recipe_commands.copy(name, path=taken)

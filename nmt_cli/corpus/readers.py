@@ -1,5 +1,6 @@
 """The user's text files, plain or gzip, as lines that end at line feeds and nowhere else."""
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -29,7 +30,8 @@ def check_plain(data: bytes, name: str) -> None:
 
 
 def split_lines(data: bytes, name: str) -> list[str]:
-    """Return the lines of UTF-8 text, split at line feeds only; DataError names the line that is not UTF-8."""
+    """Return the lines of UTF-8 text, without a BOM, split at line feeds only; DataError names a line of other text."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ from typing import Any
 from nmt_cli import artefact, recipe, recipe_files
 from nmt_cli.console import is_live, say
 from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, Chunk, read_pairs
-from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError
+from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError, meant
 
 SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # ours: on the hub
 MULTI30K_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
@@ -84,7 +84,12 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
     elif name and src:
         raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
     elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file() or name in dict(recipe_files.listed())):
-        base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
+        try:
+            base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
+        except UsageError as error:
+            if name.endswith((".yaml", ".yml")) or name in dict(recipe_files.listed()):
+                raise
+            raise UsageError(f"{error}. To prepare your own text: nmt prepare --src {name} --tgt FILE") from None
     elif not src:
         base = {"name": name or "toy-en-de"}
     else:
@@ -109,8 +114,9 @@ def family(corpus: recipe.Corpus) -> str:
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError(f"corpus {name}: mix_src, general_src and hold_out go with your own files, corpus.train_src")
     if not named:
-        known = ", ".join(recipe.NAMED_CORPORA)
-        raise UsageError(f"unknown corpus {name[:60]!r}. Known: {known}; also hub:OWNER/NAME, or give your own files")
+        known = f"{', '.join(recipe.NAMED_CORPORA)}; also hub:OWNER/NAME, or give your own files"
+        question = f"{meant(name, recipe.NAMED_CORPORA)} ".lstrip()
+        raise UsageError(f"unknown corpus {name[:60]!r}. {question}Known: {known}")
     return "hub" if name.startswith(("hub:", "wmt14-")) else name.split("-")[0]
 
 

@@ -25,6 +25,9 @@ _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # what a token begins
 # Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
 
+# What a line must not hold where it is written as it stands: what ends lines, other controls but tabs, surrogates, BOM.
+_NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+
 
 def normalise(line: str) -> str:
     """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped; idempotent."""
@@ -33,6 +36,16 @@ def normalise(line: str) -> str:
     if not line.isprintable():  # false for all that _NOT_TEXT holds; true for most lines, and faster
         line = _NOT_TEXT.sub(" ", line)
     return " ".join(line.split())
+
+
+def writable(line: str) -> str:
+    """Return a line as written, with its spaces, tabs and composition: controls as spaces, stripped; idempotent."""
+    return _NOT_WRITTEN.sub(" ", line).strip()
+
+
+def has_letter(text: str) -> bool:
+    """Return whether a character is a letter: Unicode category L, ideographs included, marks and numbers not."""
+    return any(map(str.isalpha, text))
 
 
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:

@@ -33,6 +33,11 @@ def translate_aligned(translator: Translator, texts: Iterable[Any], **options: A
 def aligned(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
     """Return the translation of this rank, or the last, with links to the text."""
     rank = min(rank, len(translation.hypotheses) - 1)
+    if translation.copy:
+        copied = translation.copy.text
+        begin = max(text.rfind(copied), 0)
+        ends = [match.end() for match in re.finditer(r"\s*\S", copied)]
+        return Aligned(copied, [(end, min(begin + end, len(text)) - 1) for end in ends])
     return Aligned(translation.hypotheses[rank].text, _links(translator, translation, text, rank))
 
 

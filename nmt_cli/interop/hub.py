@@ -19,7 +19,7 @@ WEIGHTS = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
 def directories(models: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories of the models named, else of that in $NMT_MODEL, else none; say which if not named.
 
-    OWNER/NAME of the hub is imported, unless OWNER is a directory here.
+    OWNER/NAME of the hub is imported, unless OWNER is a directory here, runs or models.
     """
     if not models and (chosen := os.environ.get("NMT_MODEL")):
         say(f"model: {chosen}")
@@ -28,7 +28,12 @@ def directories(models: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _local(model: Path) -> Path:
-    if model.exists() or model.parent.is_dir() or not re.fullmatch(NAME, str(model)):
+    if (
+        model.exists()
+        or model.parent.is_dir()
+        or model.parts[:1] in (("runs",), ("models",))
+        or not re.fullmatch(NAME, str(model))
+    ):
         return model
     from nmt_cli.interop.import_ import cached
 
@@ -57,6 +62,9 @@ def download(asked: str) -> Path:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
         what = str(error).strip().partition("\n")[0]
+        from nmt_cli.transformer.directory import models_here
+
+        what = f"{what}. {models_here()}".rstrip()
         raise DownloadError(f"no directory {asked} here, and it cannot be downloaded from the hub: {what}") from None
     say(f"{name} at commit {place.name}, licence: {licence(place)}")
     return place

@@ -76,7 +76,9 @@ def _sentences(
     """Return what the page holds of each text; and its weights by role, layers x heads x rows x columns."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
-    answers = [t.text for t in translator.translate(texts, split=False)] if translation is None else [translation]
+    answers = [translation or ""]
+    if translation is None:
+        answers = [t.text for t in translator.translate(texts, split=False, copy_wordless=False)]
     (encoder_layers, decoder_layers), total = settings.depths, 0
     sentences, all_weights = [], []
     for text, answer in zip(texts, answers, strict=True):

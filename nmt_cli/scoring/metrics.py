@@ -12,10 +12,11 @@ from sacrebleu.significance import PairedTest
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import paper_bleu as paper
 from nmt_cli.scoring.comet import Comet
+from nmt_cli.scoring.downloads import PIECES, fetch_pieces
 from nmt_cli.scoring.intervals import interval
 
 # The names of metrics as options, and in results.
-METRICS = {"bleu": "BLEU", "chrf": "chrF2", "ter": "TER"}
+METRICS = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER"}
 METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes", "comet": "COMET"}
 # sacreBLEU's tokenizers for text without spaces between words; its ja-mecab needs another package.
 TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "my": "char", "km": "char", "lo": "char"}
@@ -98,7 +99,10 @@ def score_lines(
         texts = (hypotheses, baseline or [], *references)
         hypotheses, baseline, *references = (paper.prepare(text, language, fold_quotes=fold_quotes) for text in texts)
     bleu = partial(BLEU, tokenize=tokenize, lowercase=lowercase, force=True)
-    kinds: dict[str, Any] = {"bleu": bleu, "chrf": partial(CHRF, lowercase=lowercase), "ter": TER}
+    chrf = partial(CHRF, lowercase=lowercase)
+    kinds: dict[str, Any] = {"bleu": bleu, "chrf": chrf, "chrf++": partial(chrf, word_order=2), "ter": TER}
+    if tokenize in PIECES and metric == "bleu":
+        fetch_pieces(tokenize)
     try:
         scorer = kinds.get(metric, paper.multi_bleu)(references=references)
     except RuntimeError:  # of ja-mecab and ko-mecab, which need other packages

@@ -1,10 +1,9 @@
 """score: the number that can be compared, what it may be compared with, and a gate for CI."""
 
 import json
-import logging
-import socket
 import sys
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -17,8 +16,9 @@ from nmt_cli.corpus import twins
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import normalise
-from nmt_cli.errors import TERMINATED, DataError, DownloadError, MissingError, OutputError, UsageError
+from nmt_cli.errors import DataError, MissingError, OutputError, UsageError, meant
 from nmt_cli.scoring import comet
+from nmt_cli.scoring.downloads import fetched
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, is_language, score_comet, score_lines, tokenizer_of
 from nmt_cli.scoring.report import Report, Segment, TermCounts, Text, Twins, plain
 
@@ -63,6 +63,8 @@ def _read(path: Path | None, lines: list[str] | None = None) -> Text:
     elif sys.stdin is None:
         raise MissingError("standard input is closed. Name a file of hypotheses")
     else:
+        if sys.stdin.isatty():
+            console.say("reading hypotheses from the terminal, one a line; Ctrl-D ends")
         name, data = "standard input", sys.stdin.buffer.read()
     return Text(name, split_lines(data, name), sha256(data).hexdigest())
 
@@ -72,27 +74,28 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     from sacrebleu.dataset import DATASETS
 
     if name not in DATASETS:
-        raise UsageError(f"no test set {name[:40]!r}, such as wmt14/full. List them: sacrebleu --list")
+        advice = meant(name, DATASETS) or "List them: sacrebleu --list"
+        raise UsageError(f"no test set {name[:40]!r}, such as wmt14/full. {advice}")
     dataset: Any = DATASETS[name]
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")
-    logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
-    socket.setdefaulttimeout(60)  # sacreBLEU would wait for ever
-    try:
-        return Path(dataset.get_source_file(pair)), [Path(file) for file in dataset.get_reference_files(pair)]
-    except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
-        if isinstance(error, SystemExit) and error.code == TERMINATED:
-            raise
-        reason = f"cannot fetch test set {name} {pair} from {dataset.data[0]}: {str(error)[:60]}"
-        raise DownloadError(f"{reason}. Run again with a network, or use --reference") from None
+    files = fetched(
+        lambda: (dataset.get_source_file(pair), dataset.get_reference_files(pair)),
+        f"test set {name} {pair} from {dataset.data[0]}",
+        "use --reference",
+    )
+    return Path(files[0]), [Path(file) for file in files[1]]
 
 
 def _references(options: ScoreOptions) -> tuple[list[Text], Text | None, str | None]:
     """Return references, source where there is one, and the language of the references where it is known."""
     if bool(options.references) + (options.test_set is not None) + (options.corpus is not None) != 1:
         raise UsageError("give the references in one way: --reference FILE, --test-set NAME or --corpus DIRECTORY")
-    if set(options.metrics) - {*METRICS, "brackets"}:
-        raise UsageError(f"--metric must be one of {', '.join(METRICS)} or brackets")
+    if unknown := next((name for name in options.metrics if name not in {*METRICS, "brackets"}), None):
+        known = [*METRICS, "brackets"]
+        raise UsageError(
+            f"--metric must be one of {', '.join(known)}, not {unknown[:40]!r}. {meant(unknown, known)}".strip()
+        )
     if options.fail_under is not None and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
         raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric of which more is better")
     if options.language is not None and not is_language(options.language):
@@ -212,6 +215,8 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
     if unspaced * 2 > len(lines) and report.tokenize == "13a" and first.metric in METRICS:
         what = "the hypotheses look Chinese or Japanese, and tokenizer 13a takes a sentence without spaces for one word"
         report.warnings.append(f"{what}. Give --language zh or ja")
+    if first.metric in METRICS:
+        report.warnings += _doubtful_references(report)
     if len(lines) == 2737:
         what = "2,737 lines are the filtered newstest2014"
         report.warnings.append(f"{what}. The paper and most others score all 3,003: --test-set wmt14/full")
@@ -233,6 +238,21 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
     if options.segments:
         rows = "".join(json.dumps(plain(segment), ensure_ascii=False) + "\n" for segment in report.segments)
         artefact.replace_file(options.segments, rows.encode())
+
+
+def _doubtful_references(report: Report) -> Iterator[str]:
+    """Yield warnings of references that lower a score unseen; it stays sacreBLEU's."""
+    for text in report.references:
+        pairs = zip(text.lines, report.hypotheses.lines, strict=True)
+        if empty := sum(bool(line.strip()) > bool(reference.strip()) for reference, line in pairs):
+            what = f"{empty:,} of {len(text.lines):,} lines of {text.name} are empty where the hypotheses have text"
+            yield f"{what}. sacreBLEU scores them as references without words, not as missing ones"
+    for text in (*report.references, report.hypotheses):
+        if other := sum(not unicodedata.is_normalized("NFC", line) for line in text.lines):
+            what = (
+                f"{other:,} of {len(text.lines):,} lines of {text.name} are not in Unicode's NFC (é is e and an accent)"
+            )
+            yield f"{what}. Their characters match none in NFC. Convert it: uconv -x nfc"
 
 
 def print_report(report: Report, format: str) -> int:

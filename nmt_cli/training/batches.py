@@ -45,8 +45,18 @@ def _cut(costs: Lengths, parts: int) -> list[int]:
     return [0, *(np.searchsorted(sums, targets) + 1).clip(max=len(costs)).tolist(), len(costs)]
 
 
+def _filled(bounds: list[int]) -> list[int]:
+    """Return the bounds moved as little as makes no part empty; there must be as many items as parts."""
+    parts = np.arange(len(bounds))
+    rising = np.maximum.accumulate(np.array(bounds) - parts) + parts
+    return [int(bound) for bound in np.minimum(rising, bounds[-1] - parts[::-1])]
+
+
 class BatchPlan:
-    """An epoch is a random permutation cut into steps of equal cost; a step is sorted by length and cut again."""
+    """An epoch is a random permutation cut into steps of equal cost; a step is sorted by length and cut again.
+
+    A step has a sentence at least, however small `tokens_per_step` is.
+    """
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
@@ -61,7 +71,7 @@ class BatchPlan:
         last, order, bounds = self._last
         if last != number:
             order = np.random.Generator(np.random.Philox([self.seed, number])).permutation(len(self._costs))
-            bounds = _cut(self._costs[order], self.steps_per_epoch)
+            bounds = _filled(_cut(self._costs[order], self.steps_per_epoch))
             self._last = number, order, bounds
         return order, bounds
 
@@ -71,8 +81,6 @@ class BatchPlan:
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[place] : bounds[place + 1]]
         chosen = chosen[np.lexsort((chosen, self._costs[chosen], self.longer_lengths[chosen]))]
-        if not len(chosen):
-            return [chosen] * self.micro_batches
         return [chosen[a:b] for a, b in itertools.pairwise(_cut(self._costs[chosen], self.micro_batches))]
 
     def tokens(self, sentences: Lengths) -> tuple[int, int]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nmt_cli import recipe
 
 KIND = "model"
+MOST_NAMED = 8  # models in an error
 WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.model"
 Shapes = dict[str, tuple[int, ...]]
 
@@ -41,7 +42,7 @@ def open_model(directory: Path) -> ModelDirectory:
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # a run was named
             return open_model(directory / "model")
-        raise MissingError(f"no model in {directory}. Train one: nmt reproduce recipes/toy.yaml")
+        raise MissingError(f"no model in {directory}. {other_models()}")
     if artefact.read_json(directory / artefact.MANIFEST).get("kind") == "checkpoint":
         advice = f"Make one of it: nmt average-checkpoints {directory.parent.parent}"
         raise DataError(f"{directory} is a checkpoint of training, not a model. {advice}")
@@ -50,6 +51,21 @@ def open_model(directory: Path) -> ModelDirectory:
     weights = directory / WEIGHTS
     check_sizes(tensor_shapes(weights), opened.recipe.model, opened.tokenizer, weights)
     return opened
+
+
+def models_here() -> str:
+    """Return a sentence that names the models under runs/ and models/; "" if there are none."""
+    places = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
+    here = [str(place).removesuffix("/model") for place in places if artefact.present(place)]
+    more = f", and {len(here) - MOST_NAMED} more" if len(here) > MOST_NAMED else ""
+    return f"Here: {', '.join(here[:MOST_NAMED])}{more}. " if here else ""
+
+
+def other_models() -> str:
+    """Return which models there are instead, and how to get one."""
+    here = models_here()
+    train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
+    return f"{here}From the hub: --model OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
 def tensor_shapes(file: Path) -> Shapes:

@@ -34,6 +34,15 @@ class Options:
     sampling: Sampling | None = None
     alignments: bool = False
     terms: Terms | None = None
+    copy_wordless: bool | None = None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The translation of a text without letters: the text itself."""
+
+    text: str
+    skipped: int  # words of the source before it: the token of a target language
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Translation:
     hypotheses: list[Hypothesis]  # as many as were asked for, best first; samples as they were drawn
     drafts: list[list[Segment]]  # the segments of the text, once for each sample
     terms: list[Term] = field(default_factory=list)  # that the text has
+    copy: Copy | None = None  # of a text without letters, which has no segments
 
     @property
     def text(self) -> str:
@@ -76,6 +86,7 @@ class Pending:
     done: Callable[["Pending"], None]  # called once, in a thread of the search, when no segment is open any more
     terms: Terms | None = None  # that its translation has to say, where it has them
     own_terms: list[Term] = field(default_factory=list)  # those that it has
+    copy: Copy | None = None  # its translation, where nothing is searched
     open: int = 0  # segments that wait or are searched
     finished: bool = False  # its translation is there, or what went wrong
     cancelled: bool = False
@@ -110,13 +121,16 @@ class Pending:
     def translation(self) -> Translation:
         if self.error:
             raise self.error
-        return Translation(self.hypotheses, self.drafts, self.own_terms)
+        return Translation(self.hypotheses, self.drafts, self.own_terms, self.copy)
 
 
 def join(tokenizer: Tokenizer, pending: Pending) -> None:
-    """Make the translations of a text from its segments, all of which have results."""
-    whole = pending.translation()
-    for rank in range(max(pending.settings.best, len(pending.drafts))):
+    """Make the translations of a text from its segments, all of which have results, or from its copy."""
+    whole, count = pending.translation(), max(pending.settings.best, len(pending.drafts))
+    if pending.copy:
+        pending.hypotheses += [Hypothesis([], 0.0, 0.0, [], pending.copy.text)] * count
+        return
+    for rank in range(count):
         parts = [hypothesis for _, hypothesis in whole.parts(rank)]
         pending.hypotheses.append(segments.join(tokenizer, parts, pending.settings.alpha))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt_cli.corpus.terms import Term, Terms
-from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, WIDE, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, WIDE, Tokenizer, has_letter
 from nmt_cli.errors import UsageError
 from nmt_cli.translation.constraints import Constraints
 
@@ -148,8 +148,8 @@ def sentences_of(text: str) -> list[tuple[int, int]]:
 
 
 def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, terms: Terms | None) -> list[str]:
-    """Cut a text where the pattern ends, but not between neighbours that have fewer than `room` tokens together, nor in
-    a term's phrase."""
+    """Cut a text where the pattern ends, but not in a term's phrase, nor between neighbours that have fewer than `room`
+    tokens together. Without `room`, a sentence without letters stays with the one before it, or after it."""
     places = [0, *(match.end() for match in ends.finditer(text)), len(text)]
     within = {place for _, start, end in (terms.spans(text) if terms else ()) for place in range(start + 1, end)}
     places = [place for place in places if place not in within]
@@ -157,7 +157,8 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
     packed, size = [""], 0
     for part, ids in zip(parts, tokenizer.encode(list(map(str.strip, parts))), strict=True):
         size += len(ids)
-        if size < room:
+        alone = room or (has_letter(part) and has_letter(packed[-1]))
+        if size < room or not alone:
             packed[-1] += part
         else:
             packed.append(part)

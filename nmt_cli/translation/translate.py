@@ -7,6 +7,7 @@ import math
 import os
 import re
 import select
+import shlex
 import stat
 import sys
 import time
@@ -20,8 +21,8 @@ from nmt_cli import artefact, stored
 from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
-from nmt_cli.transformer.directory import RECIPE
-from nmt_cli.translation.pending import Translation
+from nmt_cli.transformer.directory import RECIPE, other_models
+from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segments import Hypothesis
 from nmt_cli.translation.translator import NOT_YET, Translator
 
@@ -58,7 +59,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
         models.pop()  # it parses
     if not models:
-        raise MissingError("no model: none under runs/ and no --model. Train one: nmt reproduce recipes/toy.yaml")
+        raise MissingError(f"no model under runs/ and no --model. {other_models()}")
     say(f"model: {models[-1]}")
     return (models[-1],)
 
@@ -72,6 +73,9 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     models = choose_models(options.models)
     source = os.open(options.input, os.O_RDONLY) if options.input else 0
     translator = Translator(models, precision=options.precision, workers=options.workers)
+    typed = source == 0 and os.isatty(source)
+    if typed:
+        say("reading lines from the terminal: one translation a line; Ctrl-D ends")
     target, part = 1, None
     if output and output.exists() and not output.is_file():  # a pipe or a device: nothing to replace
         target = os.open(output, os.O_WRONLY)
@@ -79,7 +83,8 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
         artefact.make_directory(output.parent)
         part = output.with_name(output.name + ".part")
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    progress = Progress("translating", count_lines(source), "lines")
+    progress = Progress("translating", count_lines(source), "lines", every=math.inf if typed else 10)
+    progress.plain |= typed  # a bar would stand where lines are typed
     try:
         with translator, progress:
             run = run or (score_lines if options.score_pairs else translate_lines)
@@ -107,6 +112,12 @@ def _check(options: TranslateOptions) -> None:
     if options.score_pairs and any((*given, search.get("sampling"), search.get("terms"), search.get("n_best", 1) > 1)):
         others = "--sample, --prefix, --terms, --n-best and --alignments"
         raise UsageError(f"--score-pairs searches nothing: leave out {others}")
+    if options.input and not options.input.exists():
+        text = str(options.input)
+        advice = "Check the path"
+        if " " in text:
+            advice = f"To translate a text itself: echo {shlex.quote(text[:60])} | nmt translate"
+        raise MissingError(f"no file {text[:60]!r}. {advice}")
     if options.input is None and sys.stdin is None:
         raise MissingError("stdin is closed. Give a file: --input FILE")
     if options.output is None and sys.stdout is None:
@@ -203,7 +214,7 @@ def translate_lines(
         alignments = None
         if options.alignments:
             ranks = range(len(translation.hypotheses))
-            alignments = [alignment(translator, translation.parts(rank)) for rank in ranks]
+            alignments = [_copied(translation.copy) or alignment(translator, translation.parts(rank)) for rank in ranks]
         for line in _formatted(translation, number, alignments, options.format):
             write_line(target, line)
         progress.advance()
@@ -226,6 +237,8 @@ def report(counts: Counter[str], max_length: int) -> None:
     ):
         if counts[name]:
             tell(f"{counts[name]:,} {text}")
+    if counts["copied"]:
+        say(f"{counted(counts['copied'], 'line')} without letters copied")
 
 
 def _formatted(translation: Translation, number: int, alignments: list[str] | None, form: str) -> Iterator[str]:
@@ -238,7 +251,8 @@ def _formatted(translation: Translation, number: int, alignments: list[str] | No
         for record, hypothesis in zip(records, hypotheses, strict=True):
             if translation.terms:
                 record["terms"] = {term.source: term.said(hypothesis.text) for term in translation.terms}
-        yield json.dumps({"line": number, "hypotheses": records}, ensure_ascii=False)
+        copied = {"copied": True} if translation.copy else {}
+        yield json.dumps({"line": number, **copied, "hypotheses": records}, ensure_ascii=False)
         return
     for rank, hypothesis in enumerate(hypotheses):
         fields = [hypothesis.text]
@@ -247,6 +261,11 @@ def _formatted(translation: Translation, number: int, alignments: list[str] | No
         if alignments:
             fields.append(alignments[rank])
         yield " ||| ".join(fields)
+
+
+def _copied(copy: Copy | None) -> str:
+    """Return the pairs of words of a copy, each with itself."""
+    return " ".join(f"{copy.skipped + word}-{word}" for word in range(len(copy.text.split()))) if copy else ""
 
 
 def alignment(translator: Translator, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:

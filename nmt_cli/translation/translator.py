@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmt_cli import stored
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, normalise
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, has_letter, normalise, writable
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.processors import usable_cores
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends, segments
-from nmt_cli.translation.pending import Joiner, Options, Pending, Translation, terms_of
+from nmt_cli.translation.pending import Copy, Joiner, Options, Pending, Translation, terms_of
 from nmt_cli.translation.scheduler import Scheduler
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
 
@@ -47,6 +47,7 @@ class How(NamedTuple):
     split: bool  # long lines
     samples: int  # to draw; 0 for a search
     terms: Terms | None
+    copy: bool  # lines without letters
 
 
 NO_OPTIONS = Options()
@@ -191,11 +192,12 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         prefixes: Lines | None = None,
         alignments: bool = False,
         terms: Terms | None = None,
+        copy_wordless: bool | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
 
         Where the next line is not there yet, let `lines` yield NOT_YET: those before it are then translated meanwhile.
-        `beam`, `alpha`, `extra_length` and `split` are those of a recipe; None takes the model's own.
+        `beam`, `alpha`, `extra_length`, `split` and `copy_wordless` are those of a recipe; None takes the model's own.
         With `sampling`, `n_best` translations are drawn. `prefixes` say for each line how its translation must begin,
         `terms` what it must say where the line has certain phrases.
         """
@@ -204,7 +206,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if isinstance(prefixes, str):
             raise TypeError("prefixes must be an iterable of texts, one for each line")
         self._scheduler.check()
-        options = Options(beam, alpha, extra_length, split, n_best, sampling, alignments, terms)
+        options = Options(beam, alpha, extra_length, split, n_best, sampling, alignments, terms, copy_wordless)
         prefixes = itertools.repeat("") if prefixes is None else prefixes
         return self._translate(iter(lines), self._options(options), iter(prefixes))
 
@@ -215,12 +217,13 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise UsageError("terms are searched for, samples are drawn: leave out one of them")
         if not 1 <= options.n_best <= MOST_HYPOTHESES:
             raise UsageError(f"n_best must be from 1 to {MOST_HYPOTHESES:,}, not {options.n_best:,}")
-        named = {name: getattr(options, name) for name in ("beam", "alpha", "extra_length", "split")}
+        named = {name: getattr(options, name) for name in ("beam", "alpha", "extra_length", "split", "copy_wordless")}
         section = vars(self.recipe.decoding) | {name: v for name, v in named.items() if v is not None}
         chosen = stored.checked_decoding(section)
         width, best = (1, 1) if options.sampling else (max(options.n_best, chosen.beam), options.n_best)
         settings = SearchSettings(width, chosen.alpha, chosen.extra_length, best, options.sampling, options.alignments)
-        return How(settings, chosen.split, options.n_best if options.sampling else 0, options.terms)
+        copy = chosen.copy_wordless and self.recipe.corpus.format != "trees"  # a parse is a tree
+        return How(settings, chosen.split, options.n_best if options.sampling else 0, options.terms, copy)
 
     def _translate(self, lines: Iterator[Any], how: How, prefixes: Iterator[Any]) -> Iterator[Translation]:
         pending, ended, numbers = deque[Pending](), False, itertools.count(1)
@@ -286,9 +289,13 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         for value in (text, prefix):
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
-        settings, split, samples, terms = how
-        text = normalise(text)
+        settings, split, samples, terms, _ = how
+        line, text = text, normalise(text)
         forced = self.tokenizer.target.encode([normalise(prefix)])[0] if prefix else []
+        found = terms.find(text) if terms else []
+        drafts: list[list[Segment]] = [[] for _ in range(max(1, samples))]
+        if how.copy and not (forced or found) and (copy := self._copy(line, text)):
+            return Pending(self, settings, False, drafts, done or _nothing, copy=copy), []
         ids = self.tokenizer.encode([text])[0]
         sources = [[*ids[: self.max_length - 1], EOS]] if ids else []
         if split and len(ids) >= self.seen_tokens:
@@ -297,8 +304,6 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             self.counts["lines"] += 1
             self.counts["split"] += len(sources) > 1
             self.counts["cut"] += (len(forced) >= self.max_length) + (not split and len(ids) >= self.max_length)
-        drafts: list[list[Segment]] = [[] for _ in range(max(1, samples))]
-        found = terms.find(text) if terms else []
         pending = Pending(self, settings, split and not samples, drafts, done or _nothing, terms, found)
         waiting = []
         for place, source in enumerate(sources):
@@ -310,6 +315,20 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 waiting.append((place, segment))
         pending.open = len(waiting)
         return pending, waiting
+
+    def _copy(self, line: str, text: str) -> Copy | None:
+        """Return the copy of a line, whose normalised text is `text`, if no letter follows its language token."""
+        token = ""
+        if text.startswith(">>"):
+            token = "".join(self.tokenizer.tokens(self.tokenizer.language(self.tokenizer.encode([text])[0])))
+        token = token.removeprefix("\u2581")
+        body = text.removeprefix(token)
+        if not text or has_letter(body):
+            return None
+        with self._scheduler.changed:
+            self.counts["lines"] += 1
+            self.counts["copied"] += bool(body.strip())
+        return Copy(writable(line).removeprefix(token).lstrip(), bool(token))
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the scores of every (source, translation), in order."""

@@ -1,0 +1,40 @@
+"""What sacreBLEU downloads at first use: test sets, and the SentencePiece models of its tokenizers."""
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nmt_cli.errors import TERMINATED, DownloadError
+
+T = TypeVar("T")
+PIECES = ("flores200", "flores101", "spBLEU-1K")  # tokenizers with a model
+
+
+def fetched(get: Callable[[], T], what: str, advice: str) -> T:
+    """Return what `get` returns, which may download it; DownloadError, of one line, if that fails."""
+    logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
+    socket.setdefaulttimeout(60)  # sacreBLEU would wait for ever
+    try:
+        return get()
+    except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
+        if isinstance(error, SystemExit) and error.code == TERMINATED:
+            raise
+        reason = f"cannot fetch {what}: {str(error).strip()[:60]}"
+        raise DownloadError(f"{reason}. Run again with a network, or {advice}") from None
+
+
+def fetch_pieces(tokenize: str) -> None:
+    """Have the model of a tokenizer on disk; DownloadError if it cannot be had."""
+    from sacrebleu.tokenizers import tokenizer_spm
+
+    pieces: Any = tokenizer_spm
+    url = tokenizer_spm.SPM_MODELS[tokenize]["url"]
+    file = Path(pieces.SACREBLEU_DIR, "models", url.rpartition("/")[2])
+    if not file.exists():
+        fetched(lambda: pieces.download_file(url, str(file)), f"tokenizer {tokenize} from {url}", "choose another")
+    try:
+        pieces.TokenizerSPM(tokenize)
+    except (OSError, RuntimeError):
+        raise DownloadError(f"{file} is damaged. Remove it and run again, to download it again") from None
