@@ -323,7 +323,8 @@ def test_options_of_the_search_arrive_and_progress_is_counted(
             if fail:
                 raise DataError("no")
 
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None)
+    recipe = SimpleNamespace(corpus=SimpleNamespace(tgt="de"))
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, recipe=recipe)
     monkeypatch.setattr(module, "translate_aligned", search)
     data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search={"beam": 3}, strict=True)
     with Progress("translating", None, "lines") as progress:

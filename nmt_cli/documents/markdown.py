@@ -211,11 +211,8 @@ class _Reader:
                 continue
             self._add_text(end, start)
             name = markup.name_of(token.content) if token.type == "html_inline" else ""
-            if name in markup.COPIED:
-                if name not in ends:
-                    ends[name] = [at for at, each in enumerate(tokens) if each.content.startswith(f"</{name}")]
-                after = bisect.bisect(ends[name], number)
-                stop = tokens[ends[name][after]].meta["place"][1] if after < len(ends[name]) else stop
+            if name:
+                stop = self._element_end(number, tokens, ends, name)
             if token.type == "hardbreak" or name in markup.BLOCKS:
                 parts += [*self.builder.build(), self.slice(start, stop)]
                 self._begin()
@@ -228,6 +225,23 @@ class _Reader:
             end = stop
         self._add_text(end, last)
         return [*parts, *self.builder.build(), self.slice(max(end, last), len(self.source))]
+
+    def _element_end(self, number: int, tokens: list[Token], ends: dict[str, list[int]], name: str) -> int:
+        """Return the end of an element that is copied whole, of others the end of their tag."""
+        start: int = tokens[number].meta["place"][0]
+        stop: int = tokens[number].meta["place"][1]
+        copied = name in markup.COPIED or markup.is_untranslated(tokens[number].content)
+        if not copied and name != "sup":
+            return stop
+        if name not in ends:
+            ends[name] = [at for at, each in enumerate(tokens) if each.content.startswith(f"</{name}")]
+        after = bisect.bisect(ends[name], number)
+        if after == len(ends[name]):
+            return stop
+        inner: int = tokens[ends[name][after]].meta["place"][0]
+        end: int = tokens[ends[name][after]].meta["place"][1]
+        sides = self.source[max(start - 1, 0) : start], self.source[stop:inner], self.source[end : end + 1]
+        return end if copied or markup.is_note(name, *sides) else stop
 
     def _add_text(self, start: int, stop: int) -> None:
         if start < stop:

@@ -57,7 +57,7 @@ def translate_file(
     except UnicodeDecodeError as error:
         raise DataError(f"the input is not UTF-8, at byte {error.start:,}. Convert it, as with iconv") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    parts, writer = read_document(text.removeprefix(mark), kind, protection)
+    parts, writer = read_document(text.removeprefix(mark), kind, protection, translator.recipe.corpus.tgt)
     segments = segments_of(parts)
     progress.total, progress.unit = len(segments), "segments"
     try:
@@ -75,12 +75,15 @@ def translate_file(
     say(counted(len(segments), "segment"))
 
 
-def read_document(text: str, kind: str, protection: Protection | None) -> tuple[Parts, Callable[[], str]]:
-    """Return the parts of a document, and what writes it when they are translated."""
+def read_document(
+    text: str, kind: str, protection: Protection | None, language: str = ""
+) -> tuple[Parts, Callable[[], str]]:
+    """Return the parts of a document, and what writes it when they are translated; `language` is the target's."""
     if kind == "po":
         catalogue = Catalogue(text, protection)
         return catalogue.parts, catalogue.written
-    parts = markup.parse(text, protection) if kind == "html" else markdown.parse(text, protection)
+    html = kind == "html"
+    parts = markup.parse(text, protection, language=language) if html else markdown.parse(text, protection)
     return parts, partial(render, parts)
 
 

@@ -117,7 +117,7 @@ class Service:
         short = form.kind == "text" and not form.protect and sum(map(len, texts)) <= SHORT
         run = call_here if short else run_in_threadpool
         try:
-            cut = await run(lambda: [form.read(text) for text in texts])
+            cut = await run(lambda: [form.read(text, model.target) for text in texts])
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
         options = Options(n_best=alternatives + 1, alignments=any(text.aligned for text in cut), terms=terms)

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-from nmt_cli.documents import markup
+from nmt_cli.documents import markup, xml
 from nmt_cli.documents.alignment import aligned
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned, place
@@ -21,23 +21,31 @@ _NEW_LINE = re.compile("(\r?\n)")
 class Form:
     """What a text is, and what of it is kept."""
 
-    kind: str = "text"  # or "html", "md", "po"
+    kind: str = "text"  # or "html", "xml", "md", "po"
     protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
-    ignored: tuple[str, ...] = ()  # elements of HTML that are copied
+    ignored: tuple[str, ...] = ()  # elements of HTML or XML that are copied
+    outline: xml.Outline = field(default_factory=xml.Outline)  # of XML: which elements end a segment
     joined: bool = False  # plain text whose lines are parts of one sentence
     spaced: bool = False  # the white space around each line stays
 
-    def read(self, text: str) -> "Text":
-        """Return a text in the parts that are translated by themselves; DataError where it is not what it should be."""
+    def read(self, text: str, language: str = "") -> "Text":
+        """Return a text in the parts that are translated by themselves; DataError where it is not what it should be.
+
+        `language` is the target's."""
         plain = self.kind == "text"
         protection = (
             Protection(strict=self.kind == "po") if self.protect or (self.protect is None and not plain) else None
         )
-        if self.kind == "html":
-            parts = markup.parse(text, protection, self.ignored)
+        if self.kind in ("html", "xml"):
+            html = self.kind == "html"
+            parts = (
+                markup.parse(text, protection, self.ignored, language)
+                if html
+                else xml.parse(text, protection, self.ignored, self.outline)
+            )
             return Marked(parts, partial(render, parts))
         if not plain:
-            return Marked(*read_document(text, self.kind, protection))
+            return Marked(*read_document(text, self.kind, protection, language))
         lines = [text] if self.joined else _NEW_LINE.split(text)
         return _protected(lines, protection) if protection else Lines(lines, self.spaced)
 
