@@ -1,5 +1,6 @@
 """nmt serve as DeepL's clients see it."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from serving import TEXTS, client_of, said
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
+from nmt_cli.documents.xml import Outline
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool
 from nmt_cli.serving.service import Service
+from nmt_cli.serving.texts import Form
 
 MARKED = 'der <b>Hund</b> <x id="3"></x> geht'
 
@@ -96,12 +99,37 @@ def test_tags_stand_in_the_translation(client: TestClient, kind: str) -> None:
 
 def test_what_ignored_tags_hold_is_kept(client: TestClient) -> None:
     text = "der Hund <keep>rot und</keep> geht <Other>das Haus</Other>"
-    for names in (["keep", "other"], "Keep,OTHER", " keep , other,,"):
-        [found] = ask(client, text, tag_handling="xml", ignore_tags=names)
+    for kind, names in (
+        ("html", ["keep", "other"]),
+        ("html", "Keep,OTHER"),
+        ("xml", ["keep", "Other"]),
+        ("xml", " keep , Other,,"),
+    ):
+        [found] = ask(client, text, tag_handling=kind, ignore_tags=names)
         assert "<keep>rot und</keep>" in found["text"]
         assert "<Other>das Haus</Other>" in found["text"]
-    [found] = ask(client, text, tag_handling="xml")
-    assert "<keep>rot und</keep>" not in found["text"]
+    for names in ("Keep", None):  # case is a matter in XML
+        [found] = ask(client, text, tag_handling="xml", ignore_tags=names)
+        assert "<keep>rot und</keep>" not in found["text"]
+
+
+def test_xml_is_no_html_and_its_segments_end_where_the_client_wants(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = TEXTS[:2]
+    text = f"<doc><title>{one}</title>\n<code>{two}</code></doc>"
+    [found] = ask(client, f"<p>{one}</p>\n<p>{two}</p>", tag_handling="html")
+    pieces = re.split("</?p>", found["text"])
+    assert ask(client, text, tag_handling="xml")[0]["text"] == (
+        f"<doc><title>{pieces[1]}</title>{pieces[2]}<code>{pieces[3]}</code></doc>"
+    )
+    seen = list[Form]()
+    read = Form.read
+    monkeypatch.setattr(Form, "read", lambda form, *rest: seen.append(form) or read(form, *rest))
+    ask(client, text, tag_handling="xml", splitting_tags="a, b", non_splitting_tags=["c"], outline_detection="0")
+    ask(client, text, tag_handling="xml")
+    outlines = Outline(("a", "b"), ("c",), detect=False), Outline()
+    assert list(dict.fromkeys((form.kind, form.outline) for form in seen)) == [("xml", each) for each in outlines]
 
 
 def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp_path: Path) -> None:

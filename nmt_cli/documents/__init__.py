@@ -1,7 +1,7 @@
 """Text as people have it: with markup, with placeholders, in files.
 
 A document is a list of parts: strings, which are copied as they stand, and segments, whose text is translated. A format
-(`markup.py` for HTML, `markdown.py`, `po.py`) only finds the segments and joins the parts again, so that whatever it
+(`markup.py` for HTML, `xml.py`, `markdown.py`, `po.py`) finds the segments and joins the parts again, so that what it
 does not understand comes out byte for byte. A segment (`segment.py`) is the plain text that a model sees, and the marks
 that stood in it: elements around a stretch of text, and points, which the model never sees: images, comments,
 placeholders, code. `placement.py` puts the marks on the translation, guided by the alignment, each once. The model is

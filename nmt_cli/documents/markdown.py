@@ -20,7 +20,7 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-from nmt_cli.documents import markup
+from nmt_cli.documents import markdown_rules, markup
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Builder, Parts, Segment
 from nmt_cli.errors import DataError
@@ -38,25 +38,24 @@ _RULES: dict[str, Rule] = {
     "html_inline": rules_inline.html_inline,
     "entity": rules_inline.entity,
 }
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a box to tick, the kind of an alert
+_NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
 # Steps of searches that a document may have, for each of its characters and in any case; what a cell that a row lacks
 # counts. Manuals and lists of links have less than 3 for each character.
 _STEPS, _FREE_STEPS, _CELL = 20, 100_000, 30
+_WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
 _LEFT = "steps left"  # the name of their count in the library's environment of a document
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
 
 
 def parse(text: str, protection: Protection | None = None) -> Parts:
     """Return a document as text to copy and segments."""
-    head = match[0] if (match := _FRONT_MATTER.match(text)) else ""
+    head = match[0] if (match := markdown_rules.FRONT_MATTER.match(text)) else ""
     body = text[len(head) :]
     parts, end, env = Parts([head]), 0, dict[str, object]({_LEFT: _FREE_STEPS + _STEPS * len(body)})
-    lines = body.split("\n")
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
+    lines = _NEW_LINE.split(body)
+    starts = [0, *(match.end() for match in _NEW_LINE.finditer(body)), len(body)]
     for token in _parser().parse(body, env):
         if token.type == "html_block" and token.map:
             first, last = (min(starts[line], len(body)) for line in token.map)
@@ -77,6 +76,7 @@ def parse(text: str, protection: Protection | None = None) -> Parts:
 @functools.cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    markdown_rules.add_rules(parser)
     for name, rule in _RULES.items():
         parser.inline.ruler.at(name, functools.partial(_noting, rule))
     parser.inline.ruler2.disable("fragments_join")
@@ -141,7 +141,7 @@ def _located(token: Token, body: str, lines: list[str], starts: list[int], after
     assert token.map
     for number, content in enumerate(token.content.split("\n")):
         line = token.map[0] + number
-        start, cursor = starts[line], max(after - starts[line], 0)
+        start, cursor = starts[line], max(after - starts[line], token.meta.get("column", 0))
         for spelled in (content, content.replace("|", "\\|")):  # as in a table
             place = lines[line].find(spelled, cursor)
             if place >= 0:
@@ -199,6 +199,7 @@ class _Reader:
         tokens = [token for token in tokens if "place" in token.meta and token.type != "text"]
         end = len(match[0]) if (match := _NO_TEXT.match(self.source)) else 0
         ends = dict[str, list[int]]()  # of the elements that are copied, by their names
+        last = max(markdown_rules.end_attributes(self.source), end)
         parts = Parts([self.slice(0, end)])
         for number, token in enumerate(tokens):
             start, stop = token.meta["place"]
@@ -206,29 +207,47 @@ class _Reader:
                 start -= 1
             elif token.type == "strong_close":
                 stop += 1
-            if start < end:  # copied already
+            if start < end or start >= last:  # copied already, or below
                 continue
             self._add_text(end, start)
             name = markup.name_of(token.content) if token.type == "html_inline" else ""
-            if name in markup.COPIED:
-                if name not in ends:
-                    ends[name] = [at for at, each in enumerate(tokens) if each.content.startswith(f"</{name}")]
-                after = bisect.bisect(ends[name], number)
-                stop = tokens[ends[name][after]].meta["place"][1] if after < len(ends[name]) else stop
+            if name:
+                stop = self._element_end(number, tokens, ends, name)
             if token.type == "hardbreak" or name in markup.BLOCKS:
                 parts += [*self.builder.build(), self.slice(start, stop)]
                 self._begin()
             else:
-                self._add(token, start, stop)
+                attributes = (
+                    markdown_rules.ATTRIBUTES.match(self.source, stop) if token.type in _WITH_ATTRIBUTES else None
+                )
+                self._add(token, start, stop, attributes[0] if attributes else "")
+                stop = attributes.end() if attributes else stop
             end = stop
-        self._add_text(end, len(self.source))
-        return [*parts, *self.builder.build()]
+        self._add_text(end, last)
+        return [*parts, *self.builder.build(), self.slice(max(end, last), len(self.source))]
+
+    def _element_end(self, number: int, tokens: list[Token], ends: dict[str, list[int]], name: str) -> int:
+        """Return the end of an element that is copied whole, of others the end of their tag."""
+        start: int = tokens[number].meta["place"][0]
+        stop: int = tokens[number].meta["place"][1]
+        copied = name in markup.COPIED or markup.is_untranslated(tokens[number].content)
+        if not copied and name != "sup":
+            return stop
+        if name not in ends:
+            ends[name] = [at for at, each in enumerate(tokens) if each.content.startswith(f"</{name}")]
+        after = bisect.bisect(ends[name], number)
+        if after == len(ends[name]):
+            return stop
+        inner: int = tokens[ends[name][after]].meta["place"][0]
+        end: int = tokens[ends[name][after]].meta["place"][1]
+        sides = self.source[max(start - 1, 0) : start], self.source[stop:inner], self.source[end : end + 1]
+        return end if copied or markup.is_note(name, *sides) else stop
 
     def _add_text(self, start: int, stop: int) -> None:
         if start < stop:
             self.builder.add_source(self.slice(start, stop), self.spelling.read)
 
-    def _add(self, token: Token, start: int, stop: int) -> None:
+    def _add(self, token: Token, start: int, stop: int, attributes: str) -> None:
         source = self.slice(start, stop)
         if token.type == "softbreak":
             self.builder.add_text(" ", source)
@@ -240,11 +259,11 @@ class _Reader:
             alt = _Reader(
                 self.source[start + 2 : label], self.places[start + 2 : label + 1], self.body, self.env, self.protection
             )
-            self.builder.add_point([self.slice(start, start + 2), *alt.parts(), self.slice(label, stop)])
+            self.builder.add_point([self.slice(start, start + 2), *alt.parts(), self.slice(label, stop) + attributes])
         elif token.type == "html_inline":
             markup.add_tags(self.builder, source, self.protection)
-        elif token.markup == "autolink" or token.type == "code_inline":
-            self.builder.add_point([source])
+        elif token.markup == "autolink" or token.type in ("code_inline", "span"):
+            self.builder.add_point([source + attributes], ordered=source.startswith("{%"))
         else:
             name, _, side = token.type.partition("_")
             written = source
@@ -255,5 +274,5 @@ class _Reader:
                 if source in ("]", "][]"):  # the text names the link's target, too: name it apart
                     written = f"][{label}]"
             link = name == "link"
-            self.builder.add_tag(name, [written], close=side == "close", once=link, hollow=link)
-            self.builder.source[-1] = source
+            self.builder.add_tag(name, [written + attributes], close=side == "close", once=link, hollow=link)
+            self.builder.source[-1] = source + attributes

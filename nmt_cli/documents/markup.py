@@ -9,7 +9,7 @@ import bisect
 import html
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Builder, Parts, Segment
@@ -40,6 +40,9 @@ source style summary table tbody td template tfoot th thead title tr track ul vi
 """
 BLOCKS = set(_NAMES.split())
 TRANSLATED = {"alt", "title", "placeholder", "aria-label"}
+_UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes, for Google's translator
+_LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
+_MOST_TOKENS, _MOST_CHARACTERS = 5, 12  # of the mark of a note
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -89,16 +92,19 @@ def _tokens(text: str) -> Iterator[_Token]:
         yield _Token("text", text[place:])
 
 
-def parse(text: str, protection: Protection | None = None, ignored: Collection[str] = ()) -> Parts:
-    """Return a document, or a part of one, as text to copy and segments; what the `ignored` elements hold is copied."""
+def parse(text: str, protection: Protection | None = None, ignored: Collection[str] = (), language: str = "") -> Parts:
+    """Return a document, or a part of one, as text to copy and segments; what the `ignored` elements hold is copied.
+
+    `language` is the target's: a document says which it is in.
+    """
     tokens = list(_tokens(text))
-    ends, unended = _copied(tokens, COPIED | {name.lower() for name in ignored})
+    ends, apart = _copied(tokens, COPIED | {name.lower() for name in ignored})
     parts, place = Parts(), 0
     spelling, builder = _begin(protection)
     while place < len(tokens):
         token, stop = tokens[place], ends.get(place, place + 1)
         # What ends with its block, or with the text, has to stay there, as it would swallow what follows.
-        block = token.name in BLOCKS or token.kind == "unclosed" or place in unended
+        block = token.name in BLOCKS or token.kind == "unclosed" or place in apart
         if block:
             parts += builder.build()
             spelling, builder = _begin(protection)
@@ -108,7 +114,7 @@ def parse(text: str, protection: Protection | None = None, ignored: Collection[s
         elif copied:
             builder.add_point([copied])
         elif block:
-            parts += _tag(token, protection)
+            parts += _tag(_in_language(token, language) if token.name == "html" else token, protection)
         elif token.kind == "text":
             builder.add_source(token.source, spelling.read)
         else:
@@ -144,15 +150,19 @@ def _add_tag(builder: Builder, token: _Token, protection: Protection | None) -> 
 
 
 def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[int]]:
-    """Return where what is copied whole begins, with where the rest begins after each; and those without an end tag."""
-    ends, open_tags, begins = dict[int, int](), dict[str, list[int]](), list[int]()
+    """Return where what is copied whole begins, with where the rest begins after each; and which ends a segment: those
+    without an end tag, and parts of those with an element inside that is translated."""
+    ends, open_tags, begins, inner = dict[int, int](), dict[str, list[int]](), list[int](), set[int]()
     for place, token in enumerate(tokens):
         if token.kind == "start" and token.name not in VOID:
             open_tags.setdefault(token.name, []).append(place)
         elif token.kind == "end" and open_tags.get(token.name):
             ends[open_tags[token.name].pop()] = place + 1
-        if token.kind == "raw" or (token.kind == "start" and (token.name in names or _has_translate_no(token))):
+        translate = _translate(token) if token.kind == "start" else None
+        if token.kind == "raw" or (token.kind == "start" and token.name in names) or translate is False:
             begins.append(place)
+        elif translate:
+            inner.add(place)
     copied = dict[int, int]()
     for place in begins:
         if place in ends:
@@ -169,14 +179,85 @@ def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[
     for place in unended:
         after = bisect.bisect(blocks, place)
         copied[place] = blocks[after] if after < len(blocks) else len(tokens)
-    return copied, unended
+    notes = {place: end for place, end in ends.items() if _is_note(tokens, place, end)}
+    inner = {place for place in inner if place in ends}
+    return _without(inner, ends, notes | copied, tokens, names) if inner else (notes | copied, unended)
 
 
-def _has_translate_no(token: _Token) -> bool:
-    if "translate" not in token.source.lower():
+def _without(
+    inner: set[int], ends: dict[int, int], copied: dict[int, int], tokens: list[_Token], names: set[str]
+) -> tuple[dict[int, int], set[int]]:
+    """Return what is copied, less the `inner` elements, which are translated, and the pieces that are left."""
+    pieces, apart = dict[int, int](), set[int]()
+    around = [(len(tokens), True, True)]  # where each region ends, if it is translated, and if one inside may differ
+    begin = 0
+    for place in range(len(tokens) + 1):
+        while place >= around[-1][0] and len(around) > 1:
+            if not around.pop()[1] and begin < place:
+                pieces[begin] = place
+            begin = place
+        stop, translated, open_ = around[-1]
+        if place in copied and translated:
+            begin = place
+            around.append((min(copied[place], stop), False, tokens[place].name not in names))
+        elif place in inner and not translated and open_:
+            if begin < place:
+                pieces[begin] = place
+            apart |= {begin, place, ends[place]}
+            around.append((min(ends[place], stop), True, True))
+    return pieces, apart
+
+
+def _translate(token: _Token) -> bool | None:
+    """Return whether a tag asks for a translation of what is in it, or for none; None where it asks for neither."""
+    if "transl" not in token.source.lower():
+        return None
+    values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}
+    if values.get("translate") == "no" or _UNTRANSLATED & set(values.get("class", "").split()):
         return False
-    values = {match["name"].lower(): match["value"] for match in _attributes(token)}
-    return (values.get("translate") or "").strip("\"'").lower() == "no"
+    return True if values.get("translate") in ("yes", "") else None
+
+
+def _is_note(tokens: list[_Token], place: int, end: int) -> bool:
+    """Return whether an element is the mark of a note, or a power, on the word before: it has no letter."""
+    if tokens[place].name not in ("sup", "a") or end - place > _MOST_TOKENS:
+        return False
+    if any(token.kind == "raw" or token.name in BLOCKS | VOID for token in tokens[place:end]):
+        return False
+    sides = []
+    for near in (tokens[max(place - _MOST_TOKENS, 0) : place][::-1], tokens[end : end + _MOST_TOKENS]):
+        token = next((token for token in near if token.name in BLOCKS or not token.name), None)
+        sides.append(html.unescape(token.source) if token and token.kind == "text" else " ")
+    return is_note(
+        tokens[place].name, sides[0], "".join(token.source for token in tokens[place + 1 : end - 1]), sides[1]
+    )
+
+
+def is_note(name: str, before: str, inner: str, after: str) -> bool:
+    """Return whether an element between two texts is the mark of a note on the word before."""
+    text = html.unescape("".join(token.source for token in _tokens(inner) if token.kind == "text"))
+    stuck = before[-1:].isalpha() if name == "a" else not (before[-1:] or " ").isspace()
+    short = 0 < len(text) <= _MOST_CHARACTERS and not any(map(str.isalpha, text)) and text == text.strip()
+    return stuck and short and not after[:1].isalnum() and (name == "sup" or any(map(str.isdigit, text)))
+
+
+def is_untranslated(source: str) -> bool:
+    """Return whether a tag asks for no translation of what is in it."""
+    return _translate(next(_tokens(source))) is False
+
+
+def _in_language(token: _Token, language: str) -> _Token:
+    """Return the tag of a document in another language, if it says which it is in."""
+    language = language.replace("_", "-")
+    if token.kind != "start" or not _LANGUAGE.fullmatch(language):
+        return token
+    source, end = "", 0
+    for match in _attributes(token):
+        if match["name"].lower() in ("lang", "xml:lang") and match["value"]:
+            quote = match["value"][0] if match["value"][0] in "\"'" else ""
+            source += token.source[end : match.start("value")] + quote + language + quote
+            end = match.end("value")
+    return replace(token, source=source + token.source[end:])
 
 
 def _attributes(token: _Token) -> Iterator[re.Match[str]]:

@@ -63,13 +63,15 @@ def _units(segment: Segment, aligned: Aligned) -> list[_Unit]:
     """Return the translation's words: all tokens of one follow its first."""
     units: list[_Unit] = []
     start = 0
+    edges = {mark.at for element in segment.elements for mark in (element.open, element.close)}
     for end, origin in aligned.links:
         token = aligned.text[start:end]
         begin, start = start + len(token) - len(token.lstrip()), end
         if not token.strip():
             continue
         unit = _Unit(begin, begin + len(token.strip()), origin)
-        if units and units[-1].end == begin and _continues(aligned.text, begin):
+        copied = origin in edges and segment.text.startswith(token.strip(), origin)  # the part of a word with a mark
+        if units and units[-1].end == begin and _continues(aligned.text, begin) and not copied:
             units[-1] = replace(units[-1], end=unit.end)
         else:
             units.append(unit)
@@ -136,11 +138,25 @@ def _runs(segment: Segment, units: list[_Unit]) -> list[list[Run]]:
     for number, element in enumerate(elements):
         places = [place for place, allowed in enumerate(free[element.parent]) if allowed and units[place].word]
         if not runs[number] and places and element.open.at < element.close.at:
+            first, last = _word_around(segment.text, element)
+            places = [place for place in places if first <= units[place].origin < last] or places
             middle = (element.open.at + element.close.at) / 2
             nearest = min(places, key=lambda place: abs(units[place].origin - middle))
             runs[number] = [(nearest, nearest + 1)]
             take(number)
     return runs
+
+
+def _word_around(text: str, element: Element) -> tuple[int, int]:
+    """Return where the words begin and end that an element is a part of; the element's own places if there are none."""
+    first, last = element.open.at, element.close.at
+    if text[first : first + 1].isalnum():
+        while first and text[first - 1].isalnum():
+            first -= 1
+    if text[last - 1 : last].isalnum():
+        while text[last : last + 1].isalnum():
+            last += 1
+    return first, last
 
 
 def _all_runs(inside: list[bool], room: list[bool], units: list[_Unit]) -> list[Run]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -18,7 +18,11 @@ _LONG, _MANY = 1000, 25
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
 _WIDE = "\u3002\uff01\uff1f"
 _SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE}][{_CLOSERS}]*)\s*")
+# Where a word may be cut, or must not be. Scripts without spaces between words part them by U+200B.
+_UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
+_UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 _ENTITY_START = re.compile(r"&[^&;]*\Z")  # of HTML
+_ENTITY_CUT = re.compile(r"&(?:[a-zA-Z]+|#[0-9]+|#[xX][0-9a-fA-F]+)\Z")
 _LAST, _NEAR = re.compile(rf"[.!?\u2026{_WIDE}][{_CLOSERS}]*\Z"), 20  # so many characters are looked at
 _WHITE_START, _WHITE_END = re.compile(rf"\A{_WHITE}"), re.compile(rf"{_WHITE}\Z")
 
@@ -102,7 +106,7 @@ class Builder:
 
     def add_source(self, source: str, read: Callable[[str], str] = str) -> None:
         """Add a piece of text as the document spells it, which `read` turns into text; placeholders become points."""
-        for piece in self.protection.pieces(source) if self.protection else [Piece(source)]:
+        for piece in _whole(self.protection.pieces(source)) if self.protection else [Piece(source)]:
             if piece.kind == "text":
                 for part in _parts(piece.source):
                     end = match.end() if self._size >= 1 and (match := _SENTENCE_END.search(part)) else len(part)
@@ -115,6 +119,9 @@ class Builder:
 
     def add_text(self, text: str, source: str) -> None:
         if not text:
+            return
+        if not (text := _UNSEEN.sub("", text)):
+            self.source.append(source)
             return
         words = normalise(text)
         if self._is_full(space=self._space or not words):
@@ -207,6 +214,22 @@ class Builder:
             if isinstance(each, Mark):
                 each.after = after
             after = _beside(each, after, points, 0)
+
+
+def _whole(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield pieces; a placeholder that ends in the midst of an entity, as an address does, has all of it."""
+    last: Piece | None = None
+    for piece in pieces:
+        if last and piece.kind == "text" and piece.source.startswith(";") and _ENTITY_CUT.search(last.source[-_NEAR:]):
+            yield last._replace(source=f"{last.source};")
+            last, piece = None, piece._replace(source=piece.source[1:])
+        if last:
+            yield last
+        last = piece if piece.kind != "text" else None
+        if not last:
+            yield piece
+    if last:
+        yield last
 
 
 def _parts(source: str) -> Iterator[str]:

@@ -83,7 +83,8 @@ def read_document(
     if kind == "po":
         catalogue = Catalogue(text, protection, language)
         return catalogue.parts, catalogue.written
-    parts = markup.parse(text, protection) if kind == "html" else markdown.parse(text, protection)
+    html = kind == "html"
+    parts = markup.parse(text, protection, language=language) if html else markdown.parse(text, protection)
     return parts, partial(render, parts)
 
 

@@ -1,7 +1,7 @@
 """DeepL's dialect. Errors are {"message": text}.
 
-What has no meaning here is taken and does nothing: formality, context, model_type, outline_detection, and which tags
-split sentences. Of glossaries there is version 2, with one dictionary each.
+What has no meaning here is taken and does nothing: formality, context, model_type. Of glossaries there is version 2,
+with one dictionary each.
 """
 
 from starlette.concurrency import run_in_threadpool
@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from nmt_cli.corpus.languages import base_of, name_of
 from nmt_cli.corpus.terms import Terms
+from nmt_cli.documents.xml import Outline
 from nmt_cli.serving import glossaries
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.service import Service
@@ -38,11 +39,17 @@ async def translate(request: Request) -> JSONResponse:
     texts, _ = service.texts_of(request, fields, "text")
     target, source = fields.text("target_lang"), fields.text("source_lang", default="") or "auto"
     terms = _terms(service, fields, source, target)
-    tags = fields.word("tag_handling", ("", "html", "xml"))
+    most = service.limits.texts
+    outline = Outline(
+        splitting=_names(fields, "splitting_tags", most),
+        joining=_names(fields, "non_splitting_tags", most),
+        detect=not fields.given("outline_detection") or fields.flag("outline_detection"),
+    )
     form = Form(
-        kind="html" if tags else "text",
+        kind=fields.word("tag_handling", ("", "html", "xml")) or "text",
         protect=service.protect,
-        ignored=_names(fields, "ignore_tags", service.limits.texts),
+        ignored=_names(fields, "ignore_tags", most),
+        outline=outline,
         joined=fields.word("split_sentences", SPLIT) != "1",
         spaced=fields.flag("preserve_formatting"),
     )

@@ -5,10 +5,10 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-from nmt_cli.documents import markup
+from nmt_cli.documents import markup, xml
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned, place
 from nmt_cli.documents.segment import Builder, Parts, render, segments_of
@@ -21,9 +21,10 @@ _NEW_LINE = re.compile("(\r?\n)")
 class Form:
     """What a text is, and what of it is kept."""
 
-    kind: str = "text"  # or "html", "md", "po"
+    kind: str = "text"  # or "html", "xml", "md", "po"
     protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
-    ignored: tuple[str, ...] = ()  # elements of HTML that are copied
+    ignored: tuple[str, ...] = ()  # elements of HTML or XML that are copied
+    outline: xml.Outline = field(default_factory=xml.Outline)  # of XML: which elements end a segment
     joined: bool = False  # plain text whose lines are parts of one sentence
     spaced: bool = False  # the white space around each line stays
     language: str = ""  # the target's
@@ -38,7 +39,10 @@ class Form:
         protected = self.marked if self.protect is None else self.protect
         protection = Protection(strict=self.kind == "po") if protected else None
         if self.kind == "html":
-            parts = markup.parse(text, protection, self.ignored)
+            parts = markup.parse(text, protection, self.ignored, self.language)
+            return Marked(parts, partial(render, parts))
+        if self.kind == "xml":
+            parts = xml.parse(text, protection, self.ignored, self.outline)
             return Marked(parts, partial(render, parts))
         if self.kind != "text":
             return Marked(*read_document(text, self.kind, protection, self.language))

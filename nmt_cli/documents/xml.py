@@ -1,0 +1,213 @@
+"""XML, whole documents and fragments: cut by the rules of XML 1.0 into tags and text, and those grouped into segments.
+
+No entity is expanded: a reference to one that the text declares is copied. All elements have the same meaning. As in
+DeepL's documentation, segments end at the elements that a client names, and at those whose parent has no text of its
+own.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from nmt_cli.documents import markup
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.segment import Builder, Parts, segments_of
+
+_TOKEN = re.compile(
+    r"""(?P<comment><!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z))  # or a processing instruction
+    |<!\[CDATA\[(?P<cdata>.*?)(?:\]\]>|\Z)
+    |</(?P<end>[^\s<>/]++)\s*+>
+    |<(?P<start>[^\s<>/=!?"'&\d.-][^\s<>/="']*+)(?:[^<>"'/]|"[^"<]*+"|'[^'<]*+'|/(?!>))*+(?P<empty>/?)>""",
+    re.DOTALL | re.VERBOSE,
+)
+_QUOTED, _SILENT = r"\"[^\"]*+\"|'[^']*+'", r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)"
+_PROLOG = re.compile(rf"(?:\s++|{_SILENT})*+", re.DOTALL)
+_DOCTYPE = re.compile(rf"<!DOCTYPE\b(?:[^\[>\"']|{_QUOTED}|\[(?:[^\]\"'<]|{_QUOTED}|{_SILENT}|<)*+\])*+>", re.DOTALL)
+_REFERENCE = re.compile(
+    r"&(?:#(?P<decimal>[0-9]{1,7})|#x(?P<hex>[0-9a-fA-F]{1,6})|(?P<name>amp|lt|gt|quot|apos));|[&>\"']"
+)
+_DECLARED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[^\s&;<>#]++;")  # a reference to another entity
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
+_NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
+_ROOT = -1  # around the elements of a fragment, where others have the place of their tag
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Which elements end a segment: `splitting`, and with `detect` others whose parent has no text, less `joining`."""
+
+    splitting: tuple[str, ...] = ()
+    joining: tuple[str, ...] = ()
+    detect: bool = True
+
+
+class _Spelling:
+    """Reads and writes text: each character as the source wrote it first, else the shortest way that is safe."""
+
+    def __init__(self) -> None:
+        self._seen = dict[str, str]()
+
+    def read(self, source: str) -> str:
+        for match in _REFERENCE.finditer(source):
+            self._seen.setdefault(_character(match), match[0])
+        return _REFERENCE.sub(_character, source)
+
+    def write(self, text: str) -> str:
+        text = _INVALID.sub("", text)
+        written = "".join(self._seen.get(each) or _ESCAPED.get(each, each) for each in text).replace("]]>", "]]&gt;")
+        if _REFERENCE.sub(_character, written) != text:
+            written = "".join(_ESCAPED.get(each, each) for each in text)
+        return written
+
+
+def _character(match: re.Match[str]) -> str:
+    """Return the character of a reference; what stands there if XML has no such character."""
+    if match["name"]:
+        return _NAMED[match["name"]]
+    if not (match["decimal"] or match["hex"]):
+        return match[0]
+    number = int(match["decimal"] or match["hex"], 10 if match["decimal"] else 16)
+    character = chr(number) if number < 0x110000 else "\0"
+    return match[0] if _INVALID.match(character) else character
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str  # "text", "start", "end", "empty", "comment", "cdata" or "head"
+    source: str
+    name: str = ""  # of a tag
+    text: str = ""  # of a CDATA section
+
+
+def parse(
+    text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
+) -> Parts:
+    """Return a text as parts to copy and segments; the content of `ignored` elements is copied."""
+    tokens = _tokens(text)
+    ends, parents = _tree(tokens)
+    copied = {
+        place: end + 1
+        for place, end in ends.items()
+        if tokens[place].name in ignored or _NOT_TRANSLATED.search(tokens[place].source)
+    }
+    blocks = _blocks(tokens, ends, parents, copied, outline or Outline())
+    parts, builder, spelling, place = Parts(), Builder(protection=protection), _Spelling(), 0
+    while place < len(tokens):
+        token, stop = tokens[place], copied.get(place, place + 1)
+        source = "".join(each.source for each in tokens[place:stop])
+        if place == 0 or place in blocks:
+            parts += builder.build()
+            spelling = _Spelling()
+            builder = Builder(spelling.write, protection)
+        if place in blocks:
+            parts += _cdata(token, protection) if token.kind == "cdata" else [source]
+        elif token.kind == "text":
+            _add_text(builder, token.source, spelling)
+        elif token.kind in ("start", "end") and place not in copied:
+            builder.add_tag(token.name, [source], close=token.kind == "end", once=True)
+        else:
+            builder.add_point([source], joins=token.kind == "comment")
+        place = stop
+    return parts + builder.build()
+
+
+def _tokens(text: str) -> list[_Token]:
+    prolog = _PROLOG.match(text)
+    begin = prolog.end() if prolog else 0
+    doctype = _DOCTYPE.match(text, begin)
+    if not doctype:
+        return _cut(text)
+    return [*_cut(text[:begin]), _Token("head", doctype[0]), *_cut(text[doctype.end() :])]
+
+
+def _cut(text: str) -> list[_Token]:
+    tokens, place = list[_Token](), 0
+    for match in _TOKEN.finditer(text):
+        if match.start() > place:
+            tokens.append(_Token("text", text[place : match.start()]))
+        place = match.end()
+        if match["cdata"] is not None:
+            tokens.append(_Token("cdata", match[0], text=match["cdata"]))
+        elif match["comment"]:
+            tokens.append(_Token("head" if match[0].startswith("<?xml ") else "comment", match[0]))
+        else:
+            kind = "end" if match["end"] else "empty" if match["empty"] else "start"
+            tokens.append(_Token(kind, match[0], match["end"] or match["start"]))
+    return [*tokens, _Token("text", text[place:])] if place < len(text) else tokens
+
+
+def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
+    """Return the place of the end tag of each start tag that has one, and the start tag around each token."""
+    ends, parents = dict[int, int](), list[int]()
+    stack, names = [_ROOT], Counter[str]()
+    for place, token in enumerate(tokens):
+        if token.kind == "end" and names[token.name]:
+            while tokens[stack[-1]].name != token.name:
+                names[tokens[stack.pop()].name] -= 1
+            names[token.name] -= 1
+            ends[stack.pop()] = place
+        parents.append(stack[-1])
+        if token.kind == "start":
+            stack.append(place)
+            names[token.name] += 1
+    return ends, parents
+
+
+def _blocks(
+    tokens: list[_Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
+) -> set[int]:
+    """Return the places of the tokens that end a segment."""
+    with_text = {
+        parent
+        for token, parent in zip(tokens, parents, strict=True)
+        if token.kind in ("text", "cdata") and not (token.text or token.source).isspace() and token.source
+    }
+    roots = sum(parent == _ROOT for place, parent in enumerate(parents) if place in ends)
+    blocks, stop = {_ROOT}, 0
+    for place, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        apart = parent in blocks and parent not in with_text
+        found = token.kind in ("head", "cdata") or token.name in outline.splitting
+        if token.kind == "start" and place in ends and not found:
+            # All text has to stay within a document's only element.
+            only = parent == _ROOT and roots == 1
+            found = apart and (only or (outline.detect and token.name not in outline.joining))
+        if place < stop or not found:
+            continue
+        blocks |= {place, ends.get(place, place)}
+        stop = copied.get(place, 0)
+        while parent not in blocks:  # a segment must not begin within an element and end outside of it
+            blocks |= {parent, ends.get(parent, parent)}
+            parent = parents[parent]
+    return blocks
+
+
+def _add_text(builder: Builder, source: str, spelling: _Spelling) -> None:
+    end = 0
+    for match in _DECLARED.finditer(source):
+        builder.add_source(source[end : match.start()], spelling.read)
+        builder.add_point([match[0]], joins=True)
+        end = match.end()
+    builder.add_source(source[end:], spelling.read)
+
+
+def _cdata(token: _Token, protection: Protection | None) -> Parts:
+    """Return a CDATA section in parts: most of those with tags hold HTML."""
+    if _TAG.search(token.text):
+        inner = markup.parse(token.text, protection)
+    else:
+        builder = Builder(protection=protection)
+        builder.add_source(token.text)
+        inner = builder.build()
+    for segment in segments_of(inner):
+        segment.write = partial(_written_in_cdata, segment.write)
+    begin = len("<![CDATA[")
+    return [token.source[:begin], *inner, token.source[begin + len(token.text) :]]
+
+
+def _written_in_cdata(write: Callable[[str], str], text: str) -> str:
+    return _INVALID.sub("", write(text)).replace("]]>", "]]]]><![CDATA[>")
