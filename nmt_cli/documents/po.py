@@ -13,7 +13,6 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Builder, Parts, render
 from nmt_cli.errors import DataError
 
-_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<!--")
 _NEW_LINE = re.compile(r"(\r?\n)")
 
 
@@ -38,8 +37,9 @@ class Catalogue:
                 self._add(entry)
 
     def _add(self, entry: polib.POEntry) -> None:
-        singular = self._message(entry.msgid)
-        plural = self._message(entry.msgid_plural) if entry.msgid_plural else []
+        protection = self._protection and self._protection.with_flags(entry.flags)
+        singular = self._message(entry.msgid, protection)
+        plural = self._message(entry.msgid_plural, protection) if entry.msgid_plural else []
 
         def fill() -> None:
             if plural:
@@ -52,14 +52,14 @@ class Catalogue:
 
         self._filled.append(fill)
 
-    def _message(self, text: str) -> Parts:
+    def _message(self, text: str, protection: Protection | None) -> Parts:
         """Read a message, line by line: as many go out as came in. One with tags is HTML."""
         parts = Parts()
         for line in _NEW_LINE.split(text):
-            if _TAG.search(text):
-                parts += markup.parse(line, self._protection)
+            if markup.has_tags(text, protection):
+                parts += markup.parse(line, protection)
             else:
-                builder = Builder(protection=self._protection)
+                builder = Builder(protection=protection)
                 builder.add_source(line)
                 parts += builder.build()
         self.parts += parts

@@ -60,7 +60,7 @@ class Segment:
     elements: list[Element]
     points: list[Mark]
     write: Callable[[str], str]  # text as the document spells it
-    forbidden: re.Pattern[str] | None  # what the translation must not say
+    forbidden: re.Pattern[str] | None  # the translation must have none of this that the text lacks
     ends: tuple[str, str]  # white space before and after the text, where that stands within tags
     result: Parts  # at first the source as it stands
 
@@ -109,7 +109,7 @@ class Builder:
                     self.add_text(read(part[:end]), part[:end])
                     self.add_text(read(part[end:]), part[end:])
             elif piece.kind in ("open", "close"):
-                self.add_tag(piece.name, [piece.source], close=piece.kind == "close")
+                self.add_tag(piece.name, [piece.source], close=piece.kind == "close", once=True)
             else:
                 self.add_point([piece.source], ordered=piece.kind == "ordered")
 
