@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 _END_NAME = re.compile(r"</([a-zA-Z][^\s/>]*+|\d{1,4}+)")
 _START_NUMBER = re.compile(r"<(\d{1,4})\s*+>")
 _ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[&<>\"']")
-_NAMED = re.compile(rf"[\s/]*+(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
+_NAMED = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
 COPIED = {"code", "kbd", "samp", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
 _NAMES = """

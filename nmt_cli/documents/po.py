@@ -54,9 +54,9 @@ class Catalogue:
 
     def _message(self, text: str, protection: Protection | None) -> Parts:
         """Read a message, line by line: as many go out as came in. One with tags is HTML."""
-        parts = Parts()
+        parts, tagged = Parts(), markup.has_tags(text, protection)
         for line in _NEW_LINE.split(text):
-            if markup.has_tags(text, protection):
+            if tagged:
                 parts += markup.parse(line, protection)
             else:
                 builder = Builder(protection=protection)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.documents.placeholders import Piece, Protection
 
-_WHITE = r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)+"
+_WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
 # A segment of so many characters or marks ends with its sentence, one of twice as many at once: the time to place
 # marks grows with the product of the two, and sentences of long lines are translated one by one in any case.
 _LONG, _MANY = 1000, 25
@@ -20,7 +20,6 @@ _WIDE = "\u3002\uff01\uff1f"
 _SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE}][{_CLOSERS}]*)\s*")
 _ENTITY_START = re.compile(r"&[^&;]*\Z")  # of HTML
 _LAST, _NEAR = re.compile(rf"[.!?\u2026{_WIDE}][{_CLOSERS}]*\Z"), 20  # so many characters are looked at
-_WHITE_START, _WHITE_END = re.compile(rf"\A{_WHITE}"), re.compile(rf"{_WHITE}\Z")
 
 
 @dataclass
@@ -181,11 +180,11 @@ class Builder:
             return self.source
         source, lead, trail = list(self.source), "", ""
         if self._line[0] == " " and isinstance(first := source[0], str):
-            source[0] = rest = _WHITE_START.sub("", first)
-            lead = first[: len(first) - len(rest)]
+            lead = match[0] if (match := _WHITE.match(first)) else ""
+            source[0] = first[len(lead) :]
         if self._line[-1] == " " and isinstance(last := source[-1], str):
-            source[-1] = rest = _WHITE_END.sub("", last)
-            trail = last[len(rest) :]
+            trail = _white_end(last)
+            source[-1] = last[: len(last) - len(trail)]
         elements, points = _matched(self.marks)
         those = {point.order for point in points}
         empty = [element for element in elements if element.open.at == element.close.at]  # each becomes a point
@@ -207,6 +206,13 @@ class Builder:
             if isinstance(each, Mark):
                 each.after = after
             after = _beside(each, after, points, 0)
+
+
+def _white_end(source: str) -> str:
+    end = ""
+    for match in _WHITE.finditer(source):
+        end = match[0] if match.end() == len(source) else ""
+    return end
 
 
 def _parts(source: str) -> Iterator[str]:
