@@ -122,7 +122,7 @@ PLAIN = {
     ),
     "integer_macro": Form(rf"%[-+#0']*+{_WIDTH}<PRI[A-Za-z0-9]++>", f"{GETTEXT}c_002dformat.html", ordered=True),
     "indexed": Form(
-        rf"%\d++\$(?:[-+#0,(]|'.)*+{_WIDTH}{_SIZE}(?:[diouxXeEfFgGaAcCsSpn@bBhHTvqDUO]|t[A-Za-z])",
+        rf"%\d++\$(?:[-+#0,(]|'.)*+{_WIDTH}(?:{_SIZE}[diouxXeEfFgGaAcCsSpn@bBhHvqDUO]|[tT][A-Za-z])",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html; "
         "https://developer.android.com/guide/topics/resources/string-resource#FormattingAndStyling; "
         "https://developer.apple.com/library/archive/documentation/Cocoa/Conceptual/Strings/Articles/formatSpecifiers.html",
@@ -140,7 +140,7 @@ PLAIN = {
         r"%(?<!\d%)\d++%|%\|[^|\s]{1,20}+\|",
         "https://www.boost.org/doc/libs/release/libs/format/doc/format.html#syntax",
     ),
-    "percent_word": Form(  # of four letters or more; in order, as "%dMB" may be one
+    "percent_word": Form(  # of four letters or more; in order, as "%dpage" may be one
         r"%(?<![\w%]%)(?!n[A-Z])[A-Za-z_][A-Za-z0-9_]{3,}+(?:-\w++)*+",
         "https://api.drupal.org/api/drupal/core%21includes%21bootstrap.inc/function/t",
         ordered=True,
