@@ -95,7 +95,8 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
     else:
         base = {"name": out.name if out else "mine", "train_src": src, "train_tgt": tgt}
         for side, files in (("src", src), ("tgt", tgt)):  # a language code ends the name: news.de.gz, news.zh-CN
-            code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", re.sub(r"(\.gz|\.txt)+$", "", files[0]))
+            stem = re.sub(r"(?<!\.gz)(?<!\.txt)(\.gz|\.txt)+$", "", files[0])
+            code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", stem)
             base[side] = code[1] if code else side
     plain = functools.reduce(recipe.merge, map(recipe.override, overrides), {"corpus": {**base, **values}})
     return recipe.from_plain(plain, "the options").corpus

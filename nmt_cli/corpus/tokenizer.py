@@ -18,7 +18,7 @@ from nmt_cli.errors import DataError, MissingError
 PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, which stand without spaces: within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
-LANGUAGE = re.compile("\u2581?(>>.+<<)")  # a token that says which language to translate into, at a text's beginning
+LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # the token of the target language, at the beginning of a text
 # Every character that some reader takes for the end of a line, and the other controls.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # what a token begins with that goes on with a word

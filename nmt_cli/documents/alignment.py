@@ -36,7 +36,7 @@ def aligned(translator: Translator, translation: Translation, text: str, rank: i
     if translation.copy:
         copied = translation.copy.text
         begin = max(text.rfind(copied), 0)
-        ends = [match.end() for match in re.finditer(r"\s*\S", copied)]
+        ends = [match.end() for match in re.finditer(r"(?<!\s)\s*+\S", copied)]
         return Aligned(copied, [(end, min(begin + end, len(text)) - 1) for end in ends])
     return Aligned(translation.hypotheses[rank].text, _links(translator, translation, text, rank))
 

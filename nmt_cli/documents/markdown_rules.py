@@ -29,7 +29,7 @@ _LINES = [  # without text
     r"\{(?:[:.#][^{}\n]*+|/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # attributes, comments and values of JSX
     r"(?i:\[\[?_?toc_?\]?\]|@\[toc\]|\$\{toc\})",
     r"\([\w:.-]++\)=|\+\+\+[ \t]++\{.*\}",  # a target and a break of MyST
-    r"<<<[ \t]++\S.*|-+8<-+.*|!include\s.*|@import\s++[\"'].*",  # other files
+    r"<<<[ \t]++\S.*+|-+8<-+.*+|!include\s.*+|@import\s++[\"'].*+",  # other files
     r":::?[\w-]++:::?|/{3,}+(?:[ \t]++[\w-]++)?+",  # of Microsoft Learn and PyMdown
     r"\\(?!begin\b)[a-zA-Z]++(?:\{[^{}\n]*+\}|\[[^\[\]\n]*+\])*+",  # a command of TeX
     r"([:+/?%@!$;,.])\1\1++",
@@ -38,7 +38,7 @@ _LINE = re.compile(f"(?:{'|'.join(_LINES)})[ \t]*")
 _CONTENTS = re.compile(r"toc[ \t]*+\n[ \t]*+\{:\s*+toc", re.IGNORECASE)  # of kramdown
 _COLONS = re.compile(r"(?P<colons>:{3,}+)[ \t]*+[\w.:@/-]*+(?:\{(?P<name>[^{}\n]*+)\})?+[ \t]*+")
 _LEAF = re.compile(r"::[\w-]++(?=[\[{])(?:\{[^{}\n]*+\})?+")
-_HEADS = [_COLONS, _LEAF, re.compile(r"/{3,}+[ \t]++[\w-]++[ \t]*+\|[ \t]*+")]
+_HEADS = [_COLONS, _LEAF, re.compile(r"(?<!/)/{3,}+[ \t]++[\w-]++[ \t]*+\|[ \t]*+")]
 _FENCE = re.compile(r"(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?:\{(?P<name>[\w:-]++)\}[ \t]*+)?+")
 _OPTION = re.compile(r":[\w-]++:(?:\s.*)?")
 _WORDS = r"[ \t]++[\w-]++(?:[ \t]++[\w-]++)*+"
@@ -49,7 +49,7 @@ _INDENTED = [
 _FOOTNOTE, _DEFINITION = re.compile(r"\[\^[^\]\[\s]++\]:[ \t]*+"), re.compile(r":[ \t]++(?=\S)")
 _ONE_LINE = re.compile(r"\*\[[^\]\[\n]++\]:[ \t]++|\|[ \t]++(?=[^|\n]++\Z)")  # an abbreviation, a verse
 _MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # with the indentation of the blocks that belong to them
-_NO_TITLE = re.compile(r"\A(?:\S*[./]\S*|:+)\Z|=[\"']|:::\Z")  # a path, attributes
+_NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path, attributes
 _OPTIONS_END, _BLANK = re.compile(r"\A---(?=[ \t]*\Z)"), re.compile(r"[ \t]*+")
 _MODULE = re.compile(  # of MDX
     r"import\b(?:[^'\"\n]*\bfrom)?[ \t]*(?:'[^'\n]*'|\"[^\"\n]*\");?[ \t]*|import[ \t]*\{[^}\n]*"

@@ -8,6 +8,7 @@ text comes out as it went in, and means to a browser what it meant before.
 import bisect
 import html
 import re
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,13 +19,16 @@ _VALUE = r"\"[^\"]*+\"|'[^']*+'|[^\s\"'>][^\s>]*+"
 _ATTRIBUTE = rf"[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:{_VALUE}|(?=>))|(?!\s*=))"
 _TOKEN = re.compile(
     rf"""<!--(?:-?>|.*?(?:--!?>|\Z))                                      # a comment
+    |<(?P<ends>/?)(?P<number>\d{{1,4}})\s*+>                                # a tag of i18next or Lingui
     |<[!?][^>]*(?:>|\Z)|</(?:>|(?![a-zA-Z])[^>]+(?:>|\Z))                 # a declaration, or a broken comment
     |<(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?:[\s/]++|{_ATTRIBUTE})*+>  # a tag
     |(?P<open></?[a-zA-Z].*)                                             # the text ends in a tag""",
     re.DOTALL | re.VERBOSE,
 )
+_END_NAME = re.compile(r"</([a-zA-Z][^\s/>]*+|\d{1,4}+)")
+_START_NUMBER = re.compile(r"<(\d{1,4})\s*+>")
 _ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[&<>\"']")
-_NAMED = re.compile(rf"[\s/]*+(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
+_NAMED = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
 COPIED = {"code", "kbd", "samp", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
 _NAMES = """
@@ -72,24 +76,52 @@ class _Token:
     name: str = ""  # of a tag
 
 
-def _tokens(text: str) -> Iterator[_Token]:
-    place = 0
+def _tokens(text: str, protection: Protection | None = None) -> Iterator[_Token]:
+    """Yield the tokens of a text. A tag with a number is one if the text has its partner; within a placeholder none."""
+    closed = {match[1].lower() for match in _END_NAME.finditer(text)}
+    numbers = set(_START_NUMBER.findall(text)) & closed
+    held = deque(_held(text, closed, protection) if protection else ())
+    begin = place = 0
     while match := _TOKEN.search(text, place):
-        if match.start() > place:
-            yield _Token("text", text[place : match.start()])
-        place, name = match.end(), (match["name"] or "").lower()
+        place = match.end()
+        while held and (held[0][1] <= match.start() or held[0][0] < begin):
+            held.popleft()
+        if held and held[0][0] < match.start():
+            place = held[0][1]
+            continue
+        number = match["number"] if match["number"] in numbers else None
+        if match["number"] and not number and not match["ends"]:
+            continue
+        if match.start() > begin:
+            yield _Token("text", text[begin : match.start()])
+        begin, name = place, (match["name"] or number or "").lower()
         kind = "unclosed" if match["open"] or not match[0].endswith(">") else "other"
         if name:
-            kind = "end" if match["end"] else "start"
+            kind = "end" if match["end"] or match["ends"] else "start"
         yield _Token(kind, match[0], name)
         if kind == "start" and name in RAW:
             end = None if name == "plaintext" else re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(text, place)
             stop = end.start() if end else len(text)
             if stop > place:
                 yield _Token("text" if name == "title" else "raw", text[place:stop])
-            place = stop
-    if place < len(text):
-        yield _Token("text", text[place:])
+            begin = place = stop
+    if begin < len(text):
+        yield _Token("text", text[begin:])
+
+
+def _held(text: str, closed: Collection[str], protection: Protection) -> Iterator[tuple[int, int]]:
+    """Yield the places of placeholders with a "<" inside, as in "%<count>d"; "5%<b>c</b>" is HTML."""
+    for start, stop in protection.spans(text):
+        at = text.find("<", start, stop)
+        name = text[at + 1 : text.find(">", at, stop)].lower()
+        if at > start and not (text[start] == "%" and (name in closed or name in VOID | BLOCKS)):
+            yield start, stop
+
+
+def has_tags(text: str, protection: Protection | None) -> bool:
+    """Return whether a text is HTML: it has a tag with a name, or a comment."""
+    tokens = _tokens(text, protection)
+    return any(token.name[:1].isalpha() or token.source.startswith("<!--") for token in tokens if token.kind != "text")
 
 
 def parse(text: str, protection: Protection | None = None, ignored: Collection[str] = (), language: str = "") -> Parts:
@@ -97,7 +129,7 @@ def parse(text: str, protection: Protection | None = None, ignored: Collection[s
 
     `language` is the target's: a document says which it is in.
     """
-    tokens = list(_tokens(text))
+    tokens = list(_tokens(text, protection))
     ends, apart = _copied(tokens, COPIED | {name.lower() for name in ignored})
     parts, place = Parts(), 0
     spelling, builder = _begin(protection)
@@ -142,7 +174,7 @@ def name_of(source: str) -> str:
 
 def _add_tag(builder: Builder, token: _Token, protection: Protection | None) -> None:
     if token.kind == "end" or (token.kind == "start" and token.name not in VOID):
-        once = any(match["name"].lower() == "id" for match in _attributes(token))
+        once = token.name.isdigit() or any(match["name"].lower() == "id" for match in _attributes(token))
         builder.add_tag(token.name, _tag(token, protection), close=token.kind == "end", once=once)
     else:
         joins = token.kind == "other" or token.name == "wbr"

@@ -1,36 +1,29 @@
-"""What a program or a translation tool has put into a text, to be found there again: never shown to a model."""
+"""What a program or a translation tool has put into a text, to be found there again: never shown to a model.
 
+The forms of placeholders are in `placeholder_forms.py`.
+"""
+
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-_PRINTF = r"[-+0#']*(?:\*|\d+)?(?:\.(?:\*|\d+))?(?:hh|ll|[hlLqjzt])?[diouxXeEfFgGaAcCrsSpn@]"
-_NESTED = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"
-_URL_END = r"[^\s<>\"]*[^\s<>\"'.,;:!?)\]}]"
-# These stand for the next argument, or for a statement: they must not pass each other.
-_INSIDE = r".{0,200}?"  # bounded, as is what stands before an @: else the time of some texts grows with their square
-_ORDERED = re.compile(rf"%{_PRINTF}|\{{\}}|\{{%{_INSIDE}%\}}|<%{_INSIDE}%>", re.DOTALL)
-PLACEHOLDER = re.compile(
-    "|".join(
-        [
-            _ORDERED.pattern,
-            rf"%%|%(?:\d+\$|\([^()\s]+\)){_PRINTF}|%\d+%|%\d+(?!\w)",  # of printf, Python, Boost and Qt
-            rf"\{{\{{\{{{_INSIDE}\}}\}}\}}|\{{\{{{_INSIDE}\}}\}}",  # of Mustache, Jinja and Django
-            r"[%$#]\{[^{}]*\}|\$\([\w.]+\)",  # of Ruby and shells
-            r"\{[\w.\[\]-]*(?:[!:][^{}]*)?\}",  # of str.format
-            rf"\{{\s*\w+\s*,\s*\w+\s*(?:,{_NESTED})?\}}",  # of ICU, with all that is in it
-            r"\[X\d+X\]|<(?P<tag>\w+)(?:\s[^<>]*)?></(?P=tag)>|<\w+(?:\s[^<>]*)?/>",  # of translation tools
-            r"\[\^[^\]\s]+\]:?",  # of footnotes in Markdown
-            rf"(?:https?|ftp)://{_URL_END}|www\.{_URL_END}|[\w.+-]{{1,64}}@[\w-]+(?:\.[\w-]+)+",
-        ]
-    ),
-    re.DOTALL,
-)
+from nmt_cli.corpus.tokenizer import WIDE
+from nmt_cli.documents.placeholder_forms import DELIMITED, FLAGS, FORMS, GENERAL, PLAIN
+
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _QUOTES = "\"\"''``\u201c\u201d\u201e\u201c\u2018\u2019\u201a\u2018\u00ab\u00bb"
 _PAIRS = {*_BRACKETS.items(), *zip(_QUOTES[::2], _QUOTES[1::2], strict=True)}
-_BRACKET = re.compile("[()\\[\\]{}<>]")
-_JOINT = re.compile(r"[^\w\s]*")  # between two placeholders that are one
+# Brackets within a word, as in "file(s)", are letters of it; Chinese and Japanese have no spaces beside others either.
+_LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
+_BRACKET = re.compile(
+    rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
+)
+_JOINT = re.compile(r"[^\w\s]*+")  # between two placeholders that are one
+# Tags: numbered ones of i18next and Lingui, and those with a name, whose attributes have values.
+_NUMBERED = r"</?\d{1,4}\s*+>"
+_VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"
+_TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w:.@-]++=(?:{_VALUE}))*+\s*+>")
 
 
 class Piece(NamedTuple):
@@ -40,28 +33,57 @@ class Piece(NamedTuple):
 
 
 class Protection:
-    """What the model does not see of a text.
+    """What the model does not see of a text: placeholders, and tags that have a partner.
 
     With `strict`, as for program strings, it does not see brackets either, and as many of these and of tags come out as
-    went in. A bracket and its partner are an element.
+    went in. A bracket and its partner are an element. `flags` are those of a message of gettext: they say which forms
+    of placeholders hold.
     """
 
-    def __init__(self, *, strict: bool = False) -> None:
+    def __init__(self, *, strict: bool = False, flags: Collection[str] = ()) -> None:
         self.once = self.brackets = strict
-        # What the model must not say: it would be taken for a placeholder.
-        self.forbidden = re.compile(f"{PLACEHOLDER.pattern}|{_BRACKET.pattern}", re.DOTALL) if strict else PLACEHOLDER
+        self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
+        # What the model must not add: it would be taken for a placeholder.
+        self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}|[()\\[\\]{{}}<>]" if strict else _NUMBERED)
+
+    def with_flags(self, flags: Collection[str]) -> "Protection":
+        return Protection(strict=self.once, flags=flags)
 
     def pieces(self, text: str) -> Iterator[Piece]:
         end = 0
-        for start, stop, ordered in _found(text):
+        for start, stop, piece in _joined(text, self._found(text)):
             yield from self._between(text[end:start])
-            yield Piece(text[start:stop], "ordered" if ordered else "point")
+            yield piece
             end = stop
         yield from self._between(text[end:])
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where placeholders begin and end."""
+        for start, stop, piece in self._found(text):
+            if piece.kind not in ("open", "close"):
+                yield start, stop
+
+    def _found(self, text: str) -> Iterator[tuple[int, int, Piece]]:
+        """Yield placeholders and tags with their places. A tag without a number needs a partner."""
+        names: dict[str, set[str]] = {"": set(), "/": set()}
+        for tag in _TAG.finditer(text):
+            names[tag["end"]].add(tag["name"])
+        place = 0
+        while match := self._pattern.search(text, place):
+            place = match.end()
+            if match.lastgroup != "tag":
+                kind = "ordered" if FORMS[match.lastgroup or ""].ordered else "point"
+                yield *match.span(), Piece(match[0], kind)
+            elif (name := match["name"]).isdigit() or (name in names[""] and name in names["/"]):
+                yield *match.span(), Piece(match[0], "close" if match["end"] else "open", name)
+            else:
+                place = match.start() + 1
 
     def _between(self, text: str) -> Iterator[Piece]:
         end = 0
         for match in _BRACKET.finditer(text) if self.brackets else ():
+            if not match["single"]:
+                continue
             yield Piece(text[end : match.start()])
             if match[0] in _BRACKETS:
                 yield Piece(match[0], "open", _BRACKETS[match[0]])
@@ -71,19 +93,49 @@ class Protection:
         yield Piece(text[end:])
 
 
-def _found(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield the place of each placeholder, with quotes and brackets around it, and whether it is ordered. Those with
-    only punctuation between them are one."""
-    start, stop, ordered = 0, 0, False
-    for match in PLACEHOLDER.finditer(text):
-        own = _ORDERED.fullmatch(match[0]) is not None
-        if stop and _JOINT.fullmatch(text, stop, match.start()):
-            stop, ordered = match.end(), ordered or own
+def _forms(flags: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of the forms that hold for a message with these flags, in order of precedence."""
+    granted = {name for flag in flags for name in FLAGS.get(flag, ())}
+    denied = {name for flag in flags for name in FLAGS.get(flag.removeprefix("no-"), ()) if flag.startswith("no-")}
+    denied |= {name for name, special in GENERAL.items() if special & denied}
+    held = DELIMITED.keys() | (granted or PLAIN.keys())
+    return tuple(name for name in FORMS if name in (held - denied | granted))
+
+
+@functools.cache
+def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
+    """Return a pattern with a group for each form, and the `others`.
+
+    Within a word only a URL begins, or a form with a sign: to look for the others there takes most of the time.
+    """
+    forms = "|".join([*(f"(?P<{name}>{FORMS[name].pattern})" for name in names), others])
+    return re.compile(rf"(?:(?=[^\w\s]|[_hfw])|(?<![\w.+-]))(?:{forms})", re.DOTALL)
+
+
+def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
+    """Yield what was found: placeholders with the quotes and brackets around them, those with only punctuation between
+    them as one."""
+    start, stop, ordered, least = 0, 0, False, 0
+
+    def whole() -> tuple[int, int, Piece]:
+        return start, stop, Piece(text[start:stop], "ordered" if ordered else "point")
+
+    for first, last, piece in found:
+        if piece.kind in ("open", "close"):
+            if stop:
+                yield whole()
+            yield first, last, piece
+            stop, least = 0, last
+            continue
+        own = piece.kind == "ordered"
+        if stop and _JOINT.fullmatch(text, stop, first):
+            stop, ordered = last, ordered or own
         else:
             if stop:
-                yield start, stop, ordered
-            start, stop, ordered = match.start(), match.end(), own
-        while start and (text[start - 1], text[stop : stop + 1]) in _PAIRS:
+                yield whole()
+                least = stop
+            start, stop, ordered = first, last, own
+        while start > least and (text[start - 1], text[stop : stop + 1]) in _PAIRS:
             start, stop = start - 1, stop + 1
     if stop:
-        yield start, stop, ordered
+        yield whole()

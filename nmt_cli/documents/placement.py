@@ -7,6 +7,7 @@ Points stand once. The tags of an element are repeated where its words stand apa
 import bisect
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, takewhile
 from operator import itemgetter
@@ -47,8 +48,8 @@ Run = tuple[int, int]  # the first unit and the one after the last
 
 def place(segment: Segment, aligned: Aligned) -> Parts:
     """Return the translation as the document spells it, with all marks of the source; that itself if there is none."""
-    if segment.forbidden:  # no place may change
-        aligned = replace(aligned, text=segment.forbidden.sub(lambda match: " " * len(match[0]), aligned.text))
+    if segment.forbidden:
+        aligned = replace(aligned, text=_allowed(segment.forbidden, segment.text, aligned.text))
     if not aligned.text.strip():
         return segment.result
     units = _units(segment, aligned)
@@ -57,6 +58,17 @@ def place(segment: Segment, aligned: Aligned) -> Parts:
     gaps = _gaps(segment, points, runs, units)
     written = _written(segment, aligned.text, units, runs, points, gaps)
     return [segment.ends[0], *written, segment.ends[1]]
+
+
+def _allowed(forbidden: re.Pattern[str], source: str, text: str) -> str:
+    """Return a text with blanks for what it must not add to its source, so that all offsets stay."""
+    own = Counter(match[0] for match in forbidden.finditer(source))
+
+    def written(match: re.Match[str]) -> str:
+        own[match[0]] -= 1
+        return match[0] if own[match[0]] >= 0 else " " * len(match[0])
+
+    return forbidden.sub(written, text)
 
 
 def _units(segment: Segment, aligned: Aligned) -> list[_Unit]:

@@ -14,7 +14,6 @@ from nmt_cli.documents.po_header import header_edits, plural_field
 from nmt_cli.documents.po_syntax import Edit, Message, edited, read, spelled
 from nmt_cli.documents.segment import Builder, Parts, render
 
-_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<!--")
 _NEW_LINE = re.compile(r"(\r?\n)")
 
 
@@ -58,11 +57,11 @@ class Catalogue:
 
     def _protection_of(self, message: Message) -> Protection | None:
         """Return the protection of a message's texts."""
-        return self._protection
+        return self._protection and self._protection.with_flags(message.flags)
 
     def _parts_of(self, text: str, protection: Protection | None) -> Parts:
         """Read a message, line by line: as many go out as came in. One with tags is HTML."""
-        parts, is_html = Parts(), _TAG.search(text) is not None
+        parts, is_html = Parts(), markup.has_tags(text, protection)
         for line in _NEW_LINE.split(text):
             if is_html:
                 parts += markup.parse(line, protection)

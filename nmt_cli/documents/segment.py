@@ -11,7 +11,7 @@ from typing import TypeAlias
 from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.documents.placeholders import Piece, Protection
 
-_WHITE = r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)+"
+_WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
 # A segment of so many characters or marks ends with its sentence, one of twice as many at once: the time to place
 # marks grows with the product of the two, and sentences of long lines are translated one by one in any case.
 _LONG, _MANY = 1000, 25
@@ -24,7 +24,6 @@ _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNS
 _ENTITY_START = re.compile(r"&[^&;]*\Z")  # of HTML
 _ENTITY_CUT = re.compile(r"&(?:[a-zA-Z]+|#[0-9]+|#[xX][0-9a-fA-F]+)\Z")
 _LAST, _NEAR = re.compile(rf"[.!?\u2026{_WIDE}][{_CLOSERS}]*\Z"), 20  # so many characters are looked at
-_WHITE_START, _WHITE_END = re.compile(rf"\A{_WHITE}"), re.compile(rf"{_WHITE}\Z")
 
 
 @dataclass
@@ -64,7 +63,7 @@ class Segment:
     elements: list[Element]
     points: list[Mark]
     write: Callable[[str], str]  # text as the document spells it
-    forbidden: re.Pattern[str] | None  # what the translation must not say
+    forbidden: re.Pattern[str] | None  # the translation must have none of this that the text lacks
     ends: tuple[str, str]  # white space before and after the text, where that stands within tags
     result: Parts  # at first the source as it stands
 
@@ -113,7 +112,7 @@ class Builder:
                     self.add_text(read(part[:end]), part[:end])
                     self.add_text(read(part[end:]), part[end:])
             elif piece.kind in ("open", "close"):
-                self.add_tag(piece.name, [piece.source], close=piece.kind == "close")
+                self.add_tag(piece.name, [piece.source], close=piece.kind == "close", once=True)
             else:
                 self.add_point([piece.source], ordered=piece.kind == "ordered")
 
@@ -188,11 +187,11 @@ class Builder:
             return self.source
         source, lead, trail = list(self.source), "", ""
         if self._line[0] == " " and isinstance(first := source[0], str):
-            source[0] = rest = _WHITE_START.sub("", first)
-            lead = first[: len(first) - len(rest)]
+            lead = match[0] if (match := _WHITE.match(first)) else ""
+            source[0] = first[len(lead) :]
         if self._line[-1] == " " and isinstance(last := source[-1], str):
-            source[-1] = rest = _WHITE_END.sub("", last)
-            trail = last[len(rest) :]
+            trail = _white_end(last)
+            source[-1] = last[: len(last) - len(trail)]
         elements, points = _matched(self.marks)
         those = {point.order for point in points}
         empty = [element for element in elements if element.open.at == element.close.at]  # each becomes a point
@@ -230,6 +229,13 @@ def _whole(pieces: Iterable[Piece]) -> Iterator[Piece]:
             yield piece
     if last:
         yield last
+
+
+def _white_end(source: str) -> str:
+    end = ""
+    for match in _WHITE.finditer(source):
+        end = match[0] if match.end() == len(source) else ""
+    return end
 
 
 def _parts(source: str) -> Iterator[str]:

@@ -1,0 +1,346 @@
+"""Every pattern of the package takes a time that grows with its text, not with its square.
+
+The test collects patterns from modules, their classes and tables of forms, and from the calls of `re` and `regex` in
+the source. It pumps each: it repeats the parts of the pattern, pairs of them, and a part after the parts before it and
+before a character that spoils the match. It pumps the functions that read documents, too.
+"""
+
+import ast
+import contextlib
+import functools
+import importlib
+import itertools
+import re
+import re._constants as op
+import re._parser as parser
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import regex
+from test_documents import same
+
+import nmt_cli
+from nmt_cli.documents import markdown, markup
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.placement import place
+from nmt_cli.documents.po import Catalogue
+from nmt_cli.documents.segment import Builder, Parts, render, segments_of
+from nmt_cli.errors import DataError
+from nmt_cli.translation.segments import sentences_of
+
+ROOT = Path(nmt_cli.__file__).parent
+SPOILERS = ("", "\n", "\0", "!")
+LONGEST = 200_000
+FLOOR = 0.02  # seconds that are noise
+GROWTH = 4 * 2.2  # of the time where the text is four times as long; with the square it is 16
+
+
+class Found(NamedTuple):
+    name: str
+    pattern: Any  # of re or regex
+    methods: tuple[str, ...]
+
+
+# ---- the patterns
+
+
+def modules() -> dict[str, Any]:
+    paths = (path.relative_to(ROOT.parent).with_suffix("") for path in sorted(ROOT.rglob("*.py")))
+    names = (".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__")
+    return {name: importlib.import_module(name) for name in names}
+
+
+def compiled(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the patterns in a value: itself, items of a container, attributes of a class."""
+    if isinstance(value, re.Pattern | regex.Pattern):
+        yield value
+    elif isinstance(value, tuple) and isinstance(getattr(value, "pattern", None), str):
+        yield re.compile(value.pattern, re.DOTALL)
+    elif depth < 3 and isinstance(value, dict):
+        yield from itertools.chain.from_iterable(compiled(each, depth + 1) for each in value.values())
+    elif depth < 3 and isinstance(value, list | tuple | set | frozenset):
+        yield from itertools.chain.from_iterable(compiled(each, depth + 1) for each in value)
+    elif depth < 3 and isinstance(value, type) and value.__module__.startswith("nmt_cli"):
+        yield from itertools.chain.from_iterable(compiled(each, depth + 1) for each in vars(value).values())
+
+
+class Names(dict[str, Any]):
+    """A module's names; any other is a letter, for patterns that are built when they are needed."""
+
+    def __missing__(self, name: str) -> Any:
+        return "a"
+
+
+def called(module: Any, tree: ast.AST) -> Iterator[tuple[Any, str]]:
+    """Yield the patterns that a module gives to functions of `re` and `regex`, each with the function's name."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        if not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("re", "regex")):
+            continue
+        if node.func.attr in ("escape", "Pattern"):
+            continue
+        names = Names({**vars(module), "__builtins__": {}, "str": str, "map": map})
+        try:
+            pattern = eval(compile(ast.Expression(node.args[0]), "pattern", "eval"), names)
+        except (AttributeError, KeyError, NameError, TypeError):  # of a name that is known only when the function runs
+            continue
+        library = sys.modules[node.func.value.id]
+        if isinstance(pattern, str | bytes):
+            yield library.compile(pattern, re.DOTALL), node.func.attr
+
+
+def found() -> list[Found]:
+    sources = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+    everything, seen, patterns = "\n".join(sources.values()), set[Any](), list[Found]()
+
+    def add(name: str, pattern: Any, methods: set[str]) -> None:
+        methods &= {"match", "fullmatch", "search", "finditer", "findall", "sub", "split"}
+        anchored = tuple(sorted(methods)) if methods and methods <= {"match", "fullmatch"} else ("finditer",)
+        if (pattern, anchored) not in seen:
+            seen.add((pattern, anchored))
+            patterns.append(Found(f"{name} {pattern.pattern!r:.60}", pattern, anchored))
+
+    for name, module in modules().items():
+        for attribute, value in vars(module).items():
+            for pattern in compiled(value):
+                uses = set(re.findall(rf"\b{re.escape(attribute)}\.(\w+)\(", everything))
+                add(f"{name}.{attribute}", pattern, uses if isinstance(value, re.Pattern) else set())
+        path = Path(module.__file__)
+        if path in sources:
+            for pattern, method in called(module, ast.parse(sources[path])):
+                if method != "compile" or pattern.pattern not in {each.pattern.pattern for each in patterns}:
+                    add(f"{name} re.{method}", pattern, {method})
+    return patterns
+
+
+# ---- their parts
+
+
+def members(items: list[Any]) -> list[str]:
+    """Return characters of a class, or of what it leaves out."""
+    kinds = {op.CATEGORY_WORD: "a0_", op.CATEGORY_DIGIT: "0", op.CATEGORY_SPACE: " \n", op.CATEGORY_NOT_SPACE: "a-"}
+    kinds |= {op.CATEGORY_NOT_WORD: " -", op.CATEGORY_NOT_DIGIT: "a "}
+    chosen, negated = list[str](), False
+    for kind, value in items:
+        if kind is op.NEGATE:
+            negated = True
+        elif kind is op.LITERAL:
+            chosen.append(chr(value))
+        elif kind is op.RANGE:
+            chosen += [chr(value[0]), chr(value[1])]
+        elif kind is op.CATEGORY:
+            chosen += kinds.get(value, "a")
+    if negated:
+        inside = re.compile(f"[{re.escape(''.join(chosen))}]") if chosen else re.compile(r"(?!)")
+        return [each for each in "a0 -.<[{(%&'\"" if not inside.match(each)][:8] or ["\u2603"]
+    return list(dict.fromkeys(chosen))[:14]
+
+
+class Samples(NamedTuple):
+    pumps: dict[str, None]  # samples of every part
+    begun: dict[tuple[str, str], None]  # a sample of what stands before a part, and one of the part
+
+
+def samples(node: Any, groups: dict[int, str], parts: Samples, before: str) -> list[str]:
+    """Return samples of a sequence of a parsed pattern, the simplest first; note its parts."""
+    whole = [""]
+    for kind, value in node:
+        start = before + whole[0]
+        if kind is op.LITERAL:
+            own = [chr(value)]
+        elif kind is op.NOT_LITERAL:
+            own = [each for each in "a -" if each != chr(value)]
+        elif kind is op.ANY:
+            own = ["a", " "]
+        elif kind is op.IN:
+            own = members(value)
+        elif kind is op.BRANCH:
+            own = [each for branch in value[1] for each in samples(branch, groups, parts, start)[:2]]
+        elif kind is op.SUBPATTERN:
+            own = samples(value[3], groups, parts, start)
+            if value[0]:
+                groups[value[0]] = own[0]
+        elif kind is op.ATOMIC_GROUP:
+            own = samples(value, groups, parts, start)
+        elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
+            inner = samples(value[2], groups, parts, start)
+            own = [each * max(value[0], 1) for each in inner] + ([""] if not value[0] else [])
+        elif kind in (op.ASSERT, op.ASSERT_NOT):
+            samples(value[1], groups, parts, start)
+            own = [""]
+        elif kind is op.GROUPREF:
+            own = [groups.get(value, "a")]
+        else:  # an anchor
+            own = [""]
+        for each in own:
+            if each:
+                parts.pumps.setdefault(each[:40])
+                parts.begun.setdefault((start[-60:], each[:40]))
+        whole = [whole[0] + own[0], *(each + own[0] for each in whole[1:3]), *(whole[0] + each for each in own[1:3])]
+    return list(dict.fromkeys(whole))
+
+
+def parts_of(pattern: Any) -> Samples:
+    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    if isinstance(pattern, regex.Pattern):
+        source = re.sub(r"\\p\{Nd\}", r"\\d", re.sub(r"\\p\{L[^}]*\}", "a-z", source))
+        source = re.sub(r"\\p\{[^}]*\}", r"\\w", source)
+    parts = Samples({}, {})
+    flags = (pattern.flags & (re.VERBOSE | re.IGNORECASE)) if isinstance(pattern, re.Pattern) else 0
+    parts.pumps.update(dict.fromkeys(samples(parser.parse(source, flags), {}, parts, "")))
+    parts.pumps.pop("", None)
+    return parts
+
+
+class Pump(NamedTuple):
+    before: str
+    unit: str
+    after: str
+
+    def text(self, length: int) -> str:
+        return self.before + self.unit * (length // len(self.unit)) + self.after
+
+
+def pumps_of(pattern: Any, most: int = 400) -> list[Pump]:
+    parts = parts_of(pattern)
+    units = [*parts.pumps, *map("".join, itertools.pairwise(parts.pumps))]
+    alone = [Pump("", unit, "") for unit in units]
+    begun = [Pump(start, unit, spoiler) for start, unit in parts.begun for spoiler in SPOILERS]
+    pumps = list(dict.fromkeys(itertools.chain(*itertools.zip_longest(alone, begun, fillvalue=alone[0]))))
+    step = -(-len(pumps) // most)
+    return pumps[::step]
+
+
+# ---- their growth
+
+
+def seconds(run: Callable[[str], Any], text: str, times: int) -> float:
+    least = float("inf")
+    for _ in range(times):
+        start = time.process_time()
+        run(text)
+        least = min(least, time.process_time() - start)
+    return least
+
+
+def grown(run: Callable[[str], Any], pump: Pump, first: int, longest: int = LONGEST) -> str:
+    """Return what is wrong with the growth of a time, or nothing."""
+    length, before = first, seconds(run, pump.text(first), 2)
+    while length < longest:
+        length = min(4 * length, longest)
+        took = seconds(run, pump.text(length), 1)
+        if took > FLOOR and took > GROWTH * before + FLOOR:  # measured again, as a machine may be slow for a moment
+            took, before = seconds(run, pump.text(length), 2), seconds(run, pump.text(length // 4), 3)
+            if took > GROWTH * before + FLOOR:
+                return f"{pump}: {length // 4} characters {before:.3f} s, {length} {took:.3f} s"
+        before = took
+    return ""
+
+
+def worst(run: Callable[[str], Any], pumps: list[Pump], length: int, count: int) -> list[Pump]:
+    """Return the pumps with which a short text takes longest."""
+    return sorted(pumps, key=lambda pump: seconds(run, pump.text(length), 1))[-count:]
+
+
+def runs(each: Found) -> Callable[[str], Any]:
+    binary = isinstance(each.pattern.pattern, bytes)
+
+    def run(text: str) -> None:
+        data = text.encode("latin-1", "replace") if binary else text
+        for method in each.methods:
+            result = getattr(each.pattern, method)(data)
+            if method == "finditer":
+                for _ in result:
+                    pass
+
+    return run
+
+
+PATTERNS = found()
+
+
+def test_patterns_of_all_kinds_are_found() -> None:
+    names = {each.name.split()[0] for each in PATTERNS}
+    assert len(PATTERNS) > 100
+    assert {"nmt_cli.documents.markup", "nmt_cli.documents.markup._TOKEN", "nmt_cli.artefact.TEMPORARY"} <= names
+    assert any(isinstance(each.pattern, regex.Pattern) for each in PATTERNS)
+    assert any(isinstance(each.pattern.pattern, bytes) for each in PATTERNS)
+
+
+@pytest.mark.parametrize("pattern", [r"a*a*b", r"\d+x", r"\[[^\]]+\]", r"a.*?b", r"\s+$"])
+def test_a_pattern_that_is_not_linear_is_noticed(pattern: str) -> None:
+    each = Found("", re.compile(pattern), ("finditer",))
+    assert any(grown(runs(each), pump, 200, 12_800) for pump in worst(runs(each), pumps_of(each.pattern), 200, 4))
+
+
+def test_every_pattern_is_linear() -> None:
+    slow = list[str]()
+    for each in PATTERNS:
+        for pump in worst(runs(each), pumps_of(each.pattern), 1500, 2):
+            if wrong := grown(runs(each), pump, 750):
+                slow.append(f"{each.name}: {wrong}")
+                break
+    assert not slow, "\n".join(slow)
+
+
+# ---- functions that read texts
+
+
+def line(text: str, *, strict: bool) -> Parts:
+    builder = Builder(protection=Protection(strict=strict))
+    builder.add_source(text)
+    return builder.build()
+
+
+def message(text: str) -> Parts:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return Catalogue(f'msgid ""\nmsgstr ""\n\nmsgid "{quoted}"\nmsgstr ""\n', Protection(strict=True)).parts
+
+
+def placed(parts: Parts) -> None:
+    for segment in segments_of(parts):
+        segment.result = place(segment, same(segment.text))
+    render(parts)
+
+
+def refused(read: Callable[[str], Any], text: str) -> None:
+    with contextlib.suppress(DataError):  # Markdown that would take long is refused
+        read(text)
+
+
+FUNCTIONS: dict[str, Callable[[str], Any]] = {
+    "html": lambda text: markup.parse(text, Protection()),
+    "Markdown": lambda text: refused(lambda each: markdown.parse(each, Protection()), text),
+    "gettext": message,
+    "line": lambda text: line(text, strict=False),
+    "strings": lambda text: line(text, strict=True),
+    "sentences": sentences_of,
+    "placement": lambda text: placed(markup.parse(text, Protection())),
+}
+
+
+@functools.cache
+def document_pumps() -> list[Pump]:
+    """Return pumps of the patterns that see documents: all short parts, and some of the others."""
+    patterns = [each.pattern for each in PATTERNS if "documents" in each.name or "segments" in each.name]
+    pumps = list(dict.fromkeys(itertools.chain.from_iterable(map(pumps_of, patterns))))
+    short = [pump for pump in pumps if not pump.before and len(pump.unit) <= 2]
+    return [*short[::8], *pumps[:: len(pumps) // 60]]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_that_read_texts_are_linear(name: str) -> None:
+    run = FUNCTIONS[name]
+
+    def beyond(pump: Pump) -> float:
+        """Return how much longer a text takes than it should, by one that is a quarter as long."""
+        return seconds(run, pump.text(1600), 1) - 4 * seconds(run, pump.text(400), 1)
+
+    pumps = document_pumps()[:: 4 if name == "placement" else 1]
+    suspects = sorted(pumps, key=beyond)[-3:]
+    assert not [wrong for pump in suspects if (wrong := grown(run, pump, 1600, 40_000))]
