@@ -106,7 +106,7 @@ def test_too_few_steps(record, step, planned, epochs, says):
     ("losses", "settings", "says"),
     [
         ([2.0, 1.5, 1.5, 1.5], "training.patience=2", None),  # it ended where nothing became better
-        ([2.0, 1.5, 1.4945, 1.4945], "training.patience=2", None),  # by two times 0.2 % at most
+        ([2.0, 1.5, 1.5, 1.5 * 0.998**2], "training.patience=2", None),  # by two times 0.2 % at most
         ([2.0, 1.5, 1.497, 1.4935], "training.patience=2", "100 of 200 steps"),
         ([1.5, 1.5], "training.patience=2", "100 of 200 steps"),
         ([1.5, None, None], "training.patience=2", None),  # were not finite
@@ -164,6 +164,8 @@ def test_curves_that_go_wrong(record, losses, settings, logged, says):
         ([(160, 0.6)], 0.5, "", None),
         ([(160, 0.62)], 0.5, "", "the dev loss still fell at the end, from 0.62 to 0.50"),
         ([(161, 0.62)], 0.5, "", None),  # over less than a fifth
+        ([(10, 2.0), (150, 0.62), (160, 0.58)], 0.5, "", None),  # it fell before
+        ([(10, 2.0), (160, 0.62)], 0.5, "", "the dev loss still fell at the end, from 0.62 to 0.50"),
         ([(10, 2.0)], 0.5, "training.steps=223", None),  # still on its way
         ([(10, 0.5)], 0.6, "", None),
         ([(10, 0.5)], 0.62, "", "the dev loss rose from 0.50 to 0.62"),
@@ -215,6 +217,8 @@ def test_what_is_gathered_of_a_run(copy, tmp_path):
     recipe_file.write_text(recipe_file.read_text().replace("moses: false", "moses: true"))
     assert gather(run, data, tmp_path / "other", None).bleu == moses
     assert gather(run, data, recipe_file, None).bleu is None  # other lines
+    (tmp_path / "empty").touch()
+    assert gather(run, data, tmp_path / "empty", tmp_path / "empty").bleu is None
     recipe_file.write_text(recipe_file.read_text().replace("format: text", "format: trees"))
     assert gather(run, data, None, None).bleu is None
 
