@@ -158,6 +158,15 @@ def test_curves_that_go_wrong(record, losses, settings, logged, says):
     assert findings(record, settings, steps=steps) == [says] * bool(says)
 
 
+@pytest.mark.parametrize(("warmup", "step", "says"), [(1, 100, 0), (1, 101, 1), (150, 150, 0), (150, 151, 1)])
+def test_a_run_that_has_hardly_begun_need_not_have_taken_off(record, warmup, step, says):
+    logged = [{**record.run.steps[-1], "step": i, "nll": 2.4, "epoch": 2.0} for i in range(step - 9, step + 1)]
+    early, model = dataclasses.replace(record, step=step), {**record.run.model, "steps": [step, step]}
+    settings = f"training.steps={step} training.warmup_steps={warmup}"
+    listed = findings(early, settings, steps=logged, validations=[], model=model)
+    assert listed == ["wrong: training never took off: the loss stays at 2.40"] * says
+
+
 @pytest.mark.parametrize(
     ("earlier", "last", "settings", "says"),
     [
@@ -177,8 +186,9 @@ def test_curves_that_go_wrong(record, losses, settings, logged, says):
     ],
 )
 def test_the_dev_set_against_what_is_expected_and_at_the_end(record, earlier, last, settings, says):
-    scores = {"dev_bleu": 20.0, "dev_perplexity": 5.0}
-    validations = [{"step": step, "dev_nll": nll, **scores} for step, nll in [*earlier, (200, last)]]
+    scores, others = {"dev_bleu": 20.0, "dev_perplexity": 5.0}, {"dev_bleu": 30.0, "dev_perplexity": 1.0}
+    validations = [{"step": step, "dev_nll": nll, **others} for step, nll in earlier]
+    validations.append({"step": 200, "dev_nll": last, **scores})
     validations.append({"step": 200, "dev_nll": None, "dev_perplexity": None, "dev_bleu": None})  # was not finite
     listed = findings(record, f"expect.dev_steps=[100,200,201] {settings}", steps=[], validations=validations)
     assert [finding for finding in listed if "of 223 steps" not in finding] == [f"costly: {says}"] * bool(says)
