@@ -250,6 +250,14 @@ def test_settings_of_the_search_changed_after_translating(copy, tmp_path):
     assert found(*copy, (copy[0] / "test.hyp").rename(tmp_path / "test.hyp")) == []  # nobody says what made these
 
 
+def test_what_is_not_there_is_not_compared(record, copy):
+    assert findings(dataclasses.replace(record, hypotheses=[], bleu=None)) == []
+    assert findings(dataclasses.replace(record, references=[], bleu=None)) == []
+    (copy[0] / "recipe.yaml").write_text((copy[0] / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
+    (copy[0] / "test.hyp").unlink()  # what the old settings made
+    assert found(*copy) == []
+
+
 def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
     corpus = dataclasses.replace(record.run.corpus, directory=copy[1])
     most = math.floor(len(corpus.src) / 0.9)  # of which the corpus holds nine tenths
