@@ -1,6 +1,7 @@
 """The doctor: it names the right cause first, and says nothing of a sound run."""
 
 import dataclasses
+import io
 import json
 import math
 import shutil
@@ -277,7 +278,7 @@ def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
 
 def test_less_bleu_than_expected(record):
     def listed(bleu, dev=45.0, **changes):
-        validations = [{**record.run.validations[-1], "dev_bleu": dev}]
+        validations = [{**record.run.validations[-1], "dev_bleu": each} for each in (1.0, dev, None)]
         return findings(dataclasses.replace(record, bleu=bleu, **changes), validations=validations)
 
     assert listed(10.0) == []
@@ -349,6 +350,18 @@ def test_every_finding_is_said_most_serious_first(copy, capsys):
     finding = told["findings"][1]
     assert finding.keys() == {"severity", "what", "where", "do"}
     assert (finding["severity"], finding["where"]) == ("wrong", str(copy[0] / "crash.json"))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "quoted"), [("ascii", r"\u201cWhat usually costs BLEU\u201d"), (None, "“What usua")]
+)
+def test_findings_are_spelled_as_stdout_can_say_them(copy, monkeypatch, encoding, quoted):
+    (copy[0] / "test.hyp").write_text("x\n" * 7)
+    out = io.TextIOWrapper(io.BytesIO(), encoding) if encoding else io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    doctor(*copy, None, None, False)
+    out.seek(0)
+    assert quoted in out.read()
 
 
 def test_what_is_missing_or_damaged(copy, tmp_path):
