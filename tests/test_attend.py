@@ -121,6 +121,22 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
     assert says[-1] == "‹end›"
 
 
+def test_the_head_shown_is_the_sharpest_of_the_first_text(model, tmp_path):
+    texts, output = ["test en 3", HOSTILE[4]], tmp_path / "a.html"
+    attend(texts, model, output, head=1)
+    sharp = [
+        {
+            (role, layer): 1 + np.array(heads).max(-1).mean(-1).argmax()
+            for role, layers in sentence["weights"].items()
+            for layer, heads in enumerate(layers, 1)
+        }
+        for sentence in page_data(output.read_text())["sentences"]
+    ]
+    role, layer = next(place for place, head in sharp[0].items() if head != sharp[1][place])
+    attend(texts, model, output, role=role, layer=layer)
+    assert page_data(output.read_text())["head"] == sharp[0][role, layer]
+
+
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [

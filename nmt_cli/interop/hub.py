@@ -28,7 +28,7 @@ def directories(models: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _local(model: Path) -> Path:
-    if model.exists() or model.parent.is_dir() or not re.fullmatch(NAME, str(model)):
+    if model.parent.is_dir() or not re.fullmatch(NAME, str(model)):
         return model
     from nmt_cli.interop.import_ import cached
 
