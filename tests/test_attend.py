@@ -197,3 +197,8 @@ def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
     assert first == "token0".ljust(8) + " " * 60 * cells + " → token0 0.02"
     across = ["".join(line[8 + cells * i :][:1] or " " for line in header).strip() for i in range(60)]
     assert across == (names if cells else [""] * 60)
+
+
+def test_the_map_leaves_room_for_the_longest_name():
+    names = [*"abcdefghi", "the longest of all"]
+    assert max(map(len, terminal_map(names, names, torch.eye(10), 48))) <= 48
