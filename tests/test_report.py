@@ -336,7 +336,13 @@ def test_a_chart_places_its_points():
     heights = [float(point.split(",")[1]) for point in logarithmic["curves"][0]["path"].split()]
     assert heights[:4] == [214, 112, 10, 214]
     assert logarithmic["rows"][0::3] == [(214, "1"), (112, "10"), (10, "100")]
-    assert line_chart("x", [Line("a", [(5, 3.0)])], log=True)["curves"][0]["path"] == "468.0,112.0 468.0,112.0"
+    for points, log, path in (
+        ([(5, 3.0)], True, "468.0,112.0 468.0,112.0"),
+        ([(0, 3.0)], False, "52.0,112.0 52.0,112.0"),
+        ([(0, 0.0), (1, 0.0)], False, "52.0,112.0 468.0,112.0 468.0,112.0"),
+        ([(0, 2.0), (1, 1000.0)], True, "52.0,214.0 468.0,10.0 468.0,10.0"),  # nor is a logarithmic one from 1
+    ):
+        assert line_chart("x", [Line("a", points)], log=log)["curves"][0]["path"] == path
 
 
 def test_ticks_are_round_numbers_to_both_ends() -> None:
