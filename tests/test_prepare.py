@@ -368,12 +368,15 @@ def test_a_whole_corpus_is_found_wherever_a_kill_left_it(tmp_path: Path, capsys:
     assert out.stat().st_ino == inode
 
 
-def test_an_error_of_the_system_names_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("file", "named"), [(None, "out"), ("in/train.de", "in/train.de")])
+def test_an_error_of_the_system_names_its_file_or_the_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None, named: str
+) -> None:
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device", file and str(tmp_path / file))
 
     monkeypatch.setattr(stages, "clean", full)
-    with pytest.raises(StorageError, match=rf"\({tmp_path}/out\): No space left"):
+    with pytest.raises(StorageError, match=rf"\({tmp_path}/{named}\): No space left"):
         texts.run(texts.own(tmp_path / "in", PAIRS[:200]), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
