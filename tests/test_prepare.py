@@ -567,6 +567,7 @@ def test_shifted_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     message = "from about line 1 the lines of one side look shifted"
     with pytest.raises(DataError, match=message):
         texts.run(section, tmp_path / "strict", strict=True)
+    texts.run(texts.own(tmp_path / "sound", PAIRS[:200]), tmp_path / "kept", strict=True)
     out = texts.run(section, tmp_path / "out")
     assert message in capsys.readouterr().err
     assert len(report(out)["warnings"]) == 1
@@ -597,9 +598,16 @@ def test_lines_over_a_megabyte_are_never_held(tmp_path: Path) -> None:
     assert chunk.tgt == [tgt for _, tgt in text]
 
 
-@pytest.mark.parametrize("lines", [["", " ", "\t"], ["same", "same"]])
-def test_nothing_usable(tmp_path: Path, lines: list[str]) -> None:
-    with pytest.raises(DataError, match=r"no usable pairs: \d read; \d (empty side|source equals target)"):
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["", " ", "\t"], "3 read; 3 empty side"),
+        (["same", "same"], "2 read; 2 source equals target"),
+        ([], r"0 read; \S*train\.en, \S*train\.de is empty"),
+    ],
+)
+def test_nothing_usable(tmp_path: Path, lines: list[str], why: str) -> None:
+    with pytest.raises(DataError, match=f"no usable pairs: {why}"):
         texts.run(texts.own(tmp_path / "in", [(line, line) for line in lines]), tmp_path / "out")
 
 
