@@ -169,12 +169,15 @@ def test_the_encoder_may_have_more_layers_than_the_decoder(tmp_path):
         attend(["test en 3"], model, output, translation="test de 3", role="cross", layer=2)
 
 
-def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):
+def test_a_terminal_that_knows_ascii_only_or_does_not_say(model, tmp_path, monkeypatch):
     out = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, "ascii"))
     assert attend(["test en 3"], model, tmp_path / "a.html") == 0
     sys.stdout.flush()
     assert re.search(rb"\n\?end\? .* \? .* 0\.\d\d\n", out.getvalue())
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert attend(["test en 3"], model, tmp_path / "a.html") == 0
+    assert "\n‹end› " in sys.stdout.getvalue()
 
 
 def test_the_map_in_the_terminal():  # names downwards
@@ -202,3 +205,4 @@ def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
 def test_the_map_leaves_room_for_the_longest_name():
     names = [*"abcdefghi", "the longest of all"]
     assert max(map(len, terminal_map(names, names, torch.eye(10), 48))) <= 48
+    assert len(terminal_map(names, names, torch.eye(10), 20)) == 10, "without room there is no head"
