@@ -167,7 +167,8 @@ def test_two_runs_side_by_side(small, tmp_path):
     other = shutil.copytree(run, tmp_path / "other")
     change(other, "num_layers: 2", "num_layers: 1")
     log = (other / "metrics.jsonl").read_text()
-    for before, after in (('"dev_nll": 1.5', '"dev_nll": 2.5'), ('"nll": 1.5', '"nll": 3.5'), ("200", "204")):
+    changes = ('"dev_nll": 1.5', '"dev_nll": 2.5'), ('"nll": 1.5', '"nll": 3.5'), ("200", "204"), ("eins", "hundert")
+    for before, after in changes:
         log = log.replace(before, after)
     (other / "metrics.jsonl").write_text(log)
     page = report(run, [other], tmp_path / "both.html", [data]).read_text()
@@ -175,6 +176,7 @@ def test_two_runs_side_by_side(small, tmp_path):
     assert 'class="s1 dashed"' in page  # each run has its colour
     assert 'class="averaged"' not in page  # checkpoints of one run say nothing of the other
     shown = " ".join(re.sub("<[^>]*>", " ", page).split())
+    assert ("eins" in shown, "hundert" in shown) == (True, False), "samples are of the first run"
     assert "small – 16,192 200 2.000 12.50 74.36 ± 8.25 other model.num_layers: 2 -&gt; 1 10,816 204 2.000" in shown
     assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
 
