@@ -171,7 +171,8 @@ def test_two_runs_side_by_side(small, tmp_path):
     for before, after in changes:
         log = log.replace(before, after)
     (other / "metrics.jsonl").write_text(log)
-    page = report(run, [other], tmp_path / "both.html", [data]).read_text()
+    assert report(run, [other], tmp_path / "both.html", [data]) == tmp_path / "both.html"
+    page = (tmp_path / "both.html").read_text()
     assert 'class="s0 dashed"' in page
     assert 'class="s1 dashed"' in page  # each run has its colour
     assert 'class="averaged"' not in page  # checkpoints of one run say nothing of the other
