@@ -23,6 +23,7 @@ def service_of(*models: Path, queue: int = 1000, limits: Limits | None = None, *
     loaded = [one for model in models for one in load(model, "fp32", 2)]
     with Pool(loaded, Metrics(), queue=queue) as pool:
         yield Service(pool, pool.metrics, limits or Limits(5000, 50), **options)
+        assert pool.texts == 0, "requests that ended are counted still"
 
 
 @contextlib.contextmanager

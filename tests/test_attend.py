@@ -121,6 +121,22 @@ def test_a_given_translation_is_looked_at(model, tmp_path):
     assert says[-1] == "‹end›"
 
 
+def test_the_head_shown_is_the_sharpest_of_the_first_text(model, tmp_path):
+    texts, output = ["test en 3", HOSTILE[4]], tmp_path / "a.html"
+    attend(texts, model, output, head=1)
+    sharp = [
+        {
+            (role, layer): 1 + np.array(heads).max(-1).mean(-1).argmax()
+            for role, layers in sentence["weights"].items()
+            for layer, heads in enumerate(layers, 1)
+        }
+        for sentence in page_data(output.read_text())["sentences"]
+    ]
+    role, layer = next(place for place, head in sharp[0].items() if head != sharp[1][place])
+    attend(texts, model, output, role=role, layer=layer)
+    assert page_data(output.read_text())["head"] == sharp[0][role, layer]
+
+
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
@@ -153,12 +169,15 @@ def test_the_encoder_may_have_more_layers_than_the_decoder(tmp_path):
         attend(["test en 3"], model, output, translation="test de 3", role="cross", layer=2)
 
 
-def test_a_terminal_that_knows_ascii_only(model, tmp_path, monkeypatch):
+def test_a_terminal_that_knows_ascii_only_or_does_not_say(model, tmp_path, monkeypatch):
     out = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, "ascii"))
     assert attend(["test en 3"], model, tmp_path / "a.html") == 0
     sys.stdout.flush()
     assert re.search(rb"\n\?end\? .* \? .* 0\.\d\d\n", out.getvalue())
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert attend(["test en 3"], model, tmp_path / "a.html") == 0
+    assert "\n‹end› " in sys.stdout.getvalue()
 
 
 def test_the_map_in_the_terminal():  # names downwards
@@ -181,3 +200,9 @@ def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
     assert first == "token0".ljust(8) + " " * 60 * cells + " → token0 0.02"
     across = ["".join(line[8 + cells * i :][:1] or " " for line in header).strip() for i in range(60)]
     assert across == (names if cells else [""] * 60)
+
+
+def test_the_map_leaves_room_for_the_longest_name():
+    names = [*"abcdefghi", "the longest of all"]
+    assert max(map(len, terminal_map(names, names, torch.eye(10), 48))) <= 48
+    assert len(terminal_map(names, names, torch.eye(10), 20)) == 10, "without room there is no head"

@@ -1,6 +1,7 @@
 """The doctor: it names the right cause first, and says nothing of a sound run."""
 
 import dataclasses
+import io
 import json
 import math
 import shutil
@@ -106,7 +107,7 @@ def test_too_few_steps(record, step, planned, epochs, says):
     ("losses", "settings", "says"),
     [
         ([2.0, 1.5, 1.5, 1.5], "training.patience=2", None),  # it ended where nothing became better
-        ([2.0, 1.5, 1.4945, 1.4945], "training.patience=2", None),  # by two times 0.2 % at most
+        ([2.0, 1.5, 1.5, 1.5 * 0.998**2], "training.patience=2", None),  # by two times 0.2 % at most
         ([2.0, 1.5, 1.497, 1.4935], "training.patience=2", "100 of 200 steps"),
         ([1.5, 1.5], "training.patience=2", "100 of 200 steps"),
         ([1.5, None, None], "training.patience=2", None),  # were not finite
@@ -158,12 +159,23 @@ def test_curves_that_go_wrong(record, losses, settings, logged, says):
     assert findings(record, settings, steps=steps) == [says] * bool(says)
 
 
+@pytest.mark.parametrize(("warmup", "step", "says"), [(1, 100, 0), (1, 101, 1), (150, 150, 0), (150, 151, 1)])
+def test_a_run_that_has_hardly_begun_need_not_have_taken_off(record, warmup, step, says):
+    logged = [{**record.run.steps[-1], "step": i, "nll": 2.4, "epoch": 2.0} for i in range(step - 9, step + 1)]
+    early, model = dataclasses.replace(record, step=step), {**record.run.model, "steps": [step, step]}
+    settings = f"training.steps={step} training.warmup_steps={warmup}"
+    listed = findings(early, settings, steps=logged, validations=[], model=model)
+    assert listed == ["wrong: training never took off: the loss stays at 2.40"] * says
+
+
 @pytest.mark.parametrize(
     ("earlier", "last", "settings", "says"),
     [
         ([(160, 0.6)], 0.5, "", None),
         ([(160, 0.62)], 0.5, "", "the dev loss still fell at the end, from 0.62 to 0.50"),
         ([(161, 0.62)], 0.5, "", None),  # over less than a fifth
+        ([(10, 2.0), (150, 0.62), (160, 0.58)], 0.5, "", None),  # it fell before
+        ([(10, 2.0), (160, 0.62)], 0.5, "", "the dev loss still fell at the end, from 0.62 to 0.50"),
         ([(10, 2.0)], 0.5, "training.steps=223", None),  # still on its way
         ([(10, 0.5)], 0.6, "", None),
         ([(10, 0.5)], 0.62, "", "the dev loss rose from 0.50 to 0.62"),
@@ -175,8 +187,9 @@ def test_curves_that_go_wrong(record, losses, settings, logged, says):
     ],
 )
 def test_the_dev_set_against_what_is_expected_and_at_the_end(record, earlier, last, settings, says):
-    scores = {"dev_bleu": 20.0, "dev_perplexity": 5.0}
-    validations = [{"step": step, "dev_nll": nll, **scores} for step, nll in [*earlier, (200, last)]]
+    scores, others = {"dev_bleu": 20.0, "dev_perplexity": 5.0}, {"dev_bleu": 30.0, "dev_perplexity": 1.0}
+    validations = [{"step": step, "dev_nll": nll, **others} for step, nll in earlier]
+    validations.append({"step": 200, "dev_nll": last, **scores})
     validations.append({"step": 200, "dev_nll": None, "dev_perplexity": None, "dev_bleu": None})  # was not finite
     listed = findings(record, f"expect.dev_steps=[100,200,201] {settings}", steps=[], validations=validations)
     assert [finding for finding in listed if "of 223 steps" not in finding] == [f"costly: {says}"] * bool(says)
@@ -215,6 +228,8 @@ def test_what_is_gathered_of_a_run(copy, tmp_path):
     recipe_file.write_text(recipe_file.read_text().replace("moses: false", "moses: true"))
     assert gather(run, data, tmp_path / "other", None).bleu == moses
     assert gather(run, data, recipe_file, None).bleu is None  # other lines
+    (tmp_path / "empty").touch()
+    assert gather(run, data, tmp_path / "empty", tmp_path / "empty").bleu is None
     recipe_file.write_text(recipe_file.read_text().replace("format: text", "format: trees"))
     assert gather(run, data, None, None).bleu is None
 
@@ -236,6 +251,14 @@ def test_settings_of_the_search_changed_after_translating(copy, tmp_path):
     assert found(*copy, (copy[0] / "test.hyp").rename(tmp_path / "test.hyp")) == []  # nobody says what made these
 
 
+def test_what_is_not_there_is_not_compared(record, copy):
+    assert findings(dataclasses.replace(record, hypotheses=[], bleu=None)) == []
+    assert findings(dataclasses.replace(record, references=[], bleu=None)) == []
+    (copy[0] / "recipe.yaml").write_text((copy[0] / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
+    (copy[0] / "test.hyp").unlink()  # what the old settings made
+    assert found(*copy) == []
+
+
 def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
     corpus = dataclasses.replace(record.run.corpus, directory=copy[1])
     most = math.floor(len(corpus.src) / 0.9)  # of which the corpus holds nine tenths
@@ -255,7 +278,7 @@ def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
 
 def test_less_bleu_than_expected(record):
     def listed(bleu, dev=45.0, **changes):
-        validations = [{**record.run.validations[-1], "dev_bleu": dev}]
+        validations = [{**record.run.validations[-1], "dev_bleu": each} for each in (1.0, dev, None)]
         return findings(dataclasses.replace(record, bleu=bleu, **changes), validations=validations)
 
     assert listed(10.0) == []
@@ -327,6 +350,18 @@ def test_every_finding_is_said_most_serious_first(copy, capsys):
     finding = told["findings"][1]
     assert finding.keys() == {"severity", "what", "where", "do"}
     assert (finding["severity"], finding["where"]) == ("wrong", str(copy[0] / "crash.json"))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "quoted"), [("ascii", r"\u201cWhat usually costs BLEU\u201d"), (None, "“What usua")]
+)
+def test_findings_are_spelled_as_stdout_can_say_them(copy, monkeypatch, encoding, quoted):
+    (copy[0] / "test.hyp").write_text("x\n" * 7)
+    out = io.TextIOWrapper(io.BytesIO(), encoding) if encoding else io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    doctor(*copy, None, None, False)
+    out.seek(0)
+    assert quoted in out.read()
 
 
 def test_what_is_missing_or_damaged(copy, tmp_path):

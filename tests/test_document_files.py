@@ -289,6 +289,7 @@ def test_a_file_is_translated_as_a_whole(translator: Translator) -> None:
     assert out.startswith("\ufeff<p translate=no>der Hund</p>\r\n<p>")
     assert out.endswith("\n")
     assert run(translator, b"# der Hund\n\n    code\n", "md").decode().endswith("\n\n    code\n")
+    assert run(translator, "\ufeff# der Hund".encode(), "md").decode().startswith("\ufeff# ")
     assert b"#, fuzzy" in run(translator, PO.encode(), "po")
     for data, words in ((b"\xff", "UTF-8"), ("<p>x".encode("utf-16"), "UTF-8"), (b"PK\3\4abc", "looks like")):
         with pytest.raises(DataError, match=words):

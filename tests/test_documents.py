@@ -223,6 +223,7 @@ def test_any_characters_are_read_without_loss(text: str) -> None:
         ),
         ("5 &gt; 3 <hr> &nbsp; <b></b>", []),
         ("a<img src=x>cat<b>s</b>", ["a cats"]),
+        ("a<img src=x><wbr>cat", ["a cat"]),
         ("<script>a</SCRIPT>b<TITLE>c</Title >d", ["b", "c", "d"]),
         ("x<p translate=yes>a<p TRANSLATE='NO'>b", ["x", "a"]),
         ("<a notitle=x data-alt=y title=''>v</a>", ["v"]),

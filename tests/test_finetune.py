@@ -82,26 +82,6 @@ def test_a_start_that_is_not_there_and_text_that_nothing_is_mixed_into() -> None
         sources.family(corpus)
 
 
-@pytest.mark.parametrize(
-    ("own", "general", "share", "times", "mixed"),
-    [(100, 100, 0.5, 1, 100), (100, 350, 0.5, 3, 300), (100, 9000, 0.5, 10, 1000), (100, 40, 0.5, 1, 100),
-     (100, 5000, 0.2, 10, 250), (300, 100, 0.8, 1, 1000)],
-)  # fmt: skip
-def test_general_text_is_the_share_that_was_asked_for(
-    tmp_path: Path, own: int, general: int, share: float, times: int, mixed: int
-) -> None:
-    files = {"mine": own, "general": general}
-    for name, count in files.items():
-        (tmp_path / name).write_text("".join(f"{name} {i}\n" for i in range(count)))
-    chunks = list(sources._mixed(*([(str(tmp_path / name),) * 2] for name in files), share, {}))
-    lines = [(line, chunk.repetition) for chunk in chunks for line in chunk.src]
-    assert len(set(lines)) == len(lines)  # what comes again is no duplicate
-    counts = [sum(line.startswith(name.encode()) for line, _ in lines) for name in files]
-    assert counts == [times * own, mixed]
-    used = [int(line.split()[1]) for line, repetition in lines if line.startswith(b"general") and not repetition]
-    assert max(used) >= 0.9 * general - 1  # from all of the file
-
-
 def test_the_share_of_the_start_is_chosen_on_both_dev_sets() -> None:
     start = [10.0, 30.0]
     scores = {0.0: [20.0, 25.0], 0.2: [19.0, 29.4], 0.4: [18.0, 29.6], 0.6: [15.0, 30.5]}

@@ -1,5 +1,6 @@
 """Importing Marian models: random ones built with transformers, our own exports, and what must be refused."""
 
+import errno
 import functools
 import io
 import itertools
@@ -23,7 +24,7 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer, files_of
 from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
-from nmt_cli.interop import import_, marian
+from nmt_cli.interop import hub, import_, marian
 from nmt_cli.interop import vocabulary as vocabularies
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
@@ -255,6 +256,20 @@ def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypat
         hub.commit = "f" * 40
         with pytest.raises(MissingError, match=r"has no weights"):
             import_marian("owner/opus", tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ValueError("no name\nof the hub"), DownloadError, "downloaded from the hub: no name$"),
+        (OSError(errno.ENETUNREACH, "no network"), DownloadError, "from the hub: .*no network$"),
+        (OSError(errno.ENOSPC, "the disk is full"), OSError, "the disk is full"),
+    ],
+)
+def test_what_the_client_of_the_hub_raises(monkeypatch, error, kind, message):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
+    with pytest.raises(kind, match=message):
+        hub.download("owner/opus")
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,14 @@ def test_a_vocabulary_of_words_and_sentencepiece_files_beside_it(tmp_path):
     assert ours.tokenizer_file.read_bytes() == other.tokenizer_file.read_bytes()
     tensors = other.model.state_dict()
     assert all(torch.equal(tensors[name], tensor) for name, tensor in ours.model.state_dict().items())
+    # The same pieces, numbered otherwise on the target side: two tokenizers of one SentencePiece model.
+    swapped = text.replace(": 5\n", ": x\n").replace(": 6\n", ": 5\n").replace(": x\n", ": 6\n")
+    (directory / "target.vocab.yml").write_text(swapped, "utf-8")
+    (directory / "decoder.yml").write_text("models: [model.npz]\nvocabs: [opus.vocab.yml, target.vocab.yml]\n")
+    source = Tokenizer(load_model(import_marian(directory, tmp_path / "separate")).tokenizer_file)
+    tokens = [side.tokens(list(range(source.vocabulary_size))) for side in (source, source.target)]
+    first = tokens[0].index(names[5])
+    assert tokens[0][first : first + 2] == tokens[1][first : first + 2][::-1] == names[5:7]
 
 
 def test_the_manifest_says_whether_marian_was_asked(pair):
@@ -308,6 +316,8 @@ def test_a_recipe_holds_what_the_options_say():
     other = npz._recipe(embeddings, OPTIONS | {**pre, "dec-depth": "2"}, [numbers[0], {"x": 1}]).model
     assert (other.norm, other.dropout, other.activation, other.tied_output) == ("pre", 0, "swish", False)
     assert (other.source_vocabulary, other.encoder_layers) == (6, None)
+    embeddings[npz.EMBEDDINGS["src"]] = torch.ones(6, 8)
+    assert npz._recipe(embeddings, OPTIONS, numbers).model.source_vocabulary == 6
 
 
 def test_marian_is_asked_by_tokens(tmp_path, monkeypatch):

@@ -368,12 +368,15 @@ def test_a_whole_corpus_is_found_wherever_a_kill_left_it(tmp_path: Path, capsys:
     assert out.stat().st_ino == inode
 
 
-def test_an_error_of_the_system_names_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("file", "named"), [(None, "out"), ("in/train.de", "in/train.de")])
+def test_an_error_of_the_system_names_its_file_or_the_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None, named: str
+) -> None:
     def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device", file and str(tmp_path / file))
 
     monkeypatch.setattr(stages, "clean", full)
-    with pytest.raises(StorageError, match=rf"\({tmp_path}/out\): No space left"):
+    with pytest.raises(StorageError, match=rf"\({tmp_path}/{named}\): No space left"):
         texts.run(texts.own(tmp_path / "in", PAIRS[:200]), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
@@ -564,6 +567,7 @@ def test_shifted_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     message = "from about line 1 the lines of one side look shifted"
     with pytest.raises(DataError, match=message):
         texts.run(section, tmp_path / "strict", strict=True)
+    texts.run(texts.own(tmp_path / "sound", PAIRS[:200]), tmp_path / "kept", strict=True)
     out = texts.run(section, tmp_path / "out")
     assert message in capsys.readouterr().err
     assert len(report(out)["warnings"]) == 1
@@ -594,9 +598,16 @@ def test_lines_over_a_megabyte_are_never_held(tmp_path: Path) -> None:
     assert chunk.tgt == [tgt for _, tgt in text]
 
 
-@pytest.mark.parametrize("lines", [["", " ", "\t"], ["same", "same"]])
-def test_nothing_usable(tmp_path: Path, lines: list[str]) -> None:
-    with pytest.raises(DataError, match=r"no usable pairs: \d read; \d (empty side|source equals target)"):
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["", " ", "\t"], "3 read; 3 empty side"),
+        (["same", "same"], "2 read; 2 source equals target"),
+        ([], r"0 read; \S*train\.en, \S*train\.de is empty"),
+    ],
+)
+def test_nothing_usable(tmp_path: Path, lines: list[str], why: str) -> None:
+    with pytest.raises(DataError, match=f"no usable pairs: {why}"):
         texts.run(texts.own(tmp_path / "in", [(line, line) for line in lines]), tmp_path / "out")
 
 

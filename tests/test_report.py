@@ -167,14 +167,17 @@ def test_two_runs_side_by_side(small, tmp_path):
     other = shutil.copytree(run, tmp_path / "other")
     change(other, "num_layers: 2", "num_layers: 1")
     log = (other / "metrics.jsonl").read_text()
-    for before, after in (('"dev_nll": 1.5', '"dev_nll": 2.5'), ('"nll": 1.5', '"nll": 3.5'), ("200", "204")):
+    changes = ('"dev_nll": 1.5', '"dev_nll": 2.5'), ('"nll": 1.5', '"nll": 3.5'), ("200", "204"), ("eins", "hundert")
+    for before, after in changes:
         log = log.replace(before, after)
     (other / "metrics.jsonl").write_text(log)
-    page = report(run, [other], tmp_path / "both.html", [data]).read_text()
+    assert report(run, [other], tmp_path / "both.html", [data]) == tmp_path / "both.html"
+    page = (tmp_path / "both.html").read_text()
     assert 'class="s0 dashed"' in page
     assert 'class="s1 dashed"' in page  # each run has its colour
     assert 'class="averaged"' not in page  # checkpoints of one run say nothing of the other
     shown = " ".join(re.sub("<[^>]*>", " ", page).split())
+    assert ("eins" in shown, "hundert" in shown) == (True, False), "samples are of the first run"
     assert "small – 16,192 200 2.000 12.50 74.36 ± 8.25 other model.num_layers: 2 -&gt; 1 10,816 204 2.000" in shown
     assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
 
@@ -336,7 +339,13 @@ def test_a_chart_places_its_points():
     heights = [float(point.split(",")[1]) for point in logarithmic["curves"][0]["path"].split()]
     assert heights[:4] == [214, 112, 10, 214]
     assert logarithmic["rows"][0::3] == [(214, "1"), (112, "10"), (10, "100")]
-    assert line_chart("x", [Line("a", [(5, 3.0)])], log=True)["curves"][0]["path"] == "468.0,112.0 468.0,112.0"
+    for points, log, path in (
+        ([(5, 3.0)], True, "468.0,112.0 468.0,112.0"),
+        ([(0, 3.0)], False, "52.0,112.0 52.0,112.0"),
+        ([(0, 0.0), (1, 0.0)], False, "52.0,112.0 468.0,112.0 468.0,112.0"),
+        ([(0, 2.0), (1, 1000.0)], True, "52.0,214.0 468.0,10.0 468.0,10.0"),  # nor is a logarithmic one from 1
+    ):
+        assert line_chart("x", [Line("a", points)], log=log)["curves"][0]["path"] == path
 
 
 def test_ticks_are_round_numbers_to_both_ends() -> None:

@@ -18,7 +18,7 @@ from test_serve_process import server
 
 from nmt_cli import Translator
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.clients
 TEXTS = ["der Hund geht.", "rot & und <das>", "die Katze ist\nnicht rot 🙂"]
 
 # What each is told to do: TEXTS is `texts`, URL is `url`; it prints the translations as JSON.

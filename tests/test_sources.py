@@ -110,6 +110,8 @@ def test_each_name_has_its_kind_and_origin(monkeypatch: pytest.MonkeyPatch) -> N
         assert sources.local_files(section, None) == []
         with pytest.raises(MissingError, match=r"no directory none \(--mirror\)"):
             sources.open_text(section, Path("none"), Path(), Path())
+    with pytest.raises(UsageError, match="unknown corpus ''"):
+        sources.family(recipe.Corpus(name=None))  # as an imported model has it
     own = recipe.Corpus(name="own", train_src=["a"], train_tgt=["b"])
     assert (sources.family(own), sources.origin(own, None)) == ("own", "local files")
     monkeypatch.setenv("HF_ENDPOINT", "http://near")
@@ -147,6 +149,26 @@ def test_the_users_files_are_listed_with_their_sets_in_order(tmp_path: Path) -> 
     assert {file.name: digest for file, digest in text.hashes.items()} == {
         name: artefact.sha256(tmp_path / name) for name in "abcdef"
     }
+
+
+@pytest.mark.parametrize(
+    ("own", "general", "share", "times", "mixed"),
+    [(100, 100, 0.5, 1, 100), (100, 350, 0.5, 3, 300), (100, 9000, 0.5, 10, 1000), (100, 40, 0.5, 1, 100),
+     (100, 5000, 0.2, 10, 250), (300, 100, 0.8, 1, 1000)],
+)  # fmt: skip
+def test_general_text_is_the_share_that_was_asked_for(
+    tmp_path: Path, own: int, general: int, share: float, times: int, mixed: int
+) -> None:
+    files = {"mine": own, "general": general}
+    for name, count in files.items():
+        (tmp_path / name).write_text("".join(f"{name} {i}\n" for i in range(count)))
+    chunks = list(sources._mixed(*([(str(tmp_path / name),) * 2] for name in files), share, {}))
+    lines = [(line, chunk.repetition) for chunk in chunks for line in chunk.src]
+    assert len(set(lines)) == len(lines)  # what comes again is no duplicate
+    counts = [sum(line.startswith(name.encode()) for line, _ in lines) for name in files]
+    assert counts == [times * own, mixed]
+    used = [int(line.split()[1]) for line, repetition in lines if line.startswith(b"general") and not repetition]
+    assert max(used) >= 0.9 * general - 1  # from all of the file
 
 
 def test_general_text_is_thinned_evenly_and_repeated_to_its_share(

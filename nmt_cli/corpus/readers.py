@@ -55,7 +55,7 @@ class _HashedFile(io.FileIO):
 
     def readinto(self, buffer: Any) -> int | None:
         size = super().readinto(buffer)
-        self.sha256.update(memoryview(buffer)[: size or 0])
+        self.sha256.update(memoryview(buffer)[:size])
         return size
 
 
@@ -73,7 +73,7 @@ def lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 whole = line.endswith(b"\n") or len(line) <= MAX_LINE_BYTES
                 yield line.removesuffix(b"\n") if whole else None
-                while not whole and line and not line.endswith(b"\n"):
+                while line and not line.endswith(b"\n"):
                     line = file.readline(MAX_LINE_BYTES)
             hashes[path] = raw.sha256.hexdigest()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

@@ -116,7 +116,7 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
 
 def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
     """Return a side whose sentences cover its ids, none empty; with `vocabulary_size`, all ids are below it."""
-    ends = len(side.offsets) > 1 and side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
+    ends = side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
     if not ends or side.lengths().min() < 1 or (vocabulary_size is not None and side.ids.max() >= vocabulary_size):
         raise DataError(f"{file} is damaged: its ids do not fit its offsets, or the vocabulary. Prepare it anew")
     return side

@@ -28,12 +28,8 @@ def directories(models: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _local(model: Path) -> Path:
-    if (
-        model.exists()
-        or model.parent.is_dir()
-        or model.parts[:1] in (("runs",), ("models",))
-        or not re.fullmatch(NAME, str(model))
-    ):
+    named = re.fullmatch(NAME, str(model)) and model.parts[0] not in ("runs", "models")
+    if model.parent.is_dir() or not named:
         return model
     from nmt_cli.interop.import_ import cached
 

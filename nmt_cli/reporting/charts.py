@@ -48,7 +48,7 @@ def line_chart(
 
     low, high = scaled(min(values)), scaled(max(values))
     low, high = (low, high) if high - low > 1e-12 else (low - abs(low or 1) * 0.1, high + abs(high or 1) * 0.1)
-    low = min(low, 0) if not log and 0 <= low < 0.5 * high else low
+    low = 0 if not log and 0 <= low < 0.5 * high else low
     end = max(line.points[-1][0] for line in lines) or 1
 
     def x(step: float) -> float:
