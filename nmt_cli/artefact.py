@@ -18,6 +18,7 @@ from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
 MANIFEST, LOCK = "manifest.json", ".lock"
+MOST_JSON_BYTES = 1 << 25  # a vocabulary of a million tokens
 HOST = os.uname().nodename  # a directory may be shared by several hosts
 TEMPORARY = re.compile(
     rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL
@@ -38,8 +39,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise a MissingError or a DataError."""
     if not path.exists():
         raise MissingError(f"{path} is missing")
+    with path.open("rb") as file:
+        data = file.read(MOST_JSON_BYTES + 1)
+    if len(data) > MOST_JSON_BYTES:
+        raise DataError(f"{path} is too large: JSON may have {MOST_JSON_BYTES:,} bytes at most")
     with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(value := json.loads(path.read_bytes()), dict):
+        if isinstance(value := json.loads(data), dict):
             return value
     raise DataError(f"{path} is damaged: it is not a JSON object")
 

@@ -54,7 +54,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     if named:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
-    models.sort(key=lambda model: artefact.read_json(model / artefact.MANIFEST).get("created", ""))
+    models.sort(key=lambda model: str(artefact.read_json(model / artefact.MANIFEST).get("created", "")))
     while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
         models.pop()  # it parses
     if not models:
