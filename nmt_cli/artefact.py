@@ -75,6 +75,11 @@ def make_directory(path: Path) -> None:
         raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
 
 
+def open_unlinked(path: str, flags: int) -> int:
+    """Open a file whose name others can guess, as `opener` of `open`; OSError where it is a link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def write_file(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)
@@ -280,7 +285,7 @@ def was_locked(directory: Path) -> bool:
 def locked(directory: Path, what: str) -> Iterator[None]:
     """Hold `directory` for this process alone, until it ends; else raise BusyError."""
     make_directory(directory)
-    with (directory / LOCK).open("a+") as file:
+    with open(directory / LOCK, "a+", opener=open_unlinked) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

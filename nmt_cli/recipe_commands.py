@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmt_cli import artefact, console
-from nmt_cli.errors import OutputError
+from nmt_cli.errors import OutputError, printable
 from nmt_cli.options import RecipeName, Set, option
 
 app = typer.Typer(help="List, show or copy the recipes that come with nmt.")
@@ -17,7 +17,7 @@ def list_recipes(context: typer.Context) -> None:
     from nmt_cli.recipe_files import listed
 
     for name, about in () if context.invoked_subcommand else listed():
-        typer.echo(f"{name:16} {about}")
+        typer.echo(f"{name:16} {printable(about)}")
 
 
 @app.command()

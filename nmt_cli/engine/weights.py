@@ -43,7 +43,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
     """
     with path.open("rb") as file:
         size, places = _header(file, path)
-        memory = mmap.mmap(-1, max(size, 1))
+        memory = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # of shared memory none is released
         if file.readinto(memory) < size:
             raise DataError(f"{path} was cut while it was read")
     base = ctypes.addressof(c_char.from_buffer(memory))

@@ -78,7 +78,8 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     elif output:
         artefact.make_directory(output.parent)
         part = output.with_name(output.name + ".part")
-        target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        part.unlink(missing_ok=True)  # of an earlier command, or a link that another user has placed there
+        target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     progress = Progress("translating", count_lines(source), "lines")
     try:
         with translator, progress:
@@ -96,6 +97,8 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
         raise
     if part and output:
         os.fsync(target)
+        if not os.path.samestat(os.fstat(target), os.lstat(part)):
+            raise OutputError(f"another process has replaced {part}. Choose another --output")
         part.replace(output)
         artefact.sync(output.parent)
     return 0
