@@ -26,6 +26,8 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # Typer makes exit code 1 of it
+            return BROKEN_PIPE
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
         if code := signals.received():  # a library made another error of it
@@ -39,7 +41,7 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
         failure = from_os_error(error) if isinstance(error, OSError) else error
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         if sys.stderr is not None:
-            print(f"nmt {command}".rstrip() + f": error: {printable(failure, 600)}", file=sys.stderr)
+            print(f"{printable(f'nmt {command}'.rstrip())}: error: {printable(failure, 600)}", file=sys.stderr)
         return failure.exit_code
 
 

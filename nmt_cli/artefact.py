@@ -18,6 +18,7 @@ from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
 MANIFEST, LOCK = "manifest.json", ".lock"
+MOST_JSON_BYTES = 1 << 25  # a vocabulary of a million tokens
 HOST = os.uname().nodename  # a directory may be shared by several hosts
 TEMPORARY = re.compile(
     rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL
@@ -38,8 +39,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise a MissingError or a DataError."""
     if not path.exists():
         raise MissingError(f"{path} is missing")
+    with path.open("rb") as file:
+        data = file.read(MOST_JSON_BYTES + 1)
+    if len(data) > MOST_JSON_BYTES:
+        raise DataError(f"{path} is too large: JSON may have {MOST_JSON_BYTES:,} bytes at most")
     with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(value := json.loads(path.read_bytes()), dict):
+        if isinstance(value := json.loads(data), dict):
             return value
     raise DataError(f"{path} is damaged: it is not a JSON object")
 
@@ -68,6 +73,11 @@ def make_directory(path: Path) -> None:
             sync(place.parent)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
         raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
+
+
+def open_unlinked(path: str, flags: int) -> int:
+    """Open a file whose name others can guess, as `opener` of `open`; OSError where it is a link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -275,7 +285,7 @@ def was_locked(directory: Path) -> bool:
 def locked(directory: Path, what: str) -> Iterator[None]:
     """Hold `directory` for this process alone, until it ends; else raise BusyError."""
     make_directory(directory)
-    with (directory / LOCK).open("a+") as file:
+    with open(directory / LOCK, "a+", opener=open_unlinked) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

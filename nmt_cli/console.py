@@ -7,6 +7,7 @@ from typing import Any
 
 from nmt_cli.errors import printable
 
+MOST_CHARACTERS = 4000  # of a line
 _quiet = False
 
 
@@ -16,9 +17,10 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
-def say(text: str) -> None:
+def say(*lines: str) -> None:
+    """Print lines, unless quiet; control characters in them are escaped."""
     if not _quiet and sys.stderr is not None:
-        print(text, file=sys.stderr, flush=True)
+        print("\n".join(printable(line, MOST_CHARACTERS) for line in lines), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
@@ -77,12 +79,13 @@ class Progress:
     def __enter__(self) -> "Progress":
         if not self.plain:
             from rich.console import Console
+            from rich.markup import escape
             from rich.progress import Progress, TextColumn
 
             columns = *Progress.get_default_columns(), TextColumn("{task.fields[text]}", markup=False)
             # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
             self._live = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, transient=True)
-            self._live.add_task(self.what, total=self.total, completed=self.done, text="")
+            self._live.add_task(escape(printable(self.what)), total=self.total, completed=self.done, text="")
             self._live.start()
         return self
 
@@ -95,7 +98,8 @@ class Progress:
         self.done += count
         now = time.monotonic()
         if self._live:
-            self._live.update(self._live.task_ids[0], completed=self.done, text=f"{self.done:,} {self.unit} {text}")
+            beside = printable(f"{self.done:,} {self.unit} {text}")
+            self._live.update(self._live.task_ids[0], completed=self.done, text=beside)
         elif now - self.last >= self.every:
             self.last = now
             rate = (self.done - self.first) / (now - self.start)

@@ -15,9 +15,15 @@ def explain(section: Section, indent: str = "") -> Iterator[str]:
             yield from explain(value, indent + "  ")
         else:
             plain = section.model_dump()[name]  # of lists of sections
-            line = json.dumps(plain, ensure_ascii=False)  # JSON is YAML
+            line = _json(plain)  # which is YAML
             yield f"{f'{indent}{name}: {line}':42}  # {field.description}"
 
 
 def schema(recipe: Recipe) -> str:
-    return json.dumps({**Recipe.model_json_schema(), "examples": [recipe.model_dump()]}, indent=1, ensure_ascii=False)
+    return _json({**Recipe.model_json_schema(), "examples": [recipe.model_dump()]}, indent=1)
+
+
+def _json(value: object, indent: int | None = None) -> str:
+    """Return JSON in which characters are escaped that a terminal would obey."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

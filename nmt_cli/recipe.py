@@ -9,12 +9,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from nmt_cli import __version__, recipe_files, yaml_file
+from nmt_cli import __version__, limits, recipe_files, yaml_file
 from nmt_cli.console import warn
 from nmt_cli.errors import DataError, MissingError, UsageError, meant
 
 MOST_COMPLAINTS = 5
-MOST_POSITIONS = 1 << 28  # numbers of positional encodings: 1 GB
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -251,10 +250,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield f"corpus.name must name a directory of its own under data/, not {corpus.name!r}"
     if recipe.averaging.last > recipe.training.keep_checkpoints:
         yield "averaging.last is larger than training.keep_checkpoints"
-    if recipe.model.positions != "learned" and recipe.model.d_model % 2:
-        yield "model.d_model must be even for sinusoidal positions"
-    if recipe.model.max_length * recipe.model.d_model > MOST_POSITIONS:
-        yield f"model.max_length x d_model may be {MOST_POSITIONS:,} at most: positions would fill the memory"
+    yield from limits.contradictions(recipe.model)
     for split in ("train", "dev", "test", "mix", "general"):
         sides = [getattr(corpus, f"{split}_{side}") or [] for side in ("src", "tgt")]
         if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmt_cli import artefact, console
-from nmt_cli.errors import OutputError
+from nmt_cli.errors import OutputError, printable
 from nmt_cli.options import Command, Group, RecipeName, Set, option
 
 app = typer.Typer(help="List, show or copy the recipes that come with nmt.", cls=Group, rich_markup_mode=None)
@@ -25,7 +25,7 @@ def list_recipes(context: typer.Context) -> None:
     width = max((len(name) for name, _ in recipes), default=0) + 2
     columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 1000
     for name, about in recipes:
-        lines = textwrap.wrap(about, max(columns - width, 20))  # none is wrapped in a file or pipe
+        lines = textwrap.wrap(printable(about), max(columns - width, 20))  # none is wrapped in a file or pipe
         typer.echo(f"{name:{width}}" + f"\n{'':{width}}".join(lines))
 
 

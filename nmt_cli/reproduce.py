@@ -195,11 +195,11 @@ def _score(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> No
     if generated and settings.corpus.src == "en":
         right, total = pronoun_accuracy(sources, translations, references)
         rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
-    say("\n".join(["5/5 score", *(f"{name}: {text}" for name, text in signatures.items())]))
+    say("5/5 score", *(f"{name}: {text}" for name, text in signatures.items()))
     if not sources:
         say("There is no test set, so no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out")
     note = " (generated text: not comparable with anything)" if generated else ""
     table(f"{settings.name}: {corpus.manifest['name']}{note}", ["", "expected", *sides], rows)
     samples = list(zip(sources, references, translations, strict=True))
     for source, reference, translation in samples[:: max(1, -(-len(samples) // 5))]:
-        say(f"  source      {source}\n  reference   {reference}\n  translation {translation}\n")
+        say(f"  source      {source}", f"  reference   {reference}", f"  translation {translation}", "")

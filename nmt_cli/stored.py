@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from nmt_cli import artefact
+from nmt_cli import artefact, limits, yaml_file
+from nmt_cli.errors import UsageError
 
 # Of the names of all settings. A test tells the new one when a setting is added.
 SETTINGS = "3f828dc2fa43809cd304ec929a089a9aa49f373c8eafb45602603122a251c403"
@@ -70,16 +71,21 @@ def _in_range(section: dict[str, Any], name: str) -> bool:
 def _is_light(values: Any) -> bool:
     if not isinstance(values, dict) or artefact.digest(_shape(values)) != SETTINGS:
         return False
-    longest, form = values["corpus"]["cleaning"]["max_tokens"], values["corpus"]["format"]
+    corpus, model = values["corpus"], SimpleNamespace(**values["model"])
+    longest, form = corpus["cleaning"]["max_tokens"], corpus["format"]
     right = (longest is None or (type(longest) is int and longest > 0)) and form in ("text", "trees")
-    return right and all(_in_range(values[name], name) for name in RANGES)
+    right = right and all(isinstance(corpus[side], str) for side in ("src", "tgt"))
+    right = right and all(_in_range(values[name], name) for name in RANGES)
+    return right and not any(limits.contradictions(model))
 
 
 def load(path: Path) -> Any:
     """Return the recipe of a model: the attributes of a recipe.Recipe. Errors as of recipe.load_stored."""
     values: Any = None
-    with contextlib.suppress(yaml.YAMLError, RecursionError):  # recipe.py says it better
-        values = _Loader(path.read_bytes()).get_single_data()
+    with contextlib.suppress(UsageError, yaml.YAMLError, ValueError):  # recipe.py reports it better
+        data = yaml_file.read_bytes(path)
+        yaml_file.mapping(data, path)  # refuses text that libyaml cannot bear
+        values = _Loader(data).get_single_data()
     if isinstance(values, dict) and isinstance(decoding := values.get("decoding"), dict):
         decoding.setdefault("copy_wordless", True)  # which models of nmt 0.1 lack
     if _is_light(values):

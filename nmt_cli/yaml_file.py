@@ -1,4 +1,7 @@
-"""YAML files of nested mappings, every value as text; one that would take gigabytes or is not all text is refused."""
+"""The one reader of YAML: nested mappings and lists, every scalar as text. Text that would take gigabytes is refused.
+
+It reads the parser's events. PyYAML's own constructors recurse, in C without a limit, and expand aliases.
+"""
 
 import re
 from pathlib import Path
@@ -9,53 +12,86 @@ import yaml
 from nmt_cli.errors import UsageError
 
 MOST_BYTES, MOST_VALUES = 1 << 20, 20_000  # what can be many in a recipe are files of training text
+MOST_DEPTH = 50
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # neither a file's name nor UTF-8 can hold them
+_Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
-def _refusal(why: str, mark: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(None, None, why, mark)
+class _Level:
+    """A mapping or a list that is not complete yet."""
+
+    def __init__(self, is_mapping: bool) -> None:
+        self.is_mapping, self.values, self.names = is_mapping, list[Any](), set[str]()
+
+    def add_name(self, event: Any) -> None:
+        """Check a key of a mapping."""
+        if not isinstance(event, yaml.ScalarEvent):
+            raise _refusal("a key must be text", event)
+        if event.value in self.names:
+            raise _refusal(f"key {event.value!r} occurs twice", event)
+        self.names.add(event.value)
+
+    def whole(self) -> Any:
+        return dict(zip(self.values[::2], self.values[1::2], strict=True)) if self.is_mapping else self.values
 
 
-class _Loader(yaml.BaseLoader):
-    """Refuses repeated keys and aliases too: a kilobyte of nested ones would become gigabytes."""
+def _refusal(why: str, event: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, why, event.start_mark)
 
-    count = 0
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        mark, self.count = self.peek_event().start_mark, self.count + 1  # type: ignore[no-untyped-call]
-        if self.check_event(yaml.AliasEvent):
-            raise _refusal("aliases (*) are not supported; write the value out", mark)
-        if self.count > MOST_VALUES:
-            raise _refusal(f"it has more than {MOST_VALUES:,} values", mark)
-        return super().compose_node(parent, index)
+def _parse(data: bytes, most_values: int) -> Any:
+    """Return the document of a YAML text, or None where it is empty; yaml.YAMLError for a text that is refused."""
+    levels, count = [_Level(False)], 0
+    for event in yaml.parse(data, Loader=_Parser):
+        if isinstance(event, yaml.DocumentStartEvent) and levels[0].values:
+            raise _refusal("it has more than one document", event)
+        if isinstance(event, yaml.CollectionEndEvent):
+            whole = levels.pop().whole()
+            levels[-1].values.append(whole)
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        count, level = count + 1, levels[-1]
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal("aliases (*) are not supported; write the value out", event)
+        if count > most_values:
+            raise _refusal(f"it has more than {most_values:,} values", event)
+        if level.is_mapping and len(level.values) % 2 == 0:
+            level.add_name(event)
+        if not isinstance(event, yaml.ScalarEvent):
+            levels.append(_Level(isinstance(event, yaml.MappingStartEvent)))
+        elif _NO_TEXT.search(event.value):
+            raise _refusal("a character that is no text", event)
+        else:
+            level.values.append(event.value)
+        if len(levels) > MOST_DEPTH:
+            raise _refusal(f"it is nested more than {MOST_DEPTH} deep", event)
+    return levels[0].values[0] if levels[0].values else None
 
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node, names = super().compose_mapping_node(anchor), set[str]()
-        for key, _ in node.value:
-            if str(key.value) in names:
-                raise _refusal(f"key {key.value!r} occurs twice", key.start_mark)
-            names.add(str(key.value))
-        return node
 
-    def construct_scalar(self, node: Any) -> str:
-        text = str(super().construct_scalar(node))
-        if _NO_TEXT.search(text):
-            raise _refusal("a character that is no text", node.start_mark)
-        return text
+def mapping(data: bytes, where: object, most_values: int = MOST_VALUES) -> dict[str, Any]:
+    """Return a YAML text's mapping; UsageError, which names `where`, for another text."""
+    try:
+        values = _parse(data, most_values) or {}
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        what = " ".join(str(error).replace('in "<byte string>", ', "in ").split())[:300]
+        raise UsageError(f"{where} is not valid YAML: {what}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"{where} must be a mapping of keys to values")
+    return values
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a recipe's bytes; UsageError where they are too many: a corpus may have been named by mistake."""
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{path} is too large for a recipe")
+    return data
 
 
 def read(path: Path) -> dict[str, Any]:
     """Return the file's mapping; UsageError where it is none."""
-    if path.stat().st_size > MOST_BYTES:  # `nmt prepare FILE` may be pointed at a corpus by mistake
-        raise UsageError(f"{path} is too large for a recipe")
-    try:
-        values = _Loader(path.read_bytes()).get_single_data() or {}
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        what = " ".join(str(error).replace('in "<byte string>", ', "in ").split())[:300]
-        raise UsageError(f"{path} is not valid YAML: {what}") from None
-    if not isinstance(values, dict):
-        raise UsageError(f"{path} must be a mapping of keys to values")
-    return values
+    return mapping(read_bytes(path), path)
 
 
 def dump(values: dict[str, Any]) -> bytes:

@@ -17,8 +17,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from nmt_cli.engine import library
-from nmt_cli.engine.model import SIGNATURES, Model, Tensor
+from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.engine.search import Search, Sentence
+from nmt_cli.engine.weights import Tensor
 from nmt_cli.translation.constraints import Constraints
 
 PERIOD = 997  # weights repeat: drawing them all would take most of the time

@@ -146,7 +146,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path):
 def test_objects_in_an_archive_are_not_unpickled(tmp_path):
     directory = shutil.copytree(DATA / "post", tmp_path / "marian")
     np.savez(directory / "model.npz", a=np.array([io.StringIO], object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"model\.npz is damaged: Object arrays cannot be loaded"):
+    with pytest.raises(DataError, match=r"model\.npz is damaged: a\.npy claims \(1,\) of object"):
         import_marian(directory, tmp_path / "model")
 
 
@@ -221,7 +221,7 @@ def test_the_files_of_a_directory_are_told_apart(tmp_path):
             chosen(*names)
     with pytest.raises(MissingError, match=r"no file .*x\.yml"):
         chosen("m.npz", "y.yml", decoder=named)
-    for text, message in (("models: [", "is not valid YAML"), ("- a", "is no mapping")):
+    for text, message in (("models: [", "is not valid YAML"), ("- a", "must be a mapping")):
         with pytest.raises(DataError, match=message):
             chosen("m.npz", decoder=text)
 

@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
-from nmt_cli.engine.model import SIGNATURES, Model, Tensor
+from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.engine.search import Search
+from nmt_cli.engine.weights import Tensor
 from nmt_cli.errors import DivergedError, StorageError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Replayed

@@ -94,7 +94,8 @@ def foreign(line: str, language: str) -> bool:
     script = _SCRIPT_OF.get(language)
     if script is None or (script == "LATIN" and line.isascii()):
         return False
-    others = sum(line.count(char) for char in set(line) if _foreign_letter(char, script))
+    strange = {char for char in set(line) if _foreign_letter(char, script)}
+    others = sum(map(strange.__contains__, line)) if strange else 0
     letters = sum(map(str.isalpha, line)) if others else 0
     own_counts = 4 if script.startswith("CJK") else 2  # one such character stands for a word
     return own_counts * (letters - others) < letters

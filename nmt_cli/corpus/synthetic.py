@@ -134,8 +134,8 @@ def _translated(entry: recipe.Synthetic, real: Path, cache: Path) -> Path:
         say(f"{total:,} translations by {model} are in {place} already")
         return whole
     with artefact.locked(place, "the cache of translations"):
-        part.touch()
-        with part.open("rb+") as file:
+        with open(part, "ab+", opener=artefact.open_unlinked) as file:
+            file.seek(0)
             data = file.read()
             file.truncate(data.rfind(b"\n") + 1)  # the last line may be cut
         done = data.count(b"\n")

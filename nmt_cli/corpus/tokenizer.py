@@ -6,6 +6,7 @@ target text: the same, or of a separate vocabulary.
 
 import functools
 import io
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -24,15 +25,36 @@ _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # what a token begins with that goes on with a word
 # Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
+MOST_MARKS = 30  # combining marks in a row; no language needs more (UAX 15, Stream-Safe Text Format)
+_MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also symbols, punctuation
+
+
+def _cut_marks(text: re.Match[str]) -> str:
+    runs = itertools.groupby(text[0], lambda char: unicodedata.combining(char) > 0)
+    return "".join("".join(itertools.islice(run, MOST_MARKS if marks else None)) for marks, run in runs)
+
+
+def bound_marks(line: str) -> str:
+    """Return a line without the combining marks beyond 30 in a row: the time of NFC is quadratic in their number."""
+    sample = line[MOST_MARKS :: MOST_MARKS + 1]  # a longer run covers one of its characters
+    if sample.isascii() or not any(map(unicodedata.combining, sample)):
+        return line
+    return _MAYBE_MARKS.sub(_cut_marks, line)
+
 
 # What a line must not hold where it is written as it stands: what ends lines, other controls but tabs, surrogates, BOM.
 _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
 def normalise(line: str) -> str:
-    """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped; idempotent."""
-    if not line.isascii() and not unicodedata.is_normalized("NFC", line):
-        line = unicodedata.normalize("NFC", line)
+    """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped; idempotent.
+
+    Combining marks beyond 30 in a row are left out, since the model knows no such text.
+    """
+    if not line.isascii():
+        line = bound_marks(line)
+        if not unicodedata.is_normalized("NFC", line):
+            line = bound_marks(unicodedata.normalize("NFC", line))  # again: NFC splits some marks in two
     if not line.isprintable():  # false for all that _NOT_TEXT holds; true for most lines, and faster
         line = _NOT_TEXT.sub(" ", line)
     return " ".join(line.split())

@@ -1,14 +1,13 @@
 """Models as the engine computes them: float32 weights from a file or from memory, packed once, shared by threads."""
 
 import ctypes
-import json
 import mmap
 from collections.abc import Mapping
-from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_void_p
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+from typing import Any, Protocol
 
 from nmt_cli.engine import library
+from nmt_cli.engine.weights import Tensor, release
 from nmt_cli.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # as engine.c numbers them
@@ -44,11 +43,6 @@ SIGNATURES: library.Signatures = {
 }
 
 
-class Tensor(NamedTuple):
-    address: int  # of float32 numbers, row after row
-    shape: tuple[int, ...]
-
-
 class Settings(Protocol):
     """What the engine reads of a recipe's section `model`."""
 
@@ -68,38 +62,6 @@ class Settings(Protocol):
     output_bias: bool
     tied_output: bool
     source_vocabulary: int
-
-
-def map_weights(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
-    """Return the tensors of a safetensors file, which stays mapped into memory as long as the second value lives.
-
-    DataError where the file is damaged or holds other numbers than float32. (The package safetensors returns arrays of
-    NumPy, whose import takes longer than a translation.)
-    """
-    try:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        size = int.from_bytes(mapped[:8], "little")
-        header = json.loads(mapped[8 : 8 + size])
-        start, tensors = 8 + size, dict[str, Tensor]()
-        base = ctypes.addressof(c_char.from_buffer(mapped)) + start
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            first, last = entry["data_offsets"]
-            shape = tuple(entry["shape"])
-            numbers = 1
-            for length in shape:
-                numbers *= length
-            fits = first >= 0 and last == first + 4 * numbers and start + last <= len(mapped)
-            if entry["dtype"] != "F32":
-                raise DataError(f"{path} has weights of another type than F32: {name} is {entry['dtype']}")
-            if not fits or min(shape, default=0) < 0:
-                raise ValueError(f"the bytes of {name} are not there")
-            tensors[name] = Tensor(base + first, shape)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path} is damaged or no safetensors file: {error}") from None
-    return tensors, mapped
 
 
 class Model:
@@ -149,8 +111,8 @@ class Model:
         self.handle = library.model_new((c_int64 * len(sizes))(*sizes), pointers)
         if not self.handle:
             raise StorageError("there is too little memory for the model")
-        if isinstance(keep, mmap.mmap):  # what was packed need not stay in memory; embeddings come back when read
-            keep.madvise(mmap.MADV_DONTNEED)
+        if isinstance(keep, mmap.mmap):  # the others are copied
+            release(keep, [tensor for tensor in addresses[:4] if tensor])
 
     def __del__(self) -> None:
         if handle := getattr(self, "handle", None):

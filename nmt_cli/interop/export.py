@@ -78,7 +78,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         card = (Path(__file__).parent / "card.md").read_text("utf-8").format(**about, example=example)
         artefact.write_file(stage / "README.md", card.encode())
         artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(settings))
-    say(f"{manifest['proof']}\n{out} is ready; its README.md shows how to use it")
+    say(manifest["proof"], f"{out} is ready; its README.md shows how to use it")
     return 0
 
 

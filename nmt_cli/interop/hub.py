@@ -1,13 +1,15 @@
 """Models of the Hugging Face hub: what of a repository is downloaded, and its licence."""
 
+import contextlib
 import errno
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nmt_cli.console import say
-from nmt_cli.errors import DownloadError
+from nmt_cli.errors import DownloadError, UsageError, printable
 
 NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"  # OWNER/NAME or OWNER/NAME@REVISION
 CONFIG = "config.json"
@@ -67,13 +69,14 @@ def download(asked: str) -> Path:
 
 
 def licence(place: Path) -> str:
-    """Return what the card of a repository says of its licence."""
-    import huggingface_hub
-    import yaml
+    """Return the licence that the card of a repository names."""
+    from nmt_cli import yaml_file
 
-    card = place / "README.md"
-    try:
-        about = huggingface_hub.metadata_load(card) if card.is_file() else None
-    except (ValueError, yaml.YAMLError):
-        about = None
-    return str((about or {}).get("license", "not named; see its page on the hub"))
+    card, about = place / "README.md", dict[str, Any]()
+    if card.is_file():
+        with card.open("rb") as file:
+            text = file.read(yaml_file.MOST_BYTES)
+        if metadata := re.match(rb"\s*---[ \t]*\r?\n(.*?\n)---[ \t]*(\r?\n|\Z)", text, re.DOTALL):
+            with contextlib.suppress(UsageError):
+                about = yaml_file.mapping(metadata[1], card)
+    return printable(about.get("license", "not named; see its page on the hub"))

@@ -36,7 +36,11 @@ def import_marian(source: Path | str, out: Path) -> Path:
         imported = f"{str(source).partition('@')[0]}@{directory.name}"
     foreign = npz.read(directory) if npz.present(directory) else hf.read(directory)
     settings = foreign.settings.model_copy(update={"name": imported})
-    ours = marian.from_marian(foreign.tensors, settings.model, foreign.ids, foreign.start)
+    try:
+        ours = marian.from_marian(foreign.tensors, settings.model, foreign.ids, foreign.start)
+    except (RuntimeError, IndexError, KeyError) as error:  # of torch
+        what = str(error).partition("\n")[0][:150]
+        raise DataError(f"{directory} cannot be imported: its tensors do not fit together: {what}") from None
     model = Transformer(settings.model, len(foreign.ids[1]))
     load_into(model, ours, directory)
     with tempfile.TemporaryDirectory() as temporary:

@@ -72,6 +72,14 @@ def library(name: str) -> Any:
     return module
 
 
+def described(values: dict[str, Any], where: object) -> recipe.Recipe:
+    """Return the recipe of another toolkit's model; DataError for sizes that no recipe may have."""
+    try:
+        return recipe.from_plain(values, str(where))
+    except UsageError as error:
+        raise DataError(f"{error}. Such a model cannot be imported") from None
+
+
 def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
     """Yield the names of each of our tensors and of theirs, but for the embedding and the output bias."""
     for stack, layer, depth in zip(("encoder", "decoder"), (ENCODER, DECODER), settings.depths, strict=True):

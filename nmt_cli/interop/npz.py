@@ -4,26 +4,33 @@ Its tensors are named here as transformers names them, which is one step from ou
 marian-dev, src/models/transformer.h.
 """
 
+import math
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-import yaml
 from torch import Tensor
 
-from nmt_cli import recipe
-from nmt_cli.errors import DataError, MissingError
-from nmt_cli.interop.marian import BIAS, EMBEDDINGS, Foreign
+from nmt_cli import recipe, yaml_file
+from nmt_cli.errors import DataError, MissingError, UsageError, printable
+from nmt_cli.interop.marian import BIAS, EMBEDDINGS, Foreign, described
 from nmt_cli.interop.marian_peer import Marian
 from nmt_cli.interop.vocabulary import Numbers, in_our_order, read_model, tokenizers
 
 OPTIONS = "special:model.yml"  # a text among the tensors
 LONGEST = 512  # positions: Marian's are computed for any length
+MOST_EXPANSION = 4  # bytes of arrays by bytes of a compressed file: weights hardly shrink
+MOST_YAML_BYTES, MOST_YAML_VALUES = 1 << 25, 2_100_000  # a vocabulary of a million tokens
+UNREADABLE = OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error  # of zipfile and NumPy
 Options = dict[str, Any]  # values as text, lists of text, or dicts
+Numbers32 = npt.NDArray[Any]
 # By option: its default, and what else ours computes.
 COMPUTED: dict[str, list[Any]] = {
     "type": ["transformer"],
@@ -64,16 +71,12 @@ def present(directory: Path) -> bool:
 def read(directory: Path) -> Foreign:
     """Read a directory of Marian, or raise DataError that says what ours cannot compute."""
     file, vocabularies = _files(directory)
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        options = _yaml(arrays.pop(OPTIONS).tobytes().rstrip(b"\0"), file)
-    except KeyError:
-        raise DataError(f"{file} has no {OPTIONS}: it is not a model of Marian") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} is damaged: {str(error)[:150]}") from None
+    arrays = _arrays(file)
+    if OPTIONS not in arrays:
+        raise DataError(f"{file} has no {OPTIONS}: it is not a model of Marian")
+    options = _yaml(arrays.pop(OPTIONS).tobytes().rstrip(b"\0"), file)
     _check(options, file)
-    tensors = {name: torch.from_numpy(array).float() for name, array in arrays.items() if "special:" not in name}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if "special:" not in name}
     theirs = _as_transformers(tensors, options, file)
     numbers, models = _vocabularies(directory, vocabularies, [len(theirs[EMBEDDINGS[s]]) - 1 for s in ("src", "tgt")])
     ids = [[*side.values()] for side in numbers]
@@ -82,12 +85,48 @@ def read(directory: Path) -> Foreign:
     return Foreign(theirs, settings, ids, ids[1][0], models, [file], peer)
 
 
+def _arrays(file: Path) -> dict[str, Numbers32]:
+    """Return the arrays of an .npz file; DataError, before memory is taken, where they claim more than it can hold."""
+    arrays, left = dict[str, Numbers32](), MOST_EXPANSION * file.stat().st_size
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                left -= member.file_size
+                if left < 0 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(f"{member.filename} would have more bytes than weights can have")
+                with archive.open(member) as stream:
+                    arrays[member.filename.removesuffix(".npy")] = _array(stream, member)
+    except UNREADABLE as error:
+        raise DataError(f"{file} is damaged: {printable(error, 150)}") from None
+    return arrays
+
+
+def _array(stream: Any, member: zipfile.ZipInfo) -> Numbers32:
+    """Return an array of numbers, in float32 but for a text; ValueError where its size is not its header's."""
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"{member.filename} has version {version} of the format .npy, not 1.0")
+    try:
+        shape, in_columns, kind = np.lib.format.read_array_header_1_0(stream)
+    except (MemoryError, RecursionError, TokenError):  # of Python's parser
+        raise ValueError(f"{member.filename} has no header of .npy") from None
+    size = math.prod(shape) * kind.itemsize
+    if kind.kind not in "iuf" or min(shape, default=0) < 0 or stream.tell() + size != member.file_size:
+        raise ValueError(f"{member.filename} claims {shape} of {kind} in {member.file_size:,} bytes")
+    data = stream.read(size + 1)  # one more: zipfile checks the sum at the end
+    array = np.frombuffer(data, kind).reshape(shape, order="F" if in_columns else "C")
+    return array if "special:" in member.filename else array.astype(np.float32)
+
+
 def _files(directory: Path) -> tuple[Path, list[Path]]:
     """Return the model and the vocabularies of source and target: those that decoder.yml names, or the only ones."""
     for name in ("decoder.yml", "model.npz.decoder.yml"):
         if (directory / name).is_file():
-            decoder = _yaml((directory / name).read_bytes(), directory / name)
-            models, vocabularies = ([Path(each).name for each in decoder.get(key, ())] for key in ("models", "vocabs"))
+            decoder = _read_yaml(directory / name)
+            models, vocabularies = (
+                [Path(each).name for each in decoder.get(key, ()) if isinstance(each, str)]
+                for key in ("models", "vocabs")
+            )
             break
     else:
         models = [file.name for file in _models(directory)]
@@ -106,14 +145,18 @@ def _files(directory: Path) -> tuple[Path, list[Path]]:
 
 
 def _yaml(data: bytes, where: Path) -> Any:
-    """Return YAML with every value as text; a vocabulary has 60,000, so libyaml reads it where there is one."""
+    """Return the mapping of a YAML text, which may be a vocabulary."""
+    if len(data) > MOST_YAML_BYTES:
+        raise DataError(f"{where} is too large for YAML: {MOST_YAML_BYTES:,} bytes at most")
     try:
-        values = getattr(yaml, "CBaseLoader", yaml.BaseLoader)(data).get_single_data()
-    except yaml.YAMLError as error:
-        raise DataError(f"{where} is not valid YAML: {' '.join(str(error).split())[:150]}") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{where} is no mapping of keys to values")
-    return values
+        return yaml_file.mapping(data, where, MOST_YAML_VALUES)
+    except UsageError as error:
+        raise DataError(str(error)) from None
+
+
+def _read_yaml(file: Path) -> Any:
+    with file.open("rb") as stream:
+        return _yaml(stream.read(MOST_YAML_BYTES + 1), file)
 
 
 def _is_number(value: Any) -> bool:
@@ -165,11 +208,13 @@ def _as_transformers(tensors: dict[str, Tensor], options: Options, where: Path) 
     """Return the tensors by transformers' names, with a zero embedding more, from which Marian's decoder starts."""
     left, result = dict(tensors), {}
 
-    def take(name: str) -> Tensor:
+    def take(name: str, is_matrix: bool = True) -> Tensor:
         if name not in tensors:
             raise DataError(f"{where} has no tensor {name}")
         left.pop(name, None)
-        return tensors[name]
+        if is_matrix and tensors[name].dim() != 2:
+            raise DataError(f"{where} cannot be imported: its tensor {name} is no matrix")
+        return tensors[name] if is_matrix else tensors[name].flatten()
 
     tied = {key: options.get(f"tied-embeddings{key}", "false") == "true" for key in ("", "-src", "-all")}
     one = tied["-src"] or tied["-all"]
@@ -177,10 +222,10 @@ def _as_transformers(tensors: dict[str, Tensor], options: Options, where: Path) 
     output = tgt if tied[""] or tied["-all"] else take("decoder_ff_logit_out_W").t()
     for side, matrix in zip(EMBEDDINGS, (src, tgt, output), strict=True):
         result[EMBEDDINGS[side]] = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
-    bias = take("decoder_ff_logit_out_b").flatten()
+    bias = take("decoder_ff_logit_out_b", False)
     result[BIAS] = torch.cat([bias, bias.new_zeros(1)])[None]
     for ours, theirs, is_matrix in _layers(options):
-        result[ours] = take(theirs).t() if is_matrix else take(theirs).flatten()
+        result[ours] = take(theirs).t() if is_matrix else take(theirs, False)
     if left:
         raise DataError(f"{where} cannot be imported: the model of nmt has nothing like its tensor {min(left)}")
     return result
@@ -196,7 +241,7 @@ def _vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple
         if file.suffix == ".spm":
             ids = {token.piece: number for number, token in enumerate(read_model(file).pieces)}
         elif file.suffix in (".yml", ".yaml"):
-            entries = _yaml(file.read_bytes(), file).items()
+            entries = _read_yaml(file).items()
             ids = {name: int(number) if _is_number(number) else number for name, number in entries}
         else:
             raise DataError(f"{file} is a vocabulary that cannot be imported; .spm and .yml can")
@@ -226,4 +271,4 @@ def _recipe(tensors: dict[str, Tensor], options: Options, numbers: list[Numbers]
     if decoder_layers != encoder_layers:
         model |= {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
     corpus = {"name": None, "src": "src", "tgt": "tgt"}
-    return recipe.from_plain({"name": "marian", "corpus": corpus, "model": model}, OPTIONS)
+    return described({"name": "marian", "corpus": corpus, "model": model}, OPTIONS)

@@ -196,7 +196,7 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
         text = json.dumps({**head, "unchecked": unchecked}, indent=1, ensure_ascii=False, default=str)
     else:
         score = "" if record.bleu is None else f"; {record.bleu:.2f} BLEU on test by sacreBLEU"
-        lines = [f"{run}: {record.step:,} of {files.settings.training.steps:,} steps{score}"]
+        lines = [f"{printable(run)}: {record.step:,} of {files.settings.training.steps:,} steps{score}"]
         for number, finding in enumerate(findings, 1):
             rows = f"{number}. {finding.severity}: {finding.what}", f"   in {finding.where}", f"   fix: {finding.do}"
             lines += ["", *(printable(row, 1000) for row in rows)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt_cli import artefact, stored
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.engine.model import map_weights
+from nmt_cli.engine import weights as weights_file
 from nmt_cli.errors import DataError, MissingError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def other_models() -> str:
 
 def tensor_shapes(file: Path) -> Shapes:
     """Return the shape of each tensor of a safetensors file, from its header; DataError where one is not float32."""
-    return {name: tensor.shape for name, tensor in map_weights(file)[0].items()}
+    return weights_file.shapes(file)
 
 
 def check_sizes(shapes: Shapes, settings: "recipe.Model", tokenizer: Tokenizer, file: Path) -> None:

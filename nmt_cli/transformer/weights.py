@@ -48,7 +48,8 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    return dict(read_tensors(path))
+    """Return the tensors, copied from the file, which may be cut or overwritten later."""
+    return {name: tensor.clone() for name, tensor in read_tensors(path)}
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from nmt_cli.console import warn
 from nmt_cli.engine import library
-from nmt_cli.engine.model import SIGNATURES, Model, Tensor, map_weights
+from nmt_cli.engine import weights as weights_file
+from nmt_cli.engine.model import SIGNATURES, Model
+from nmt_cli.engine.weights import Tensor
 from nmt_cli.errors import UsageError
 from nmt_cli.transformer.directory import WEIGHTS, ModelDirectory
 from nmt_cli.translation import engine_search
@@ -59,7 +61,7 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
     if precision == "bf16":
         raise UsageError("--precision bf16 needs a GPU. Leave it out: a CPU computes in int8 or fp32")
     if engine := library.load(SIGNATURES):
-        weights = [(each.recipe.model, *map_weights(each.directory / WEIGHTS)) for each in models]
+        weights = [(each.recipe.model, *weights_file.read(each.directory / WEIGHTS)) for each in models]
         return of_engine(engine, weights, precision, threads)
     if precision == "int8":
         raise UsageError("--precision int8 needs the engine, which is not there (nmt env says why). Leave it out")

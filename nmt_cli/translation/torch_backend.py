@@ -10,7 +10,8 @@ import torch
 
 from nmt_cli.console import counted
 from nmt_cli.engine import library
-from nmt_cli.engine.model import SIGNATURES, Tensor
+from nmt_cli.engine.model import SIGNATURES
+from nmt_cli.engine.weights import Tensor
 from nmt_cli.errors import StorageError, UsageError, is_out_of_memory
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.directory import ModelDirectory

@@ -55,7 +55,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     if named:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
-    models.sort(key=lambda model: artefact.read_json(model / artefact.MANIFEST).get("created", ""))
+    models.sort(key=lambda model: str(artefact.read_json(model / artefact.MANIFEST).get("created", "")))
     while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
         models.pop()  # it parses
     if not models:
@@ -82,7 +82,8 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     elif output:
         artefact.make_directory(output.parent)
         part = output.with_name(output.name + ".part")
-        target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        part.unlink(missing_ok=True)  # of an earlier command, or a link that another user has placed there
+        target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     progress = Progress("translating", count_lines(source), "lines", every=math.inf if typed else 10)
     progress.plain |= typed  # a bar would stand where lines are typed
     try:
@@ -101,6 +102,8 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
         raise
     if part and output:
         os.fsync(target)
+        if not os.path.samestat(os.fstat(target), os.lstat(part)):
+            raise OutputError(f"another process has replaced {part}. Choose another --output")
         part.replace(output)
         artefact.sync(output.parent)
     return 0
