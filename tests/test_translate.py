@@ -928,3 +928,12 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("RANK", "1")  # in a launched job the first process does the work
     assert translate(TranslateOptions(input=Path("absent"))) == 0
+
+
+@pytest.mark.parametrize("sign", ["\u00ad", "\u2060", "\u200b", "\ufeff"])
+def test_signs_that_nobody_sees_cut_no_word(echo: Translator, sign: str) -> None:
+    lines = [f"the d{sign}og", f"ไ{sign}ก"]
+    [seen, thai] = [translation.segments[0].ids for translation in echo.translate(lines)]
+    assert seen == echo.tokenizer.encode(["the dog"])[0] + [EOS]
+    spaced = "ไ ก" if sign in "\u200b\ufeff" else "ไก"
+    assert thai == echo.tokenizer.encode([spaced])[0] + [EOS]

@@ -25,6 +25,9 @@ _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # what a token begins with that goes on with a word
 # Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
+# Where a word may be cut, or must not be. Scripts without spaces between words part them by U+200B.
+_UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
+_UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 MOST_MARKS = 30  # combining marks in a row; no language needs more (UAX 15, Stream-Safe Text Format)
 _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also symbols, punctuation
 
@@ -68,6 +71,12 @@ def writable(line: str) -> str:
 def has_letter(text: str) -> bool:
     """Return whether a character is a letter: Unicode category L, ideographs included, marks and numbers not."""
     return any(map(str.isalpha, text))
+
+
+def visible(line: str) -> str:
+    """Return a line without the soft hyphens and zero-width signs within its words: a model would know only half of the
+    word."""
+    return line if line.isprintable() else _UNSEEN.sub("", line)
 
 
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:

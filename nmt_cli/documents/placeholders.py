@@ -102,7 +102,7 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name in FORMS if name in (held - denied | granted))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)  # a stranger chooses the flags
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
     """Return a pattern with a group for each form, and the `others`.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalise, visible
 from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
@@ -18,9 +18,6 @@ _LONG, _MANY = 1000, 25
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
 _WIDE = "\u3002\uff01\uff1f"
 _SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE}][{_CLOSERS}]*)\s*")
-# Where a word may be cut, or must not be. Scripts without spaces between words part them by U+200B.
-_UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
-_UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 _ENTITY_START = re.compile(r"&[^&;]*\Z")  # of HTML
 _ENTITY_CUT = re.compile(r"&(?:[a-zA-Z]+|#[0-9]+|#[xX][0-9a-fA-F]+)\Z")
 _LAST, _NEAR = re.compile(rf"[.!?\u2026{_WIDE}][{_CLOSERS}]*\Z"), 20  # so many characters are looked at
@@ -119,7 +116,7 @@ class Builder:
     def add_text(self, text: str, source: str) -> None:
         if not text:
             return
-        if not (text := _UNSEEN.sub("", text)):
+        if not (text := visible(text)):
             self.source.append(source)
             return
         words = normalise(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmt_cli import stored
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, has_letter, normalise, writable
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, has_letter, normalise, visible, writable
 from nmt_cli.errors import DataError, UsageError
 from nmt_cli.processors import usable_cores
 from nmt_cli.transformer.directory import open_model
@@ -290,7 +290,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
         settings, split, samples, terms, _ = how
-        line, text = text, normalise(text)
+        line, text = text, normalise(visible(text))
         forced = self.tokenizer.target.encode([normalise(prefix)])[0] if prefix else []
         found = terms.find(text) if terms else []
         drafts: list[list[Segment]] = [[] for _ in range(max(1, samples))]
