@@ -118,7 +118,7 @@ def test_a_bug_before_and_after_the_search(model: Path, failing: str, monkeypatc
         if failing == "submit":
             monkeypatch.setattr(Translator, "submit", submit)
         else:
-            monkeypatch.setattr("nmt_cli.serving.service._written", None)
+            monkeypatch.setattr("nmt_cli.serving.service.write", None)
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 500
         check_nothing_is_left(service)
 
@@ -179,7 +179,7 @@ def test_a_client_that_leaves_before_the_search_fails(model: Path, gate: Gate) -
 
 
 def test_a_translation_that_takes_too_long(model: Path, gate: Gate) -> None:
-    with asked(model, timeout=0.2) as (service, client), closed(gate):
+    with asked(model, limits=Limits(seconds=0.2)) as (service, client), closed(gate):
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 504
         assert service.pool.texts == 0
         gate.opened.set()

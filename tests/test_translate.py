@@ -923,7 +923,7 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
             translate(replace(absent, **more))
     with pytest.raises((FileNotFoundError, MissingError)):
         translate(replace(absent, search={"n_best": 1, "sampling": None, "terms": None, "alpha": 0.5, "beam": 3}))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(MissingError, match="no file"):
         translate(TranslateOptions(tmp_path / "absent", tmp_path / "out", (Path("absent"),)))
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("RANK", "1")  # in a launched job the first process does the work
