@@ -31,6 +31,8 @@ from starlette.responses import JSONResponse
 from nmt_cli.serving.pool import Pool
 from nmt_cli.serving.service import Limits, Service
 
+pytest_plugins = "page_fixtures"
+
 
 def test_typing_shows_a_translation_and_asks_nobody_else(tab, server):
     """Each sentence is the server's, blank lines and emoji stay where they are, and nothing complains."""

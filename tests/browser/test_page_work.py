@@ -31,6 +31,8 @@ from starlette.responses import JSONResponse
 from nmt_cli.serving.files import KINDS
 from nmt_cli.serving.service import Limits, Service
 
+pytest_plugins = "page_fixtures"
+
 
 def long_text(sentences=120):
     """Return a text of several parts, of sentences that differ."""
@@ -191,6 +193,7 @@ def test_a_file_that_cannot_be_translated_is_refused(tab, server, tmp_path, name
     tab.drop(tmp_path / name)
     tab.until(f"{FILES} === {json.dumps(f'{name}: {said}')}")
     assert tab.see("document.getElementById('status').textContent") == f"{name}: {said}"
+    assert tab.see("[...document.querySelectorAll('#files button')].map(e => e.checkVisibility())") == [False, True]
     assert len(server.asked) == (content == b"\xff\xfe"), "what the page can tell is not sent"
 
 

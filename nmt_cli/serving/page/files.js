@@ -56,7 +56,7 @@ function addRow(sent, prepare, refused) {
       show("was translated:");
     } catch (failure) {
       request = null;
-      again.hidden = false;
+      again.hidden = failure.status === 400 && !failure.key; // it would be refused again
       show(signal.aborted ? "Cancelled." : failure.sentence);
       if (!signal.aborted) refused(failure);
     }
