@@ -61,6 +61,7 @@ class Synthetic(Section):  # real text of one language, of which a model supplie
     sampling: bool = Field(False, description="draw each token from the model's probabilities instead")
 
 
+OF_STEPS = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations that hold for a recipe's own steps
 SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side that is real
 
 
@@ -280,22 +281,28 @@ def _with_named(values: dict[str, Any]) -> dict[str, Any]:
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
-def _text_of(values: dict[str, Any]) -> Any:
-    """Return what says of which text a recipe is, and who translates it; None where something there is wrong."""
+def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
+    """Return what identifies the training text and its translator, and the number of steps; None for both if one of
+    these settings is wrong."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
     except ValidationError:
-        return None
+        return None, None
     corpus = settings.corpus
     synthetic = corpus.synthetic and (corpus.synthetic, settings.training.teacher)
-    return corpus.name, corpus.src, corpus.tgt, corpus.limit, corpus.moses, synthetic
+    text = corpus.name, corpus.src, corpus.tgt, corpus.limit, corpus.moses, synthetic
+    return text, settings.training.steps
 
 
 def _laid_over(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge; what `low` expects holds for its own text, so it goes where `high` asks for another."""
-    if _text_of(low) != _text_of(merge(low, high)):
+    """Merge. Drop the expectations of `low` if `high` names another text, and its scores if it names other steps."""
+    (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
+    expect = low.get("expect")
+    if text != other_text:
         low = {key: value for key, value in low.items() if key != "expect"}
+    elif steps != other_steps and isinstance(expect, dict):
+        low = {**low, "expect": {key: value for key, value in expect.items() if key not in OF_STEPS}}
     return merge(low, high)
 
 

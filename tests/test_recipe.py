@@ -267,6 +267,18 @@ def test_what_a_base_expects_is_expected_of_its_own_corpus_only(read: Read) -> N
     assert (other.expect.pairs, other.expect.paper_bleu, other.expect.bleu) == ([], None, [20, 30])
 
 
+def test_scores_are_expected_of_the_recipes_own_steps_only(read: Read) -> None:
+    """Pairs, parameters and published figures hold whatever the steps."""
+    curve = "dev_steps: [600, 900], dev_perplexity: [3, 2], dev_bleu: [20, 30], bleu: [20, 30]"
+    text = f"training: {{steps: 900}}\nexpect: {{{curve}, pairs: [40, 50], parameters: 7, paper_bleu: 27.3}}"
+    kept = recipe.Expect(pairs=[40, 50], parameters=7, paper_bleu=27.3)
+    assert read(text, "training.steps=200").expect == kept
+    assert read(text, "training.steps=200", "expect.bleu=[5,6]").expect == kept.model_copy(update={"bleu": [5, 6]})
+    assert read(text, "training.steps=900", "training.seed=3").expect == read(text).expect != kept
+    derived = read("base: recipes/toy.yaml\ntraining: {steps: 300}").expect
+    assert (derived.bleu, derived.dev_steps, derived.parameters) == ([], [], 1051136)
+
+
 def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_another(read: Read) -> None:
     text = "corpus: {name: multi30k-en-de}\nexpect: {bleu: [38, 40], parameters: 7}"
     assert read(text, "corpus.name=multi30k-en-de", "corpus.moses=no", "model.dropout=0").expect.bleu == [38, 40]

@@ -153,6 +153,26 @@ def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
     assert "9,000" not in text
 
 
+@pytest.mark.parametrize(
+    ("changes", "band"),
+    [(["steps=200"], True), (["steps=201"], False), (["steps=100"], True), (["steps=201", "patience=3"], True)],
+)
+def test_a_run_that_was_stopped_before_the_recipes_steps_is_not_compared_with_its_scores(tmp_path, changes, band):
+    """Its record ends with step 200. Early stopping is part of a recipe."""
+    run, data = make_run(tmp_path, *(f"training.{each}" for each in changes))
+    text = read(report(run, data=[data])).text
+    assert ("10 to 20BLEU expected" in text.replace("\n", "")) == band
+    assert text.count("10 to 20") == 2 * band
+
+
+def test_signatures_are_folded_and_tiles_few(small, tmp_path):
+    run, data = small
+    page = report(run, out=tmp_path / "page.html", data=[data]).read_text()
+    assert page.partition('<div class="tiles">')[2].partition("<nav>")[0].count("<small>") == 4
+    folded = "".join(re.findall("<details>.*?</details>", page, flags=re.DOTALL))
+    assert folded.count("nrefs:1") == page.count("nrefs:1") == 4, "one for each metric"
+
+
 def test_samples_of_long_runs_are_some_and_the_last(small, tmp_path):
     run, data = small
     other = shutil.copytree(run, tmp_path / "other")
@@ -206,9 +226,9 @@ def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, caps
 )
 def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, language, figure, metrics):
     run, data = make_run(tmp_path, f"corpus.tgt={language}", f"expect.paper_bleu={figure}")
-    rows = re.findall(r"<tr><td class=\"l\" dir=\"auto\">small</td>(.*?)</tr>", report(run, data=[data]).read_text())
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows]
-    assert {row[0]: row[3] for row in cells} == metrics
+    scores = report(run, data=[data]).read_text().partition("the paper</th>")[2].partition("</table>")[0]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in scores.split("</tr>")]
+    assert {row[0]: row[3] for row in cells if row} == metrics
 
 
 def test_a_run_beside_another_is_told_apart_and_generated_text_has_two_metrics(small, monkeypatch):

@@ -135,7 +135,7 @@ def test_the_perplexity_is_that_of_the_weights_that_were_taken(
     (files.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     page = report(files.directory, [files.directory], data=[files.corpus.directory]).read_text()
     taken = records[0 if best == "true" else 1]
-    assert f"<b>{taken['dev_perplexity']:.3f}</b><small>dev perplexity" in page
+    assert f"the model was taken, at step {taken['step']}: {taken['dev_perplexity']:.3f}." in page
     cells = re.findall(r"<td[^>]*>([\d.]+)</td>", page)
     assert (cells.count(f"{taken['dev_perplexity']:.3f}"), cells.count(f"{taken['dev_bleu']:.2f}")) == (2, 2)
 

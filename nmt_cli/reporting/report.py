@@ -66,11 +66,13 @@ def _compared(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None)
         metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
         scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
     changes = recipe.differences(first.model_dump(), settings.model_dump())
+    whole = settings.training.patience or (files.steps and files.steps[-1]["step"] >= settings.training.steps)
     return {
         "files": files,
         "name": files.directory.resolve().name,
         "averaged": (files.model or {}).get("steps", []),
         "scores": scores,
+        "band": settings.expect.bleu if whole else [],  # a run that was stopped early is not expected to reach it
         "parameters": parameter_count(settings.model, int(corpus.manifest["vocabulary_size"])) if corpus else None,
         "changes": [change for change in changes if paper.matters(change) or ".seed:" in change],
         "table_3": paper.table_3(settings) if str(settings.corpus.name).startswith("wmt14-en-de") else None,

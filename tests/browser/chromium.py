@@ -111,6 +111,16 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", commands=["paste"], **key)
         self.call("Input.dispatchKeyEvent", type="keyUp", **key)
 
+    def drop(self, *paths):
+        """Drag files from the desktop onto the page, and drop them."""
+        data = {"items": [], "files": list(map(str, paths)), "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=200, y=300, data=data)
+
+    def save_in(self, directory):
+        """Let the page save files in a directory."""
+        self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(directory))
+
     def resize(self, width, height=900):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 

@@ -27,7 +27,7 @@ class Server:
         self.start()
 
     async def __call__(self, scope, receive, send):
-        if scope["path"] != "/sentences":
+        if scope["path"] not in ("/sentences", "/translate_file"):
             return await self.app(scope, receive, send)
         self.asked.append(time.monotonic())
         held, self.held = self.held, None
@@ -52,12 +52,17 @@ class Server:
 
     def says(self, text, **fields):
         """Return what the server says of a text: for each sentence its hypotheses, with the alternatives."""
-        content = {"q": text, "source": "en", "target": "de", "alternatives": 3, **fields}
-        request = urllib.request.Request(
-            f"{self.url}sentences", json.dumps(content).encode(), {"Content-Type": "application/json"}
-        )
+        answer = self._ask("sentences", q=text, alternatives=3, **fields)
+        return [sentence["hypotheses"] for sentence in answer["sentences"]]
+
+    def _ask(self, path, **fields):
+        content = json.dumps({"source": "en", "target": "de", **fields}).encode()
+        request = urllib.request.Request(f"{self.url}{path}", content, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as response:
-            return [sentence["hypotheses"] for sentence in json.load(response)["sentences"]]
+            return json.load(response)
+
+    def translated(self, text, **fields):
+        return self._ask("translate", q=text, **fields)["translatedText"]
 
     def best(self, text, **fields):
         return [hypotheses[0]["text"] for hypotheses in self.says(text, **fields)]

@@ -5,8 +5,22 @@ import threading
 import time
 
 import pytest
-from chromium import browser, pytestmark  # noqa: F401
-from tiny_model import make_model
+from chromium import pytestmark  # noqa: F401
+from page_tab import (
+    FIRST,
+    FOCUSED,
+    LIMIT,
+    LIT,
+    MESSAGE,
+    SECOND,
+    SENTENCE,
+    SHOWN,
+    TEXT,
+    complaints,
+    load_page,
+    translate,
+    type_text,
+)
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -14,70 +28,10 @@ from page_server import backwards, serving
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Pool, load
+from nmt_cli.serving.pool import Pool
 from nmt_cli.serving.service import Limits, Service
 
-LIMIT = 30_000
-FIRST, SECOND = "der Hund geht.", "das Haus ist rot!"
-TEXT = f"{FIRST} {SECOND}"
-SHOWN = "document.getElementById('translation').innerText"
-MESSAGE = "document.getElementById('message').textContent"
-FOCUSED = "document.activeElement"
-LIT = "[...document.querySelectorAll('.lit')].map(e => e.textContent)"
-SENTENCE = ".sentence"
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory):
-    there = make_model(tmp_path_factory.mktemp("there"))
-    back = make_model(tmp_path_factory.mktemp("back"), "corpus.src=de", "corpus.tgt=en", seed=2)
-    with Pool([*load(there, "fp32", 1), *load(back, "fp32", 1)], Metrics(), queue=1000) as pool:
-        yield pool
-
-
-@pytest.fixture
-def server(pool):
-    with serving(Service(pool, pool.metrics, Limits(LIMIT, seconds=120))) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def browsed(tmp_path_factory):
-    with browser(tmp_path_factory.mktemp("browser")) as tab:
-        yield tab
-
-
-@pytest.fixture
-def tab(browsed, server):
-    browsed.resize(1280)
-    load_page(browsed, server)
-    yield browsed
-    assert browsed.sent("Runtime.exceptionThrown") == []
-
-
-def load_page(tab, server):
-    tab.open(server.url)
-    tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
-    tab.until("document.getElementById('from').value")
-
-
-def type_text(tab, text):
-    """Put text where the caret is, in the text's field."""
-    tab.see("document.getElementById('text').focus()")
-    tab.call("Input.insertText", text=text)
-
-
-def translate(tab, server, text=TEXT):
-    """Type a text, and wait for its translation, which is returned."""
-    best = " ".join(server.best(text))
-    type_text(tab, text)
-    tab.until(f"{SHOWN} === {json.dumps(best)}")
-    return best
-
-
-def complaints(tab):
-    return tab.sent("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+pytest_plugins = "page_fixtures"
 
 
 def test_typing_shows_a_translation_and_asks_nobody_else(tab, server):
@@ -90,7 +44,7 @@ def test_typing_shows_a_translation_and_asks_nobody_else(tab, server):
     assert tab.see("document.getElementById('count').textContent") == f"{len(text)} of 30,000 characters"
     urls = {request["request"]["url"].removeprefix(server.url) for request in tab.sent("Network.requestWillBeSent")}
     assert urls - {"page/icon.svg"} == {
-        *("", "page/style.css", "page/app.js", "page/sentences.js"),
+        *("", "page/style.css", *(f"page/{name}.js" for name in ("app", "files", "parts", "sentences", "server"))),
         *("languages", "frontend/settings", "sentences"),
     }
     assert complaints(tab) == []
@@ -279,27 +233,6 @@ def test_a_long_text_is_shown_whole(tab, server):
     assert complaints(tab) == []
 
 
-def test_a_key_is_asked_for_where_the_server_wants_one(browsed, pool):
-    """It is kept in the tab's session storage, and sent with each text."""
-    with serving(Service(pool, pool.metrics, Limits(LIMIT), keys=[b"secret"])) as server:
-        load_page(browsed, server)
-        type_text(browsed, FIRST)
-        browsed.until(f"{MESSAGE} === 'This server wants an API key.'")
-        browsed.see("document.getElementById('key').focus()")
-        browsed.call("Input.insertText", text="wrong")
-        browsed.press("Enter")
-        browsed.until(f"{MESSAGE} === 'The server does not accept this API key.'")
-        browsed.see("document.getElementById('key').select()")
-        browsed.call("Input.insertText", text="secret")
-        browsed.press("Enter")
-        best = json.dumps(server.best(FIRST, api_key="secret")[0])
-        browsed.until(f"{SHOWN} === {best}")
-        load_page(browsed, server)
-        type_text(browsed, FIRST)
-        browsed.until(f"{SHOWN} === {best}")
-        assert browsed.see("[localStorage.length, sessionStorage.getItem('key')]") == [0, "secret"]
-
-
 def test_languages_are_swapped_with_their_texts(tab, server):
     best = translate(tab, server, FIRST)
     tab.click("#swap")
@@ -309,13 +242,24 @@ def test_languages_are_swapped_with_their_texts(tab, server):
     assert tab.see("document.getElementById('text').value") == best
 
 
+def test_languages_are_not_swapped_where_no_model_translates_back(browsed, pool):
+    one = Pool(pool.models[:1], pool.metrics, queue=1000)
+    with serving(Service(one, pool.metrics, Limits(LIMIT))) as server:
+        load_page(browsed, server)
+        assert browsed.see("(e => [e.checkVisibility(), e.disabled, e.title])(document.getElementById('swap'))") == [
+            *(True, True, "No model translates back")
+        ]
+        browsed.click("#swap")
+        assert browsed.see("document.getElementById('from').value") == "en"
+
+
 def test_the_detected_language_is_shown(tab, server):
     tab.see("(e => { e.value = 'auto'; e.dispatchEvent(new Event('change')); })(document.getElementById('from'))")
-    assert tab.see("document.getElementById('swap').hidden")
+    assert tab.see("document.getElementById('swap').disabled")
     type_text(tab, "The house is red and the dog is not at home.")
     tab.until("document.querySelectorAll('.sentence').length")
     assert tab.see("document.getElementById('from').selectedOptions[0].text") == "English (detected)"
-    assert not tab.see("document.getElementById('swap').hidden")
+    assert not tab.see("document.getElementById('swap').disabled")
 
 
 def test_text_is_never_taken_for_markup_and_scripts_of_others_never_run(tab, server):
@@ -333,17 +277,26 @@ def test_text_is_never_taken_for_markup_and_scripts_of_others_never_run(tab, ser
     assert tab.see("window.hacked") is None
 
 
-@pytest.mark.parametrize(("width", "side_by_side"), [(375, False), (1280, True)])
-def test_it_fits_a_telephone_and_a_screen(tab, server, width, side_by_side):
-    """There is nothing to scroll to the side, with a list open and with a word as long as a line."""
-    tab.resize(width)
+@pytest.mark.parametrize(
+    ("width", "height", "side_by_side"), [(390, 844, False), (1280, 800, True), (1920, 1080, True)]
+)
+def test_it_fits_a_telephone_and_a_screen(tab, server, tmp_path, width, height, side_by_side):
+    """The panes fill the window; there is nothing to scroll to the side, with a list open, a file and a long word."""
+    tab.resize(width, height)
+    boxes = "[...document.querySelectorAll('.pane')].map(e => e.getBoundingClientRect())"
+    first, second = tab.see(f"{boxes}.map(r => [r.x, r.y, r.right, r.bottom])")
+    assert (first[1] == second[1]) == side_by_side
+    assert first[0] <= 16
+    assert second[2] >= width - 16
+    assert height - 20 <= second[3] <= height
+    assert tab.see("document.documentElement.scrollHeight") <= height
+    (file := tmp_path / f"{'long' * 40}.pdf").write_text("")
+    tab.drop(file)
     long = f"{'Haus' * 60} {TEXT}"
     type_text(tab, long)
     tab.until("document.querySelectorAll('.sentence').length")
     tab.click(SENTENCE)
     assert tab.see("document.documentElement.scrollWidth") == width
-    tops = tab.see("[...document.querySelectorAll('.pane')].map(e => e.getBoundingClientRect().top)")
-    assert (tops[0] == tops[1]) == side_by_side
 
 
 def test_right_to_left_text_is_shown_so(tab, server):

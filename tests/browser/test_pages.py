@@ -14,10 +14,19 @@ def check_quiet(tab, page):
     assert [url for url in urls if not url.startswith("data:")] == [page.resolve().as_uri()]
     assert tab.sent("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded") == []
     assert tab.see("window.hacked") is None
-    for width in (1280, 400):
-        tab.resize(width)
+    for width, height in ((1280, 800), (390, 844)):
+        tab.resize(width, height)
         assert tab.see("document.documentElement.scrollWidth") <= width
     tab.call("Emulation.clearDeviceMetricsOverride")
+
+
+def cut_off(tab, section):
+    """Return the first words of tables in a section that a telephone does not show whole."""
+    tab.resize(390, 844)
+    wide = f"[...document.querySelectorAll('{section} .wide')].filter(e => e.scrollWidth > e.clientWidth)"
+    found = tab.see(f"{wide}.map(e => e.innerText.slice(0, 20))")
+    tab.call("Emulation.clearDeviceMetricsOverride")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +71,7 @@ def test_attention(tab, run):
     tab.see(choose.format("sentence", "1"))
     assert tab.see("document.getElementById('source').textContent") == HOSTILE[0]
     check_quiet(tab, page)
+    assert cut_off(tab, "") == []
 
 
 def test_the_report(tab, run):
@@ -70,3 +80,8 @@ def test_the_report(tab, run):
     assert tab.see("document.querySelectorAll('svg polyline').length") >= 8
     assert "<script>window.hacked = 1</script>" in tab.see("document.body.innerText")
     check_quiet(tab, page)
+    tab.see("document.querySelectorAll('details').forEach(e => e.open = true)")
+    for section in ("#scores", "#data", "#model"):
+        assert cut_off(tab, section) == [], section
+    tab.see("document.querySelectorAll('details').forEach(e => e.open = false)")
+    assert not tab.see("document.querySelector('#scores code').checkVisibility({contentVisibilityAuto: true})")

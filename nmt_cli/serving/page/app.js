@@ -1,54 +1,46 @@
-// The page of `nmt serve`: what is typed is sent to POST /sentences, once for a pause, and the answer is shown.
+// The page of `nmt serve`: typed text is sent to POST /sentences after each pause, part by part if it is long.
 
+import { acceptFiles } from "./files.js";
+import { partsOf } from "./parts.js";
 import { forget, show, translated } from "./sentences.js";
+import { Failure, ask } from "./server.js";
 
 const DELAY = 250; // milliseconds after the last change before a text is sent
 const RETRY = 2000; // milliseconds before a server that is gone is asked again
 const ALTERNATIVES = 3; // with the best one as many as the usual beam has
 const NOTHING = { sentences: [], after: "" };
-const GONE = "The server cannot be reached; this page keeps trying.";
+const BYTES = 4; // of a character at most
 
 const element = (id) => document.getElementById(id);
-const [from, to, swap, arrow, text, count, clear] = ["from", "to", "swap", "arrow", "text", "count", "clear"].map(element);
+const [from, to, swap, text, count, clear] = ["from", "to", "swap", "text", "count", "clear"].map(element);
 const [translation, message, hint, copy, status] = ["translation", "message", "hint", "copy", "status"].map(element);
-const [key, keyForm] = ["key", "key-form"].map(element);
+const [work, progress, done, cancel] = ["work", "progress", "done", "cancel"].map(element);
+const [key, keyForm, choose, chooser] = ["key", "key-form", "choose", "chooser"].map(element);
 
 let languages = []; // what GET /languages says: [{code, name, targets}, ...]
 let settings = {}; // what GET /frontend/settings says
 let detected = null; // the language that the server found in the text
 let request = new AbortController(); // of the text that is being translated
 let timer = 0; // of what is to be done later
+let parts = []; // of the text
+let answers = new Map(); // of the server, by part, for the chosen languages
 
 // ---- The server
 
-class Failure extends Error {
-  constructor(status, text, seconds) {
-    super(text);
-    this.status = status; // of HTTP; 0: the server cannot be reached
-    this.seconds = seconds; // after which it may be asked again
-  }
-}
-
-async function ask(path, options) {
-  const response = await fetch(path, options).catch(() => null);
-  const content = await response?.json().catch(() => null);
-  if (response?.ok && content) return content;
-  if (!response || response.ok || [502, 503].includes(response.status)) throw new Failure(0, GONE);
-  const error = content?.error ?? `The server answered with error ${response.status}`;
-  throw new Failure(response.status, error, Number(response.headers.get("Retry-After")));
-}
-
-// Learn what the server has; again and again while it cannot be reached.
+// Learn the server's languages and settings; again and again while it cannot be reached.
 async function connect() {
   stop();
   try {
     [languages, settings] = await Promise.all([ask("languages"), ask("frontend/settings")]);
   } catch {
-    fail(new Failure(0, GONE));
+    fail(new Failure(0));
     return;
   }
+  choose.disabled = false;
+  chooser.accept = settings.supportedFilesFormat.join();
+  text.placeholder = `Type or paste text, or drop a file: ${settings.supportedFilesFormat.join(" ")}`;
   keyForm.hidden = !settings.keyRequired;
-  if (settings.keyRequired) key.value ||= sessionStorage.getItem("key") ?? "";
+  key.value ||= sessionStorage.getItem("key") ?? "";
   offer(from.value || settings.language.source.code, to.value || settings.language.target.code);
   countCharacters();
   translate();
@@ -57,34 +49,88 @@ async function connect() {
 async function translate() {
   stop();
   const q = text.value.toWellFormed();
-  const obstacle = obstacleTo(q);
-  if (obstacle || !q.trim()) {
-    say(obstacle);
-    if (!obstacle) present(NOTHING);
-    return;
-  }
   request = new AbortController();
   const { signal } = request;
-  const content = { q, source: from.value, target: to.value, alternatives: ALTERNATIVES };
-  if (settings.keyRequired) content.api_key = key.value;
-  const headers = { "Content-Type": "application/json" };
-  translation.ariaBusy = "true";
   try {
-    const answer = await ask("sentences", { method: "POST", headers, body: JSON.stringify(content), signal });
-    if (signal.aborted) return; // the text has changed since
+    check(q);
+    translation.ariaBusy = "true";
+    await translateParts(q, signal);
     say("");
-    present(answer);
   } catch (failure) {
-    if (signal.aborted) return;
+    if (signal.aborted) return; // the text has changed since
     fail(failure);
   }
-  translation.ariaBusy = "false";
+  if (document.activeElement === cancel) copy.focus(); // `cancel` is about to be hidden
+  rest();
+}
+
+// Show the translation of a text; send the parts that have no answer yet, one after the other.
+async function translateParts(q, signal) {
+  parts = q.trim() ? partsOf(q, parts) : [];
+  const shown = { ...NOTHING, sentences: [], rest: q };
+  let source = from.value;
+  for (const [place, part] of parts.entries()) {
+    if (!answers.has(part)) {
+      if (parts.filter((each) => !answers.has(each)).length > 1) work.hidden = false;
+      if (!work.hidden) showProgress(shown, q.length);
+    }
+    const answer = answers.get(part) ?? (await askFor({ ...fields(), source, q: part }, signal));
+    if (place === 0) source = hear(answer);
+    answers.set(part, answer);
+    append(shown, part, answer);
+  }
+  present(shown);
+  answers = new Map(parts.map((part) => [part, answers.get(part)]));
+}
+
+function askFor(content, signal) {
+  const headers = { "Content-Type": "application/json" };
+  const body = JSON.stringify({ ...content, alternatives: ALTERNATIVES });
+  return ask("sentences", { method: "POST", headers, body, signal });
+}
+
+const fields = () => ({ source: from.value, target: to.value, ...(!keyForm.hidden && { api_key: key.value }) });
+
+// Learn the language of a text from the answer to its first part, and return the one to send with the other parts.
+function hear(answer) {
+  const code = answer.detectedLanguage?.language ?? null;
+  if (code !== detected) {
+    answers.clear();
+    found(code);
+  }
+  return reaches(code, to.value) ? code : from.value;
+}
+
+function append(shown, part, { sentences: [first, ...others], after }) {
+  if (first) shown.sentences.push({ ...first, before: shown.after + first.before }, ...others);
+  shown.after = first ? after : shown.after + after;
+  shown.rest = shown.rest.slice(part.length);
+}
+
+function showProgress(shown, length) {
+  say("");
+  present(shown);
+  progress.value = 1 - shown.rest.length / length;
+  done.textContent = progress.value.toLocaleString("en", { style: "percent" });
+  cancel.textContent = "Cancel";
+}
+
+function pause() {
+  stop();
+  work.hidden = false;
+  done.textContent = status.textContent = `Stopped at ${done.textContent}`;
+  cancel.textContent = "Continue";
 }
 
 function stop() {
   clearTimeout(timer);
   request.abort();
+  rest();
+}
+
+function rest() {
   translation.ariaBusy = "false";
+  work.hidden = true;
 }
 
 function later(act, milliseconds) {
@@ -94,25 +140,39 @@ function later(act, milliseconds) {
 
 // ---- What goes wrong, each in one sentence
 
-function obstacleTo(q) {
-  const [length, limit] = [lengthOf(q), settings.charLimit];
-  if (length > limit) return `This text has ${number(length)} characters; the server takes ${number(limit)} at once.`;
-  if (settings.keyRequired && !key.value) return "This server wants an API key.";
-  return "";
+// Throw why a text or file cannot be sent.
+function check(q, length = lengthOf(q)) {
+  const limit = settings.charLimit;
+  if (length > limit) {
+    throw new Failure(400, `This text has ${number(length)} characters; the server takes ${number(limit)} at once.`);
+  }
+  if (!keyForm.hidden && !key.value) throw new Failure(401);
+}
+
+async function prepare(file) {
+  const kinds = settings.supportedFilesFormat;
+  if (!kinds) throw new Failure(0);
+  if (!kinds.some((kind) => file.name.toLowerCase().endsWith(kind))) {
+    throw new Failure(400, `The server takes files of these kinds: ${kinds.join(" ")}.`);
+  }
+  if (file.size > BYTES * settings.charLimit) check("", Math.ceil(file.size / BYTES));
+  check(await file.text().catch(() => { throw new Failure(400, "This file cannot be read."); }));
+  return fields();
 }
 
 function fail(failure) {
-  if (failure.status === 0) {
-    say(GONE);
-    later(connect, RETRY);
-  } else if (failure.status === 429) {
-    say("The server is busy; this page tries again in a moment.");
-    later(translate, 1000 * (failure.seconds || 1));
-  } else if (failure.status === 403) {
-    say("The server does not accept this API key.");
-  } else {
-    say(failure.message.replace(/[^.!?]$/, "$&."));
-  }
+  const known = message.textContent === failure.sentence;
+  say(failure.sentence);
+  if (failure.status === 0) later(connect, RETRY);
+  else if (failure.status === 429) later(translate, 1000 * failure.seconds);
+  else if (!known) askForKey(failure); // else somebody types on without a key
+}
+
+function askForKey(failure) {
+  if (!failure.key) return;
+  keyForm.hidden = false;
+  key.focus();
+  key.select();
 }
 
 function say(sentence) {
@@ -124,8 +184,10 @@ function say(sentence) {
 
 const nameOf = (code) => languages.find((language) => language.code === code)?.name ?? code;
 const sourceCode = () => (from.value === "auto" ? detected : from.value);
+const reaches = (source, target) => languages.some((each) => each.code === source && each.targets.includes(target));
 
 function offer(source, target) {
+  answers.clear();
   const sources = languages.filter((language) => language.targets.length);
   const codes = sources.map((language) => language.code);
   fill(from, codes.length > 1 ? [...codes, "auto"] : codes, source);
@@ -145,9 +207,8 @@ function found(code) {
   if (auto) auto.text = code ? `${nameOf(code)} (detected)` : "Detect language";
   text.lang = sourceCode() ?? "";
   translation.lang = to.value;
-  const back = languages.some((each) => each.code === to.value && each.targets.includes(sourceCode()));
-  swap.hidden = !back;
-  arrow.hidden = back;
+  swap.disabled = !reaches(to.value, sourceCode());
+  swap.title = swap.disabled ? "No model translates back" : "Swap languages";
 }
 
 // ---- Around the text and its translation
@@ -169,7 +230,6 @@ function countCharacters() {
 
 function present(answer) {
   show(answer);
-  if (answer.detectedLanguage) found(answer.detectedLanguage.language);
   const nothing = !answer.sentences.length;
   copy.hidden = nothing;
   hint.hidden = nothing;
@@ -200,12 +260,19 @@ async function copyTranslation() {
   setTimeout(() => (copy.textContent = "Copy"), 2000);
 }
 
+function useKey() {
+  sessionStorage.setItem("key", key.value);
+  say("");
+  translate();
+}
+
 text.addEventListener("input", changed);
 from.addEventListener("change", () => {
   offer(from.value, to.value);
   translate();
 });
 to.addEventListener("change", () => {
+  answers.clear();
   found(detected);
   translate();
 });
@@ -218,11 +285,14 @@ clear.addEventListener("click", () => {
   text.focus();
 });
 copy.addEventListener("click", copyTranslation);
-keyForm.addEventListener("submit", (event) => event.preventDefault());
-key.addEventListener("change", () => {
-  sessionStorage.setItem("key", key.value);
-  translate();
+cancel.addEventListener("click", () => (translation.ariaBusy === "true" ? pause() : translate()));
+keyForm.addEventListener("submit", (event) => {
+  event.preventDefault();
+  text.focus();
+  if (message.textContent) useKey(); // the same key once more, without an event "change"
 });
+key.addEventListener("change", useKey);
 
+acceptFiles(prepare, askForKey);
 present(NOTHING);
 connect();

@@ -11,11 +11,13 @@ const EMPTY = "Nothing"; // said of a translation that is empty
 const element = (id) => document.getElementById(id);
 const [text, mirror, translation, menu, status] = ["text", "mirror", "translation", "menu", "status"].map(element);
 
-let sentences = []; // what the server says, and of each {id, choice, node, target, words: [source, target]}
+let sentences = []; // what the server says, and of each {id, choice, node, target, origin, words: [source, target]}
 let after = ""; // the white space that follows them
+let rest = ""; // the text behind it, without a translation yet
 let opened = null; // the sentence whose other translations are listed
 let current = null; // the word that the arrow keys have reached
 let lit = []; // words that are highlighted
+const tail = document.createTextNode(END); // of the mirror: the text without a translation
 const places = new WeakMap(); // of each word its sentence, its side, and where it begins and ends, in characters
 
 const textOf = (sentence) => sentence.hypotheses[sentence.choice].text;
@@ -34,20 +36,25 @@ export function show(answer) {
   while (first < most && sentences[first].id === fresh[first].id) first += 1;
   while (last < most - first && sentences.at(-1 - last).id === fresh.at(-1 - last).id) last += 1;
   const kept = sentences.splice(sentences.length - last);
-  for (const sentence of sentences.splice(first)) sentence.node.remove();
-  const nodes = document.createDocumentFragment();
-  for (const sentence of fresh.slice(first, fresh.length - last)) {
-    make(sentence, choices.get(sentence.source));
-    nodes.append(sentence.node);
-    sentences.push(sentence);
-  }
-  translation.insertBefore(nodes, kept[0]?.node ?? null);
-  sentences.push(...kept);
-  after = answer.after;
+  for (const { node, origin } of sentences.splice(first)) [node, origin].forEach((each) => each.remove());
+  const added = fresh.slice(first, fresh.length - last);
+  for (const sentence of added) make(sentence, choices.get(sentence.source));
+  translation.insertBefore(joined(added.map(({ node }) => node)), kept[0]?.node ?? null);
+  sentences.push(...added, ...kept);
+  ({ after, rest = "" } = answer);
   close();
   light(null);
-  reflect();
+  const forgotten = mirror.firstChild === tail;
+  const origins = joined((forgotten ? sentences : added).map(({ origin }) => origin));
+  mirror.insertBefore(origins, (!forgotten && kept[0]?.origin) || tail);
+  tail.data = after + rest + END;
   if (sentences.length && !sentences.some((sentence) => sentence.target.tabIndex === 0)) sentences[0].target.tabIndex = 0;
+}
+
+function joined(nodes) {
+  const fragment = document.createDocumentFragment();
+  for (const node of nodes) fragment.append(node);
+  return fragment;
 }
 
 function make(sentence, wanted) {
@@ -64,6 +71,8 @@ function make(sentence, wanted) {
   write(sentence);
   places.set(sentence.target, { sentence });
   sentence.node.append(sentence.before, sentence.target);
+  sentence.origin = document.createElement("span");
+  sentence.origin.append(sentence.before, spelt(sentence.source, sentence, SOURCE));
 }
 
 function write(sentence) {
@@ -101,18 +110,11 @@ function spelt(string, sentence, side) {
   return nodes;
 }
 
-// Write the text below its field, word by word.
-function reflect() {
-  const nodes = document.createDocumentFragment();
-  for (const sentence of sentences) nodes.append(sentence.before, spelt(sentence.source, sentence, SOURCE));
-  nodes.append(after, END);
-  mirror.replaceChildren(nodes);
-}
-
 // The text has changed: what is known of its words holds no more.
 export function forget() {
   light(null);
-  mirror.textContent = text.value + END;
+  mirror.replaceChildren(tail);
+  tail.data = text.value + END;
 }
 
 // ---- Aligned words
@@ -137,7 +139,7 @@ function wordAtPoint(event) {
 
 function wordAtCaret() {
   let end = 0;
-  for (const node of mirror.childNodes) {
+  for (const node of [...mirror.childNodes].flatMap((origin) => [...origin.childNodes])) {
     end += node.textContent.length;
     if (text.selectionStart <= end) return places.has(node) ? node : null;
   }
@@ -235,6 +237,7 @@ function browse(event) {
 
 // ---- What people do
 
+mirror.append(tail);
 for (const side of [text, translation]) {
   side.addEventListener("mousemove", (event) => light(wordAtPoint(event)));
   side.addEventListener("mouseleave", () => light(null));

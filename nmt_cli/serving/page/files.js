@@ -1,0 +1,105 @@
+// Files: each is sent to POST /translate_file, and its translation is saved.
+
+import { ask } from "./server.js";
+
+const element = (id) => document.getElementById(id);
+const [files, file, choose, chooser, status] = ["files", "file", "choose", "chooser", "status"].map(element);
+
+// Translate dropped and chosen files. `prepare(file)` returns the fields to send with a file, or throws a Failure;
+// `refused(failure)` is called upon each.
+export function acceptFiles(prepare, refused) {
+  const add = (added) => [...added].forEach((each) => addRow(each, prepare, refused));
+  const drag = (event, inside) => {
+    if (!event.dataTransfer.types.includes("Files")) return; // text may be dropped into its field
+    event.preventDefault();
+    document.body.classList.toggle("dropping", inside);
+  };
+  for (const each of ["dragenter", "dragover"]) addEventListener(each, (event) => drag(event, true));
+  addEventListener("dragleave", (event) => drag(event, event.relatedTarget !== null));
+  addEventListener("drop", (event) => {
+    drag(event, false);
+    add(event.dataTransfer.files);
+  });
+  choose.addEventListener("click", () => chooser.click());
+  chooser.addEventListener("change", () => {
+    add(chooser.files);
+    chooser.value = ""; // the same file can be chosen again
+  });
+}
+
+function addRow(sent, prepare, refused) {
+  const row = file.content.firstElementChild.cloneNode(true);
+  const [name, state, wait, save, again, end] = row.children;
+  let request = null; // of the translation that is under way
+
+  function show(sentence) {
+    state.textContent = sentence;
+    status.textContent = `${sent.name}: ${sentence}`;
+    wait.hidden = !request;
+    end.textContent = request ? "Cancel" : "Remove";
+    end.ariaLabel = `${end.textContent} ${sent.name}`;
+  }
+
+  async function run() {
+    request = new AbortController();
+    const { signal } = request;
+    again.hidden = true;
+    show("is being translated");
+    try {
+      const fields = await prepare(sent);
+      const content = await translate(sent, fields, signal, show);
+      request = null;
+      save.download = save.textContent = nameOf(sent.name, fields.target);
+      save.href = URL.createObjectURL(content);
+      save.hidden = false;
+      save.click();
+      show("was translated:");
+    } catch (failure) {
+      request = null;
+      again.hidden = failure.status === 400 && !failure.key; // it would be refused again
+      show(signal.aborted ? "Cancelled." : failure.sentence);
+      if (!signal.aborted) refused(failure);
+    }
+  }
+
+  name.textContent = sent.name;
+  again.addEventListener("click", () => {
+    end.focus();
+    run();
+  });
+  end.addEventListener("click", () => {
+    if (request) return request.abort();
+    URL.revokeObjectURL(save.href);
+    row.remove();
+    choose.focus();
+  });
+  files.append(row);
+  run();
+}
+
+async function translate(sent, fields, signal, show) {
+  const body = new FormData();
+  for (const [name, value] of Object.entries({ ...fields, file: sent })) body.set(name, value);
+  const send = () => ask("translate_file", { method: "POST", body, signal });
+  const { translatedFileUrl } = await patiently(send, signal, show);
+  return ask(`download_file/${translatedFileUrl.split("/").at(-1)}`, { signal }, "blob"); // proxies may change the rest
+}
+
+// Send a request until the server is there and not busy.
+async function patiently(send, signal, show) {
+  for (;;) {
+    try {
+      return await send();
+    } catch (failure) {
+      if (signal.aborted || ![0, 429].includes(failure.status)) throw failure;
+      show(failure.sentence);
+      await new Promise((resolve) => {
+        setTimeout(resolve, 1000 * failure.seconds);
+        signal.addEventListener("abort", resolve);
+      });
+    }
+  }
+}
+
+// Return page.de.html for page.html in German.
+const nameOf = (name, code) => name.replace(/(\.[^.]*)?$/, (suffix) => `.${code}${suffix}`);

@@ -1,0 +1,39 @@
+"""What tests of the page look at, and what they do there."""
+
+import json
+
+LIMIT = 30_000
+FIRST, SECOND = "der Hund geht.", "das Haus ist rot!"
+TEXT = f"{FIRST} {SECOND}"
+SHOWN = "document.getElementById('translation').innerText"
+MESSAGE = "document.getElementById('message').textContent"
+FOCUSED = "document.activeElement"
+LIT = "[...document.querySelectorAll('.lit')].map(e => e.textContent)"
+SENTENCE = ".sentence"
+SENTENCES = f"[...document.querySelectorAll('{SENTENCE}')].map(e => e.textContent)"
+ROWS = "[...document.querySelectorAll('#files li')]"
+FILES = f"{ROWS}.map(e => [...e.children].slice(0, 2).map(e => e.innerText).join(': ')).join()"
+
+
+def load_page(tab, server):
+    tab.open(server.url)
+    tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    tab.until("document.getElementById('from').value")
+
+
+def type_text(tab, text):
+    """Put text where the caret is, in the text's field."""
+    tab.see("document.getElementById('text').focus()")
+    tab.call("Input.insertText", text=text)
+
+
+def translate(tab, server, text=TEXT):
+    """Type a text, and wait for its translation, which is returned."""
+    best = " ".join(server.best(text))
+    type_text(tab, text)
+    tab.until(f"{SHOWN} === {json.dumps(best)}")
+    return best
+
+
+def complaints(tab):
+    return tab.sent("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
