@@ -14,7 +14,7 @@ from process_work import settings_of_process, sleep_and_tell
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from serving import PAIR, client_of, service_of
+from serving import PAIR, service_of
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
@@ -147,7 +147,7 @@ def test_the_deadline_covers_the_work_before_and_after_the_search(
     with service_of(model, limits=Limits(seconds=1)) as service, TestClient(create_app(service)) as client:
         answer = client.post("/translate", json={"q": text, "format": "html", **PAIR})
         assert (answer.status_code, "longer than 1 seconds" in answer.json()["error"]) == (504, True)
-        held = service.pool.texts, service.pool.characters.held, service.reading.bytes
+        held = service.pool.texts, service.pool.costs.held, service.reading.bytes
         assert held == (0, 0, 0)
         monkeypatch.setattr(pool.Model, stage, real)
         assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
@@ -195,40 +195,43 @@ def test_long_requests_beside_each_other_are_refused_and_short_ones_pass(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
-        monkeypatch.setattr(service.pool.characters, "most", 3000)
-        with service.pool.characters.holding(2000):
-            answer = client.post("/translate", json={"q": "der Hund. " * 120, **PAIR})
+        monkeypatch.setattr(service.pool.costs, "most", 20_000)
+        sentences = "der Hund geht. " * 200
+        with service.pool.costs.holding(15_000):
+            answer = client.post("/translate", json={"q": sentences, **PAIR})
             assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
-            assert client.post("/translate", json={"q": "der Hund. " * 90, **PAIR}).status_code == 200
-            alternatives = {"q": "der Hund. " * 90, "alternatives": 1, **PAIR}
+            assert client.post("/translate", json={"q": "der Hund geht. " * 20, **PAIR}).status_code == 200
+            alternatives = {"q": "der Hund geht. " * 20, "alternatives": 5, **PAIR}
             assert client.post("/translate", json=alternatives).status_code == 429
-        assert client.post("/translate", json={"q": "der Hund. " * 120, **PAIR}).status_code == 200
+            assert service.pool.costs.held == 15_000
+        assert client.post("/translate", json={"q": sentences, **PAIR}).status_code == 200
+        assert service.pool.costs.held == 0
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "alternatives", "status"),
+    ("path", "text", "alternatives", "cost"),
     [
-        ("translate", "rot" * 100, 2, 200),
-        ("translate", "rot" * 100, 3, 400),
-        ("sentences", "rot" * 100, 2, 200),
-        ("sentences", "rot" * 100, 3, 400),
-        ("translate", "a\n" * 20, 0, 200),
-        ("translate", "a\n" * 20, 1, 400),
-        ("sentences", "ab. " * 21, 0, 200),
-        ("sentences", "ab. " * 21, 1, 400),
-        ("sentences", "ab. " * 42, 0, 400),
+        ("translate", "rot" * 5, 0, 15 + 50),
+        ("translate", "rot" * 5, 1, 2 * (15 + 50)),
+        ("sentences", "rot" * 5, 2, 3 * (15 + 50)),
+        ("translate", "rot\n" * 4, 0, 12 + 5 * 50),  # an empty line after them
+        ("translate", "der Hund geht. " * 100, 0, 1500 + 100 * 50),  # more than the model takes at once
+        ("sentences", "rot! " * 6, 0, 24 + 6 * 50),
+        ("sentences", "rot! " * 6, 3, 4 * (24 + 6 * 50)),
     ],
 )
-def test_answers_are_bounded(
-    model: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, alternatives: int, status: int
+def test_the_cost_of_a_request_is_bounded(
+    model: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, alternatives: int, cost: int
 ) -> None:
-    monkeypatch.setattr("nmt_cli.serving.service.MOST_TIMES", 3)
-    monkeypatch.setattr(pool, "MOST_UNITS", 41)
-    with client_of(model, limits=Limits(characters=300)) as client:
-        answer = client.post(f"/{path}", json={"q": text, "alternatives": alternatives, **PAIR})
-        assert answer.status_code == status, answer.text
-        if status == 400:
-            assert "too many" in answer.json()["error"]
+    """Characters, 50 for each line or sentence, and as much again for each alternative."""
+    fields = {"q": text, "alternatives": alternatives, **PAIR}
+    with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
+        monkeypatch.setattr(pool, "MOST_COST", cost)
+        assert client.post(f"/{path}", json=fields).status_code == 200
+        monkeypatch.setattr(pool, "MOST_COST", cost - 1)
+        answer = client.post(f"/{path}", json=fields)
+        assert (answer.status_code, "too many" in answer.json()["error"]) == (400, True)
+        assert service.pool.costs.held == 0
 
 
 def seconds_of(work: Callable[[], Any]) -> float:

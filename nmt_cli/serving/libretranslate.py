@@ -8,7 +8,7 @@ from starlette.routing import Route
 from nmt_cli.corpus.languages import name_of
 from nmt_cli.serving.fields import Fields
 from nmt_cli.serving.files import KINDS
-from nmt_cli.serving.service import Service
+from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.serving.texts import Form
 
 FORMATS = "text", "html"
@@ -25,7 +25,7 @@ async def translate(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, several = service.texts_of(request, fields, "q")
     source, target = fields.text("source"), fields.text("target")
-    alternatives = service.alternatives(fields, texts)
+    alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
     form = Form(fields.word("format", FORMATS), service.protect)
     answer = await service.translate(request, texts, (source, target), form, alternatives)
     content: dict[str, object] = {"translatedText": [each[0] for each in answer.texts]}

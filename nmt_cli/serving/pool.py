@@ -23,11 +23,12 @@ from nmt_cli.translation.pending import Options, Pending, Translation
 from nmt_cli.translation.translator import Translator
 
 WARM_UP = "Hello."
-LINE = 50  # characters that each line counts more
 # Segments of long texts that a thread of a CPU searches at once beside other texts: more would slow down these.
 LATER = 1
-MOST_UNITS = 20_000  # of a request, each alternative counted
-MOST_CHARACTERS = 400_000  # of long requests in hand, each alternative counted: their results take memory
+# What texts cost while they are in hand, in characters: memory, and time in which Python collects garbage.
+SEGMENT = 50  # for each line or sentence, beside its own characters
+MOST_COST = 500_000  # of a request, each alternative counted
+ALL_COST, SMALL_COST = 1_000_000, 2500  # of all requests but small ones
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     def __init__(self, models: Sequence[Model], metrics: Metrics, *, queue: int) -> None:
         self.models, self.metrics, self.queue = models, metrics, queue
         self.texts = 0  # in hand
-        self.characters = Budget(MOST_CHARACTERS, SHORT)
+        self.costs = Budget(ALL_COST, SMALL_COST)
         self.workers = Workers()
         pairs = [(model.source, model.target) for model in models]
         if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
@@ -118,13 +119,9 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
         units = list(chain.from_iterable(texts))
-        if len(units) * options.n_best > MOST_UNITS:
-            raise Refusal(400, f"Invalid request: its {len(units):,} lines or sentences are too many. Divide the text")
-        size = sum(len(unit) + LINE for unit in units)
         self.texts += len(texts)
         try:
-            with self.characters.holding(size * options.n_best):
-                pending = await self._translated(request, model, units, options, size)
+            pending = await self._translated(request, model, units, options)
             results = iter([one.translation() for one in pending])
         except NmtError as error:
             raise Refusal(500, str(error)) from error
@@ -136,8 +133,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         return [[next(results) for _ in text] for text in texts]
 
     async def _translated(
-        self, request: Request, model: Model, units: Sequence[str], options: Options, size: int
+        self, request: Request, model: Model, units: Sequence[str], options: Options
     ) -> list[Pending]:
+        characters = sum(map(len, units))
+        size = characters + SEGMENT * len(units)
         countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
         over = False
 
@@ -147,12 +146,15 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 pending[-1].cancel()
 
         try:
-            if size <= SHORT:
-                for place, unit in enumerate(units):
-                    submit(place, unit)
-            else:
-                await self.workers.mapped(submit, range(len(units)), units)
-            await _finish(request, countdown)
+            with self._holding(size, options):
+                if size <= SHORT:
+                    for place, unit in enumerate(units):
+                        submit(place, unit)
+                else:
+                    await self.workers.mapped(submit, range(len(units)), units)
+                segments = sum(len(draft) for one in pending for draft in one.drafts)
+                with self._holding(SEGMENT * max(segments - len(units), 0), options, beside=size):
+                    await _finish(request, countdown)
         finally:
             over = True
             if countdown.left:
@@ -160,6 +162,12 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                     one.cancel()
         await self.workers.run(self.metrics.observe, pending, begun, characters=size, marked=False)
         return pending
+
+    def _holding(self, size: int, options: Options, beside: int = 0) -> contextlib.AbstractContextManager[None]:
+        """Hold what a text of this size costs; 400 where it costs too much, together with the size `beside`."""
+        if (size + beside) * options.n_best > MOST_COST:
+            raise Refusal(400, "Invalid request: its lines, sentences and alternatives are too many. Divide the text")
+        return self.costs.holding(size * options.n_best)
 
 
 async def _finish(request: Request, countdown: "_Countdown") -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nmt_cli.serving.pool import Model
-from nmt_cli.serving.service import Service
+from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.translation.pending import Options, Translation
 from nmt_cli.translation.segments import sentences_of
 
@@ -28,7 +28,7 @@ async def sentences(request: Request) -> Response:
     service.check_key(request, fields, "api_key")
     text = fields.text("q")
     service.count(request, [text])
-    alternatives = service.alternatives(fields, [text])
+    alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
     source, confidence = await service.language([text], fields.text("source"), fields.text("target"))
     cut = await run_in_threadpool(sentences_of, text)
     units = [text[start:stop] for start, stop in cut]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import math
 import signal
@@ -57,6 +58,8 @@ def serve(options: ServeOptions) -> int:
         models = [
             model for directory in options.models for model in load(directory, options.precision, options.workers)
         ]
+        gc.collect()
+        gc.freeze()  # what is loaded stays: no collection has to look at it, for which requests would wait
         with Pool(models, metrics, queue=options.queue) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
             service = Service(pool, metrics, limits, keys, options.protect)

@@ -28,7 +28,6 @@ BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
 BYTES_PER_TEXT = 64  # around it
 OTHER_FIELDS = 50
 MOST_ALTERNATIVES = 10
-MOST_TIMES = 4  # the characters of a request, each alternative counted, may be so many times its limit
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
 
 
@@ -104,14 +103,6 @@ class Service:
         self.metrics.texts.inc(len(texts))
         self.metrics.characters.inc(characters)
         self.characters += characters
-
-    def alternatives(self, fields: Fields, texts: Sequence[str]) -> int:
-        """Return how many other translations a request asks for; 400 where these are too many for its texts."""
-        number = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
-        characters, most = sum(map(len, texts)), MOST_TIMES * self.limits.characters
-        if (number + 1) * characters > most:
-            raise Refusal(400, f"Invalid request: {number} alternatives of {characters:,} characters are too many")
-        return number
 
     async def translate(
         self,
