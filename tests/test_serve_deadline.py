@@ -197,13 +197,13 @@ def test_long_requests_beside_each_other_are_refused_and_short_ones_pass(
     with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
         monkeypatch.setattr(service.pool.costs, "most", 20_000)
         sentences = "der Hund geht. " * 200
-        with service.pool.costs.holding(15_000):
+        with service.pool.costs.holding(18_000):
             answer = client.post("/translate", json={"q": sentences, **PAIR})
             assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
             assert client.post("/translate", json={"q": "der Hund geht. " * 20, **PAIR}).status_code == 200
-            alternatives = {"q": "der Hund geht. " * 20, "alternatives": 5, **PAIR}
+            alternatives = {"q": "der Hund geht. " * 20, "alternatives": 7, **PAIR}
             assert client.post("/translate", json=alternatives).status_code == 429
-            assert service.pool.costs.held == 15_000
+            assert service.pool.costs.held == 18_000
         assert client.post("/translate", json={"q": sentences, **PAIR}).status_code == 200
         assert service.pool.costs.held == 0
 
