@@ -273,6 +273,22 @@ def test_tokens_are_linked_by_their_places_also_of_two_vocabularies_and_of_parts
     assert aligned == Aligned("dog the red", [(3, 4), (7, 0), (11, 9)])
 
 
+def test_tokens_that_are_bytes_of_a_character_begin_where_it_begins() -> None:
+    """Some of its bytes decode to a sign each, all of them to one."""
+
+    def decode(lists: list[list[int]]) -> list[str]:
+        return ["a" * ids.count(0) + ("😀" if len(ids) >= 5 else "\ufffd" * ids.count(1)) for ids in lists]
+
+    tokenizer = SimpleNamespace(decode=decode)
+    tokenizer.target = tokenizer
+    ids = [0, 1, 1, 1, 1]
+    parts = [([*ids, 2], SimpleNamespace(ids=ids, looked=[4, 3, 2, 1, 0]))]
+    result: Any = SimpleNamespace(parts=lambda _: parts, hypotheses=[SimpleNamespace(text="a😀")], copy=None)
+    translator: Any = SimpleNamespace(tokenizer=tokenizer)
+    links = alignment.aligned(translator, result, "a😀", 0).links
+    assert links == [(1, 1), (2, 1), (2, 1), (2, 1), (2, 0)]
+
+
 def test_lines_with_markup_come_out_as_many_and_in_order(translator: Translator) -> None:
     lines = ["<b>der</b> Hund", "", "<br>", "5 <img>", "die <i>Katze</i><br>ist rot", "\ufffd", "<p>"]
     out = run(translator, "\n".join(lines).encode(), "text", "html").decode().split("\n")

@@ -46,20 +46,24 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
     it looks at."""
     source, target, pairs = "", "", list[tuple[int, int]]()
     for ids, hypothesis in translation.parts(rank):
-        src_texts = _prefixes(translator.tokenizer, ids[:-1])
-        tgt_texts = _prefixes(translator.tokenizer.target, hypothesis.ids)
-        ends = [len(target) + len(each) for each in tgt_texts[1:]]
-        starts = [len(source) + len(each) for each in src_texts]
+        src_text, src_places = _decoded(translator.tokenizer, ids[:-1])
+        tgt_text, tgt_places = _decoded(translator.tokenizer.target, hypothesis.ids)
+        ends = [len(target) + each for each in tgt_places[1:]]
+        starts = [len(source) + each for each in src_places]
         pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.looked, strict=False)]
-        source += f"{src_texts[-1]} "
-        target += f"{tgt_texts[-1]} "
+        source += f"{src_text} "
+        target += f"{tgt_text} "
     places = _places(source, text), _places(target, translation.hypotheses[rank].text)
     return [(places[1][end], _word_start(text, places[0][start])) for end, start in pairs]
 
 
-def _prefixes(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Return the texts of no, one, two and more tokens, up to all."""
-    return tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])
+def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
+    """Return the text of some tokens, and where in it each of them begins, and the end."""
+    texts = tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])
+    places = list(map(len, texts))
+    for place in range(len(ids) - 1, -1, -1):  # some bytes of a character decode to more signs than all of them
+        places[place] = min(places[place], places[place + 1])
+    return texts[-1], places
 
 
 def _places(own: str, text: str) -> list[int]:

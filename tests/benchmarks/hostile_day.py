@@ -1,6 +1,6 @@
 """A hostile day for `nmt serve`: hostile and broken clients on many connections beside one honest client.
 
-    python tests/benchmarks/hostile_day.py MODEL MODEL [--minutes 30] [--connections 200] [--seed 1]
+    python tests/benchmarks/hostile_day.py MODEL MODEL [--minutes 30] [--connections 200] [--seed 1] [--log FILE]
 
 The server has its default limits. Prints how the honest client fared, the server's memory, its log, the statuses of all
 answers, and whether an answer held the contents of a file of the server. Exits with 1 where a bar is missed.
@@ -263,6 +263,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--log", type=Path, help="Keep the server's log in this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         secret = os.urandom(16).hex()
@@ -270,7 +271,7 @@ def main() -> int:
         file.write_text(
             f'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "{secret}"\nmsgstr ""\n'
         )
-        log = Path(directory) / "log"
+        log = options.log or Path(directory) / "log"
         port = 20_000 + os.getpid() % 10_000
         command = [sys.executable, "-m", "nmt_cli", "serve", *options.models, "--port", str(port), "--quiet"]
         with log.open("w") as stderr:
