@@ -4,7 +4,6 @@ What has no meaning here is taken and does nothing: formality, context, model_ty
 with one dictionary each.
 """
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -119,7 +118,8 @@ async def create_glossary(request: Request) -> JSONResponse:
     kind = fields.word("entries_format", glossaries.FORMATS)
     if len(entries) > (most := service.limits.characters):
         raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({most:,})")
-    terms = await run_in_threadpool(glossaries.parse, entries, kind)
+    run = service.pool.workers.run
+    terms = await run(glossaries.parse, entries, kind, characters=len(entries), marked=False)
     glossary = glossaries.Glossary(name, base_of(model.source), base_of(model.target), terms)
     service.glossaries.add(glossary)
     return JSONResponse(glossary.about(), 201)

@@ -13,6 +13,8 @@ from nmt_cli.serving.fields import Refusal
 
 MOST_GLOSSARIES = 100
 MOST_ENTRIES = 5000  # of a glossary; its characters are bounded as those of a request's texts are
+MOST_ENTRIES_IN_ALL = 50_000  # some 40 MB
+MOST_LINES = 20_000  # of the text that holds the entries of a glossary
 MOST_NAME = 1000  # characters
 QUOTA_EXCEEDED = 456  # DeepL's own status
 FORMATS = "tsv", "csv"
@@ -57,6 +59,10 @@ class Glossaries:
     def add(self, glossary: Glossary) -> None:
         if len(self._by_key) >= MOST_GLOSSARIES:
             raise Refusal(QUOTA_EXCEEDED, f"There are {MOST_GLOSSARIES} glossaries already: delete one first")
+        entries = sum(len(each.terms.terms) for each in [*self, glossary])
+        if entries > MOST_ENTRIES_IN_ALL:
+            told = f"The glossaries would have {entries:,} entries, of {MOST_ENTRIES_IN_ALL:,} in all: delete one first"
+            raise Refusal(QUOTA_EXCEEDED, told)
         self._by_key[glossary.key] = glossary
 
     def get(self, key: str) -> Glossary:
@@ -86,6 +92,8 @@ def parse(entries: str, kind: str) -> Terms:
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
     """Yield each entry's first line, counted from 1, and its source and target; csv may name the languages after."""
     lines = entries.removeprefix("\ufeff").split("\n")
+    if len(lines) > MOST_LINES:
+        raise DataError(f"entries has more than {MOST_LINES:,} lines")
     if kind == "csv":
         reader, first = csv.reader((line.removesuffix("\r") + "\n" for line in lines), strict=True), 1
         found = list[tuple[int, list[str]]]()

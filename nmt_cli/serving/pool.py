@@ -27,8 +27,8 @@ WARM_UP = "Hello."
 LATER = 1
 # What texts cost while they are in hand, in characters: memory, and time in which Python collects garbage.
 SEGMENT = 50  # for each line or sentence, beside its own characters
-MOST_COST = 500_000  # of a request, each alternative counted
-ALL_COST, SMALL_COST = 1_000_000, 2500  # of all requests but small ones
+MOST_COST = 300_000  # of a request, each alternative counted
+ALL_COST, SMALL_COST = 300_000, 2500  # of all requests but small ones
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ class Budget:
             yield
         finally:
             self.held -= amount
+
+
+def check_cost(cost: int) -> None:
+    """400 for a request that costs too much."""
+    if cost > MOST_COST:
+        raise Refusal(400, "Invalid request: its lines, sentences and alternatives are too many. Divide the text")
 
 
 class Pool(contextlib.AbstractContextManager["Pool"]):
@@ -165,8 +171,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 
     def _holding(self, size: int, options: Options, beside: int = 0) -> contextlib.AbstractContextManager[None]:
         """Hold what a text of this size costs; 400 where it costs too much, together with the size `beside`."""
-        if (size + beside) * options.n_best > MOST_COST:
-            raise Refusal(400, "Invalid request: its lines, sentences and alternatives are too many. Divide the text")
+        check_cost((size + beside) * options.n_best)
         return self.costs.holding(size * options.n_best)
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nmt_cli.serving.pool import Model
+from nmt_cli.serving.pool import SEGMENT, Model, check_cost
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.translation.pending import Options, Translation
 from nmt_cli.translation.segments import sentences_of
@@ -30,14 +30,14 @@ async def sentences(request: Request) -> Response:
     service.count(request, [text])
     alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
     source, confidence = await service.language([text], fields.text("source"), fields.text("target"))
-    cut = await run_in_threadpool(sentences_of, text)
-    units = [text[start:stop] for start, stop in cut]
-    found = [[Shown(unit, [])] for unit in units]
+    cut, units = await run_in_threadpool(_cut, text)
     if not service.is_translated(source, fields.text("target")):
         model = service.pool.find(source, fields.text("target"))
         options = Options(n_best=alternatives + 1, alignments=True)
         [results] = await service.pool.translate(request, model, [units], options)
         found = await service.pool.workers.mapped(partial(_shown, model), units, results)
+    else:
+        found = [[Shown(unit, [])] for unit in units]
     ends = [0, *(stop for _, stop in cut)]
     befores = [text[end:start] for end, (start, _) in zip(ends, cut, strict=False)]
     parts = await service.pool.workers.mapped(_json, befores, units, found)
@@ -45,6 +45,13 @@ async def sentences(request: Request) -> Response:
     if confidence is not None:
         rest["detectedLanguage"] = {"confidence": confidence, "language": source}
     return Response(f'{{"sentences":[{",".join(parts)}],{json.dumps(rest)[1:]}', media_type="application/json")
+
+
+def _cut(text: str) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return where the sentences of a text begin and end, and the sentences."""
+    cut = sentences_of(text)
+    check_cost(len(cut) * SEGMENT)
+    return cut, [text[start:stop] for start, stop in cut]
 
 
 class Shown(NamedTuple):

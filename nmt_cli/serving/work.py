@@ -26,7 +26,8 @@ PROCESS_BYTES = 1 << 30
 class Workers:
     def __init__(self) -> None:
         cores = usable_cores()
-        self._short, self._threads, self._processes = map(CapacityLimiter, (4 * cores, cores, cores))
+        self._short, self._threads = CapacityLimiter(4 * cores), CapacityLimiter(cores)
+        self._processes = CapacityLimiter(max(1, cores // 2))  # searches need the other cores
 
     async def run(self, function: Callable[..., Result], *arguments: object, characters: int, marked: bool) -> Result:
         """Call a function on a text of so many characters, plain or marked; a cancelled caller ends its process."""
