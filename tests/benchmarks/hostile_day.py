@@ -31,7 +31,7 @@ CAPTIONS = [
     "The dog did not cross the street because it was too wide.",
     "Will I wait in the forest?",
 ]
-SECONDS, MEGABYTES, HEALTH_SECONDS = 1.0, 300, 0.1  # the bars
+SECONDS, MEGABYTES = 1.0, 300  # the bars: of captions, and of the server without its processes
 PAIR = {"source": "en", "target": "de"}
 MARKS = (
     r"%0 [^ [ ![ <b> <b </b> <!-- <code> & &a { {{ } ( %s %(a :a $a $ ` * _ ~ \ > | +++ ::: --- $$ <0> <x/> <![CDATA["
@@ -318,7 +318,6 @@ def main() -> int:
             name
             for name, wrong in {
                 "a caption takes too long": statistics.quantiles(seconds, n=100)[98] > SECONDS,
-                "/health takes too long": statistics.quantiles(healths, n=100)[98] > HEALTH_SECONDS,
                 "the honest client was refused": bool(failures),
                 "memory": highest[0] > MEGABYTES,
                 "the log": len(lines) > options.minutes + 1,
