@@ -1,4 +1,4 @@
-"""What the commands' options have in common: how they are declared and shown, and those that several commands take."""
+"""Options: their declaration, their layout in help, and the ones that several commands share."""
 
 import os
 import re
@@ -44,7 +44,7 @@ def _range(low: float | None, high: float | None) -> str:
     high = None if high is None or high > MOST else high
     if low is not None and high is not None:
         return f"{low:g} to {high:g}"
-    return f"{low:g} or more" if low not in (None, 0, 1) else ""  # of what is counted that goes without saying
+    return f"{low:g} or more" if low not in (None, 0, 1) else ""  # a lower bound of 0 or 1 is plain
 
 
 def _default(parameter: Any, context: Any) -> str:
@@ -140,7 +140,7 @@ def _argument(parameter: Any) -> str:
 
 
 def mistake(error: Any) -> UsageError:
-    """Return what Typer says of a command line, with the nearest choice or the form that was probably meant."""
+    """Return Typer's message about a command line, with the nearest choice or the probable intention."""
     message = error.format_message().rstrip(".")
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context else "nmt"
@@ -168,7 +168,7 @@ def help_of(root: Any, names: Sequence[str]) -> str:
 
 
 def _recipes(incomplete: str) -> list[str]:
-    """Return the recipes of the package and the files that what is typed may become."""
+    """Return the package's recipes and the files that complete the typed text."""
     folder, typed = os.path.split(incomplete)
     files = [(place, os.path.join(folder, place.name)) for place in _entries(folder or ".", typed)]  # noqa: PTH118
     own = [name for name, _ in recipe_files.listed() if name.startswith(incomplete)]

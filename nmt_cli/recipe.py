@@ -169,9 +169,7 @@ class Decoding(Section):  # search (section 6.1)
     alpha: float = Field(0.6, ge=0, le=10, description="length penalty ((5 + length) / 6) ^ alpha")
     extra_length: int = Field(50, ge=1, le=100_000, description="longest output: source length plus this many tokens")
     split: bool = Field(True, description="cut long lines at sentence ends, retry empty or looping output in halves")
-    copy_wordless: bool = Field(
-        True, description="copy lines without a letter, such as 3.14, instead of translating them"
-    )
+    copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14; else translate them")
 
 
 class Expect(Section):  # what the recipe should give, and according to whom; compared by `train` and `reproduce`
@@ -237,8 +235,7 @@ def _complaint(error: Any) -> str:
         nearest = [key for key in keys if key.endswith(f".{name}")] or difflib.get_close_matches(path, keys, 1)
         advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(Recipe.model_fields)}"
         return f"unknown key {path[:80]!r}; {advice}"
-    allowed = error.get("ctx", {}).get("expected", "")
-    question = meant(str(error["input"]), re.findall(r"'([^']*)'", allowed))
+    question = meant(str(error["input"]), re.findall(r"'([^']*)'", error.get("ctx", {}).get("expected", "")))
     rule = "a mapping of keys to values" if error["type"] == "model_type" else error["msg"].partition(",")[0]
     complaint = f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
     return f"{complaint}. {question}" if question else complaint
@@ -282,8 +279,7 @@ def _with_named(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return what identifies the training text and its translator, and the number of steps; None for both if one of
-    these settings is wrong."""
+    """Return the identity of the training text, and the number of steps; None for both if a setting is wrong."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))

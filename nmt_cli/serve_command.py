@@ -48,8 +48,6 @@ def serve(
         from nmt_cli.serving import server
     except ModuleNotFoundError as error:
         raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
-    if cors == [""]:  # as it was given before for none
-        cors = None
     from nmt_cli.interop import hub
     from nmt_cli.translation.translate import choose_models
 
@@ -65,7 +63,7 @@ def serve(
             batch_limit=batch_limit,
             queue=queue,
             timeout=timeout,
-            cors=tuple(cors or ()),
+            cors=tuple(filter(None, cors or ())),  # '' means none, as before
             protect=protect,
             allow_host=tuple(allow_host or ()),
             connections=connections,

@@ -32,7 +32,7 @@ def base_of(code: str) -> str:
 
 
 def is_same(code: str, other: str) -> bool:
-    """Return whether two codes mean one language in one script, whatever the country: en-GB and EN-US."""
+    """Return whether two codes mean one language in one script, in any country: en-GB and EN-US."""
     parts = f"{code}-{other}".replace("_", "-").lower().split("-")
     scripts = {part for part in parts if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2

@@ -45,7 +45,7 @@ def bound_marks(line: str) -> str:
     return _MAYBE_MARKS.sub(_cut_marks, line)
 
 
-# What a line must not hold where it is written as it stands: what ends lines, other controls but tabs, surrogates, BOM.
+# Not allowed in a line that is copied: line ends, other controls but tabs, surrogates, byte order marks.
 _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 

@@ -103,7 +103,7 @@ def end_attributes(source: str) -> int:
 
 
 def _span(state: StateInline, silent: bool) -> bool:
-    """Find what is copied within a line."""
+    """Find formulas, roles, templates and footnote references in a line: they are copied."""
     match = _SPAN.match(state.src, state.pos, state.posMax) if state.src[state.pos] in "$\\{[" else None
     if not match:
         return False
@@ -138,7 +138,7 @@ def _syntax(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _copied(state: StateBlock, start: int, end: int, line: str) -> int:
-    """Return the line after those that are copied as they stand; 0 where there are none."""
+    """Return the number of the first line after the copied ones, or 0."""
     if match := _LISTING.match(line):
         return _end_of_listing(state, start, end, line[match.end() :], _LISTING_END)
     if (match := _COLONS.match(line)) and (match["name"] or "").strip() in _CODE_NAMES:

@@ -125,9 +125,9 @@ def has_tags(text: str, protection: Protection | None) -> bool:
 
 
 def parse(text: str, protection: Protection | None = None, ignored: Collection[str] = (), language: str = "") -> Parts:
-    """Return a document, or a part of one, as text to copy and segments; what the `ignored` elements hold is copied.
+    """Return a document, or a part of one, as text to copy and segments. The contents of `ignored` elements are copied.
 
-    `language` is the target's: a document says which it is in.
+    `language` is the target language, for the `lang` attribute of a whole document.
     """
     tokens = list(_tokens(text, protection))
     ends, apart = _copied(tokens, COPIED | {name.lower() for name in ignored})
@@ -241,7 +241,7 @@ def _without(
 
 
 def _translate(token: _Token) -> bool | None:
-    """Return whether a tag asks for a translation of what is in it, or for none; None where it asks for neither."""
+    """Return True if a tag asks for a translation of its contents, False if it forbids one, else None."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}
@@ -274,12 +274,12 @@ def is_note(name: str, before: str, inner: str, after: str) -> bool:
 
 
 def is_untranslated(source: str) -> bool:
-    """Return whether a tag asks for no translation of what is in it."""
+    """Return whether a tag forbids the translation of its contents."""
     return _translate(next(_tokens(source))) is False
 
 
 def _in_language(token: _Token, language: str) -> _Token:
-    """Return the tag of a document in another language, if it says which it is in."""
+    """Return the document's tag with its `lang` attributes, if any, set to the language."""
     language = language.replace("_", "-")
     if token.kind != "start" or not _LANGUAGE.fullmatch(language):
         return token

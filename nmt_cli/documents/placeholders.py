@@ -1,4 +1,4 @@
-"""What a program or a translation tool has put into a text, to be found there again: never shown to a model.
+"""Placeholders of programs and translation tools, which a model never sees.
 
 The forms of placeholders are in `placeholder_forms.py`.
 """
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 class Protection:
-    """What the model does not see of a text: placeholders, and tags that have a partner.
+    """Hides parts of a text from the model: placeholders, and tags that have a partner.
 
     With `strict`, as for program strings, it does not see brackets either, and as many of these and of tags come out as
     went in. A bracket and its partner are an element. `flags` are those of a message of gettext: they say which forms
@@ -43,7 +43,7 @@ class Protection:
     def __init__(self, *, strict: bool = False, flags: Collection[str] = ()) -> None:
         self.once = self.brackets = strict
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
-        # What the model must not add: it would be taken for a placeholder.
+        # The model must not add these: a program would take them for placeholders.
         self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}|[()\\[\\]{{}}<>]" if strict else _NUMBERED)
 
     def with_flags(self, flags: Collection[str]) -> "Protection":

@@ -61,7 +61,7 @@ def place(segment: Segment, aligned: Aligned) -> Parts:
 
 
 def _allowed(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Return a text with blanks for what it must not add to its source, so that all offsets stay."""
+    """Return a text with blanks in place of forbidden additions to its source, so that all offsets stay."""
     own = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:

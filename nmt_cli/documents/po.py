@@ -89,7 +89,7 @@ class Catalogue:
         return [*each.message.flagged(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
 
     def _plural_lines(self, each: _Open) -> list[str]:
-        """Return the forms of a message, those that a person wrote as they stand."""
+        """Return the forms of a message; a person's own forms stay unchanged."""
         rule = self._forms or plurals.GERMANIC
         takes_one = rule.count > 1 and (rule.alone or each.one_fits)
         kept = {} if "fuzzy" in each.message.flags else {i: old for i, old in enumerate(each.message.forms) if old.text}

@@ -18,7 +18,7 @@ def fetched(get: Callable[[], T], what: str, advice: str) -> T:
     socket.setdefaulttimeout(60)  # sacreBLEU would wait for ever
     try:
         return get()
-    except (Exception, SystemExit) as error:  # sacreBLEU lets through whatever urllib, tarfile and its lock raise
+    except (Exception, SystemExit) as error:  # sacreBLEU lets every error of urllib, tarfile and its lock pass
         if isinstance(error, SystemExit) and error.code == TERMINATED:
             raise
         reason = f"cannot fetch {what}: {str(error).strip()[:60]}"

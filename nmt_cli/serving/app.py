@@ -106,7 +106,7 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 class Guard:
-    """Refuses requests under names that are not the server's, and those that pages of others send."""
+    """Refuses requests that use another host's name, and requests from other sites' pages."""
 
     def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
         self.app, self.service, self.access = app, service, access

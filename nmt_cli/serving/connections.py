@@ -1,4 +1,4 @@
-"""Connections: how many there are, what each may hold in memory, and how long it may wait for its client."""
+"""Connections: their number, their memory, and their patience with slow clients."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from nmt_cli.console import warn
 from nmt_cli.errors import UsageError
 
-HEADER_SECONDS = 30  # in which a request's headers have to come
+HEADER_SECONDS = 30  # for a request's headers to arrive
 WRITE_SECONDS = 30  # in which a client has to read WRITE_BYTES of an answer
 WRITE_BYTES = 1 << 16
 MOST_HEAD = 1 << 16  # bytes of a request that are no body: URL, headers, sizes of chunks, trailers
@@ -60,9 +60,9 @@ class Refused(Exception):
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP with limits for what it has none: the size of headers, pipelined requests, slow clients."""
+    """uvicorn's HTTP protocol with limits on headers, pipelined requests and slow clients."""
 
-    _deaf = False  # what still comes is dropped
+    _deaf = False  # further data is dropped
     _refused = False
     _head = 0  # bytes of this request that are no body
     _in_head = False
@@ -106,7 +106,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # a trailer, which nobody asks for
+        if not self._in_head:  # a trailer, which no route uses
             return
         if len(self.headers) >= MOST_HEADERS:
             self._refusal = 431, f"A request may have {MOST_HEADERS} headers"
@@ -130,7 +130,7 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the client sent, unless the answer to an earlier request is due."""
+        """Refuse a malformed request, unless the answer to an earlier one is due."""
         if self._deaf:
             return
         self._deaf = True
@@ -187,7 +187,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def _watch_reader(self, before: int | None = None) -> None:
-        """Cut the connection when the client reads less than WRITE_BYTES of what it asked for in WRITE_SECONDS."""
+        """Cut the connection if the client reads less than WRITE_BYTES of its answer in WRITE_SECONDS."""
         left = self.transport.get_write_buffer_size()
         if before is not None and left > before - WRITE_BYTES:
             self.transport.abort()
@@ -215,7 +215,7 @@ class Listener:
         return len(self._open)
 
     def close(self) -> None:
-        """Take the connections that have come, and no more: the system resets those that are still in the backlog."""
+        """Accept the connections in the backlog, and no more."""
         self._accept()
         self._stop()
         self._port.close()
@@ -264,7 +264,7 @@ class Listener:
         oldest = min(waiting, key=lambda each: each.since, default=None)
         if oldest and time.monotonic() - oldest.since >= GRACE_SECONDS:
             oldest.transport.abort()
-            self._stop()  # _lost goes on
+            self._stop()  # until _lost
         else:
             self._stop(GRACE_SECONDS / 4)
 
@@ -279,7 +279,7 @@ class Listener:
 
 
 def connections(asked: int | None) -> int:
-    """Return how many connections there may be; UsageError where the limit of open files is below what was asked."""
+    """Return the most connections at once; UsageError if the limit of open files does not allow `asked`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return asked or MOST_CONNECTIONS

@@ -84,7 +84,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a flag in any form that clients send: true, 1, "1", "True", "on"; 400 for what is none."""
+        """Return a flag in any form that clients send: true, 1, "1", "True", "on"; 400 for anything else."""
         value = self._values.get(name)
         if (found := _truth(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
@@ -110,7 +110,7 @@ class Fields:
 
 
 def _truth(value: Any) -> bool | None:
-    """Return what a flag means; None where it is not given, or is no flag."""
+    """Return the meaning of a flag, or None if the value is no flag."""
     word = str(value).strip().lower() if isinstance(value, str | int) else "?"
     return True if word in YES else False if word in NO else None
 

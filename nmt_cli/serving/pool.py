@@ -170,7 +170,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         return pending
 
     def _holding(self, size: int, options: Options, beside: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Hold what a text of this size costs; 400 where it costs too much, together with the size `beside`."""
+        """Hold the cost of a text of this size; 400 if that and the size `beside` cost too much."""
         check_cost((size + beside) * options.n_best)
         return self.costs.holding(size * options.n_best)
 

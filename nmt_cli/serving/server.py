@@ -65,7 +65,7 @@ def serve(options: ServeOptions) -> int:
         ]
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
-        gc.freeze()  # a collection need not look at what is loaded, and requests wait for less
+        gc.freeze()  # collections skip the loaded modules and models, so requests wait less
         with Pool(models, metrics, queue=options.queue) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
             service = Service(pool, metrics, limits, keys, options.protect)

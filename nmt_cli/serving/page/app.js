@@ -165,7 +165,7 @@ function fail(failure) {
   say(failure.sentence);
   if (failure.status === 0) later(connect, RETRY);
   else if (failure.status === 429) later(translate, 1000 * failure.seconds);
-  else if (!known) askForKey(failure); // else somebody types on without a key
+  else if (!known) askForKey(failure); // else the user goes on typing without a key
 }
 
 function askForKey(failure) {
