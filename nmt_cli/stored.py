@@ -82,7 +82,7 @@ def _is_light(values: Any) -> bool:
 def load(path: Path) -> Any:
     """Return the recipe of a model: the attributes of a recipe.Recipe. Errors as of recipe.load_stored."""
     values: Any = None
-    with contextlib.suppress(UsageError, yaml.YAMLError, ValueError):  # recipe.py reports it better
+    with contextlib.suppress(UsageError, yaml.YAMLError, ValueError, ArithmeticError):  # recipe.py reports it better
         data = yaml_file.read_bytes(path)
         yaml_file.mapping(data, path)  # refuses text that libyaml cannot bear
         values = _Loader(data).get_single_data()

@@ -53,6 +53,8 @@ def _parse(data: bytes, most_values: int) -> Any:
         count, level = count + 1, levels[-1]
         if isinstance(event, yaml.AliasEvent):
             raise _refusal("aliases (*) are not supported; write the value out", event)
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise _refusal("tags (!) are not supported", event)
         if count > most_values:
             raise _refusal(f"it has more than {most_values:,} values", event)
         if level.is_mapping and len(level.values) % 2 == 0:

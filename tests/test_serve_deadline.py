@@ -4,13 +4,15 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from process_work import settings_of_process, sleep_and_tell
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
@@ -20,15 +22,17 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 
 from nmt_cli.corpus.terms import Term, Terms
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.errors import DataError
 from nmt_cli.serving import fields, pool
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.pool import Budget
-from nmt_cli.serving.service import Limits
-from nmt_cli.serving.work import SHORT, Workers
+from nmt_cli.serving.service import Limits, Service
+from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.serving.work import Workers
 
-LONG = SHORT + 1
 WORDS = 24_000
 
 
@@ -50,27 +54,104 @@ def in_time(work: Awaitable[Any], seconds: float) -> float:
     return asyncio.run(ended())
 
 
-def test_a_process_ends_with_the_request_that_it_works_for(tmp_path: Path) -> None:
-    file = tmp_path / "process"
-    work = Workers().run(sleep_and_tell, 60, str(file), characters=LONG, marked=True)
-    assert in_time(work, 15) < 30
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(file.read_text()), 0)
+async def processes() -> list[int]:
+    """Return the processes that this one has, when those that were killed are gone."""
+    await asyncio.sleep(0.1)
+    return [int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
-def test_long_text_with_markup_alone_takes_another_process() -> None:
-    async def processes() -> list[int]:
-        sizes = (LONG, True), (SHORT, True), (LONG, False), (SHORT, False)
-        return [await Workers().run(os.getpid, characters=size, marked=marked) for size, marked in sizes]
+def with_workers(work: Callable[[Workers], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        workers = Workers()
+        try:
+            return await work(workers)
+        finally:
+            await workers.close()
 
-    first, *others = asyncio.run(processes())
-    assert first != os.getpid()
-    assert others == [os.getpid()] * 3
+    return asyncio.run(run())
 
-    async def settings() -> tuple[int, Any]:
-        return await Workers().run(settings_of_process, characters=LONG, marked=True)
 
-    assert asyncio.run(settings()) == (os.nice(0) + 5, signal.SIG_IGN)
+PAGE = "<p>der <b>Hund</b> geht.</p>" * 40
+
+
+def test_a_process_parses_and_writes_as_this_one_does() -> None:
+    form = Form("html", ignored=("i",), language="de")
+    found = [[Aligned("the dog runs.", [(3, 0), (7, 4), (12, 9)])] * 40]
+
+    async def parse_and_write(workers: Workers) -> tuple[Any, Any, int]:
+        units = await workers.in_process(form, [PAGE, "<p>rot"])
+        written = await workers.in_process(form, [PAGE], [found])
+        before = await processes()
+        await workers.close()
+        return units, written, len(before) - len(await processes())
+
+    assert with_workers(parse_and_write) == (units_of(form, [PAGE, "<p>rot"]), write(form, [PAGE], [found]), 1)
+
+
+def test_what_is_not_of_its_kind_is_refused_by_a_process_that_lives_on() -> None:
+    async def refuse(workers: Workers) -> list[list[str]]:
+        with pytest.raises(DataError, match="no message catalogue"):
+            await workers.in_process(Form("po"), ["/etc/hostname"])
+        return await workers.in_process(Form(), ["a"])  # type: ignore[no-any-return]
+
+    assert with_workers(refuse) == [["a"]]
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01, 0.1, 0.3, 0.6])
+def test_a_process_ends_with_the_request_that_it_works_for(seconds: float) -> None:
+    """Also while it starts. The pattern is one of a tree that had slow ones: a long text takes longer anyway."""
+    text = "<b>der</b> Hund " * 400_000
+
+    async def give_up(workers: Workers) -> list[int]:
+        before = await processes()
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await workers.in_process(Form("html"), [text])
+        await asyncio.sleep(0.3)
+        assert await processes() == before
+        return await workers.in_process(Form("html"), ["<p>a"])  # type: ignore[no-any-return]
+
+    assert with_workers(give_up) == [["a"]]
+
+
+def test_a_process_that_is_killed_is_an_answer_to_try_again() -> None:
+    async def kill(workers: Workers) -> list[list[str]]:
+        before = await processes()
+        await workers.in_process(Form("html"), ["<p>a"])
+        [new] = {*await processes()} - {*before}
+        os.kill(new, signal.SIGTERM)  # of the whole group: requests in hand are finished first
+        os.kill(new, signal.SIGINT)
+        assert await workers.in_process(Form("html"), ["<p>a"]) == [["a"]]
+        work = asyncio.ensure_future(workers.in_process(Form("html"), ["<b>der</b> Hund " * 400_000]))
+        await asyncio.sleep(0.3)
+        os.kill(new, signal.SIGKILL)
+        with pytest.raises(Refusal, match="try again later") as caught:
+            await work
+        assert caught.value.status == 503
+        return await workers.in_process(Form("html"), ["<p>b"])  # type: ignore[no-any-return]
+
+    assert with_workers(kill) == [["b"]]
+
+
+def test_code_in_the_working_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "nmt_cli", "anyio", "ctypes"):
+        (tmp_path / f"{name}.py").write_text("open('RAN', 'w')")
+    monkeypatch.chdir(tmp_path)
+    assert with_workers(lambda workers: workers.in_process(Form("html"), ["<p>a"])) == [["a"]]
+    assert not (tmp_path / "RAN").exists()
+
+
+def test_a_process_heeds_a_limit_of_memory_that_is_lower_than_its_own() -> None:
+    code = """
+        import asyncio, resource
+        from nmt_cli.serving.texts import Form
+        from nmt_cli.serving.work import Workers
+        resource.setrlimit(resource.RLIMIT_AS, (900_000_000, 900_000_000))
+        print(asyncio.run(Workers().in_process(Form("html"), ["<p>a"])))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert done.stdout == "[['a']]\n", done.stderr
 
 
 def test_a_loop_in_a_thread_stops_at_the_next_item() -> None:
@@ -191,17 +272,15 @@ def test_a_form_is_read_whatever_its_size(count: int) -> None:
     assert read(b"q=" + b"%C3%A4" * count, "application/x-www-form-urlencoded").text("q") == "ä" * count
 
 
-def test_long_requests_beside_each_other_are_refused_and_short_ones_pass(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_requests_beside_each_other_are_refused_and_short_ones_pass(model: Path) -> None:
     with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
-        monkeypatch.setattr(service.pool.costs, "most", 20_000)
+        service.pool.costs.most = 20_000
         sentences = "der Hund geht. " * 200
         with service.pool.costs.holding(18_000):
             answer = client.post("/translate", json={"q": sentences, **PAIR})
             assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
-            assert client.post("/translate", json={"q": "der Hund geht. " * 20, **PAIR}).status_code == 200
-            alternatives = {"q": "der Hund geht. " * 20, "alternatives": 7, **PAIR}
+            assert client.post("/translate", json={"q": "der Hund geht. " * 40, **PAIR}).status_code == 200
+            alternatives = {"q": "der Hund geht. " * 40, "alternatives": 7, **PAIR}
             assert client.post("/translate", json=alternatives).status_code == 429
             assert service.pool.costs.held == 18_000
         assert client.post("/translate", json={"q": sentences, **PAIR}).status_code == 200
@@ -220,18 +299,58 @@ def test_long_requests_beside_each_other_are_refused_and_short_ones_pass(
         ("sentences", "rot! " * 6, 3, 4 * (24 + 6 * 50)),
     ],
 )
-def test_the_cost_of_a_request_is_bounded(
-    model: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, alternatives: int, cost: int
-) -> None:
+def test_the_cost_of_a_request_is_bounded(model: Path, path: str, text: str, alternatives: int, cost: int) -> None:
     """Characters, 50 for each line or sentence, and as much again for each alternative."""
     fields = {"q": text, "alternatives": alternatives, **PAIR}
     with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
-        monkeypatch.setattr(pool, "MOST_COST", cost)
+        service.pool.most_cost = cost
         assert client.post(f"/{path}", json=fields).status_code == 200
-        monkeypatch.setattr(pool, "MOST_COST", cost - 1)
+        service.pool.most_cost = cost - 1
         answer = client.post(f"/{path}", json=fields)
         assert (answer.status_code, "too many" in answer.json()["error"]) == (400, True)
         assert service.pool.costs.held == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"x": [[[]] * 300] * 300}, "more than 400 values"),
+        ({"x": list(range(1000))}, "more than 400 values"),
+        ({"x": [{str(number): 1} for number in range(300)]}, "more than 400 values"),
+        ({"x": "a" * 10_001}, "x has more than 10,000 characters"),
+        ({"ignore_tags": ["a" * 100] * 101}, "ignore_tags has more than 10,000 characters"),
+        ({"context": "a" * 200_000, "format": "html", "x": "[,{" * 3000}, ""),
+    ],
+)
+def test_fields_that_no_route_reads_take_little_memory(model: Path, fields: dict[str, Any], words: str) -> None:
+    with service_of(model, limits=Limits(100_000, 150)) as service, TestClient(create_app(service)) as client:
+        answer = client.post("/translate", json={"q": '[{"a": "\\"[,"}]', **PAIR, **fields})
+        assert answer.status_code == (400 if words else 200), answer.text
+        assert words in answer.text
+
+
+def test_a_client_that_goes_away_while_its_text_is_parsed_ends_that_work(model: Path) -> None:
+    text = json.dumps({"q": "<b>der</b> Hund " * 6000, "format": "html", **PAIR}).encode()
+    sent = [{"type": "http.request", "body": text}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        return sent.pop(0)
+
+    async def send(message: Any) -> None:
+        assert message.get("status", 499) == 499
+
+    async def ask(service: Service) -> None:
+        before = await processes()
+        headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
+        scope = {"type": "http", "method": "POST", "path": "/translate", "headers": headers, "query_string": b""}
+        begun = time.monotonic()
+        await create_app(service)(scope, receive, send)
+        assert time.monotonic() - begun < 5
+        assert await processes() == before
+        assert (service.pool.texts, service.pool.costs.held) == (0, 0)
+
+    with service_of(model, limits=Limits()) as service:
+        asyncio.run(ask(service))
 
 
 def seconds_of(work: Callable[[], Any]) -> float:

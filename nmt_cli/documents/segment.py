@@ -15,6 +15,7 @@ _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
 # A segment of so many characters or marks ends with its sentence, one of twice as many at once: the time to place
 # marks grows with the product of the two, and sentences of long lines are translated one by one in any case.
 _LONG, _MANY = 1000, 25
+_LONG_TAG = 500
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
 _WIDE = "\u3002\uff01\uff1f"
 _SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE}][{_CLOSERS}]*)\s*")
@@ -143,7 +144,8 @@ class Builder:
 
     def add_tag(self, name: str, parts: Parts, *, close: bool = False, once: bool = False, hollow: bool = True) -> None:
         """Add a tag: `once`, if it must not be repeated; not `hollow`, if it means nothing right beside its partner."""
-        once = once or (self.protection is not None and self.protection.once)
+        long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # repeated, it fills the memory
+        once = once or long or (self.protection is not None and self.protection.once)
         kind = "close" if close else "open"
         self._add(Mark(parts, len(self.text), name=name, kind=kind, once=once, hollow=hollow))
 

@@ -89,6 +89,7 @@ def parse(
 ) -> Parts:
     """Return a text as parts to copy and segments; the content of `ignored` elements is copied."""
     tokens = _tokens(text)
+    ignored = frozenset(ignored)
     ends, parents = _tree(tokens)
     copied = {
         place: end + 1
@@ -169,13 +170,14 @@ def _blocks(
     }
     roots = sum(parent == _ROOT for place, parent in enumerate(parents) if place in ends)
     blocks, stop = {_ROOT}, 0
+    splitting, joining = frozenset(outline.splitting), frozenset(outline.joining)
     for place, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         apart = parent in blocks and parent not in with_text
-        found = token.kind in ("head", "cdata") or token.name in outline.splitting
+        found = token.kind in ("head", "cdata") or token.name in splitting
         if token.kind == "start" and place in ends and not found:
             # All text has to stay within a document's only element.
             only = parent == _ROOT and roots == 1
-            found = apart and (only or (outline.detect and token.name not in outline.joining))
+            found = apart and (only or (outline.detect and token.name not in joining))
         if place < stop or not found:
             continue
         blocks |= {place, ends.get(place, place)}

@@ -118,8 +118,7 @@ async def create_glossary(request: Request) -> JSONResponse:
     kind = fields.word("entries_format", glossaries.FORMATS)
     if len(entries) > (most := service.limits.characters):
         raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({most:,})")
-    run = service.pool.workers.run
-    terms = await run(glossaries.parse, entries, kind, characters=len(entries), marked=False)
+    terms = await service.pool.workers.in_thread(glossaries.parse, entries, kind)
     glossary = glossaries.Glossary(name, base_of(model.source), base_of(model.target), terms)
     service.glossaries.add(glossary)
     return JSONResponse(glossary.about(), 201)

@@ -2,20 +2,27 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from python_multipart.multipart import parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "none", "null", "")
 SMALL_BODY = 1 << 16  # bytes; a body of no more is read however many others are
 MOST_BYTES = 1 << 25  # of all larger bodies that are being read
 RETRY_SECONDS = 1
+LARGE = {"q", "text", "entries"}  # fields that have limits of their own
+MOST_OTHER = 10_000  # characters of another field
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)  # of JSON
+MultiPartParser.spool_max_size = 1 << 24  # uploads stay in memory, which the limit of a body bounds
 
 
 class Refusal(Exception):
@@ -135,14 +142,26 @@ async def read(request: Request, most_bytes: int, most_fields: int, reading: Rea
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
     body = await _body(request, most_bytes, reading)
+    small = len(body) <= SMALL_BODY
     if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
-        return Fields(_object(body))
+        parse = partial(_object, body, 2 * most_fields)
+        return Fields(_bounded(parse() if small else await run_in_threadpool(parse)))
     values = _merged(list(request.query_params.multi_items()))
     if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
         form = _form(request, body, most_bytes, most_fields)
         # A large one is parsed in another thread, which needs a loop of its own for it.
-        values |= _merged(await (form if len(body) <= SMALL_BODY else run_in_threadpool(asyncio.run, form)))
-    return Fields(values)
+        values |= _merged(await (form if small else run_in_threadpool(asyncio.run, form)))
+    return Fields(_bounded(values))
+
+
+def _bounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields, which stay in memory until the answer; 400 where one that no route reads whole is long."""
+    values.pop("context", None)  # DeepL's, of any length, has no meaning here
+    for name, value in values.items():
+        texts = value if isinstance(value, list) else [value]
+        if name not in LARGE and sum(len(text) for text in texts if isinstance(text, str)) > MOST_OTHER:
+            raise Refusal(400, f"Invalid request: {name[:40]} has more than {MOST_OTHER:,} characters")
+    return values
 
 
 async def _body(request: Request, most: int, reading: Reading) -> bytes:
@@ -163,7 +182,10 @@ async def _body(request: Request, most: int, reading: Reading) -> bytes:
     return bytes(body)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes, most_values: int) -> dict[str, Any]:
+    shape = _STRING.sub(b"", body)
+    if sum(map(shape.count, (b"[", b"{", b","))) > most_values:  # each takes many times its bytes of memory
+        raise Refusal(400, f"Invalid request: the body has more than {most_values:,} values")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -186,7 +208,7 @@ async def _form(request: Request, body: bytes, most_bytes: int, most_fields: int
         form = await again.form(max_files=1, max_fields=most_fields, max_part_size=most_bytes)
     except HTTPException as error:
         raise Refusal(400, f"Invalid request: {error.detail}") from None
-    return list(form.multi_items())
+    return [(name, value) for name, value in form.multi_items() if name == "file" or isinstance(value, str)]
 
 
 def _merged(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import Form
 
 KINDS = SUFFIXES | {".txt": "text"}
-MOST_FILES, SECONDS = 100, 1800
+MOST_FILES, MOST_BYTES, SECONDS = 100, 1 << 25, 1800
 
 
 class Shelf:
@@ -23,11 +23,13 @@ class Shelf:
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._bytes = 0
 
     def put(self, name: str, data: bytes) -> str:
         """Keep a file, and return the name by which alone it can be found."""
         key = f"{secrets.token_urlsafe(16)}.{name}"
         self._files[key] = time.monotonic(), data
+        self._bytes += len(data)
         self._clear()
         return key
 
@@ -40,9 +42,11 @@ class Shelf:
     def _clear(self) -> None:
         while self._files:
             put, _ = next(iter(self._files.values()))
-            if len(self._files) <= MOST_FILES and time.monotonic() - put < SECONDS:
+            fits = len(self._files) <= MOST_FILES and (self._bytes <= MOST_BYTES or len(self._files) == 1)
+            if fits and time.monotonic() - put < SECONDS:
                 return
-            self._files.popitem(last=False)
+            _, (_, data) = self._files.popitem(last=False)
+            self._bytes -= len(data)
 
 
 async def translate_file(request: Request) -> JSONResponse:

@@ -13,7 +13,7 @@ from nmt_cli.serving.fields import Refusal
 
 MOST_GLOSSARIES = 100
 MOST_ENTRIES = 5000  # of a glossary; its characters are bounded as those of a request's texts are
-MOST_ENTRIES_IN_ALL = 50_000  # some 40 MB
+MOST_FORMS_IN_ALL = 50_000  # some 40 MB
 MOST_LINES = 20_000  # of the text that holds the entries of a glossary
 MOST_NAME = 1000  # characters
 QUOTA_EXCEEDED = 456  # DeepL's own status
@@ -59,9 +59,11 @@ class Glossaries:
     def add(self, glossary: Glossary) -> None:
         if len(self._by_key) >= MOST_GLOSSARIES:
             raise Refusal(QUOTA_EXCEEDED, f"There are {MOST_GLOSSARIES} glossaries already: delete one first")
-        entries = sum(len(each.terms.terms) for each in [*self, glossary])
-        if entries > MOST_ENTRIES_IN_ALL:
-            told = f"The glossaries would have {entries:,} entries, of {MOST_ENTRIES_IN_ALL:,} in all: delete one first"
+        forms = sum(len(term.forms) for each in [*self, glossary] for term in each.terms.terms)
+        if forms > MOST_FORMS_IN_ALL:
+            told = (
+                f"The glossaries would have {forms:,} translations, of {MOST_FORMS_IN_ALL:,} in all: delete one first"
+            )
             raise Refusal(QUOTA_EXCEEDED, told)
         self._by_key[glossary.key] = glossary
 

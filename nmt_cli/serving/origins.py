@@ -40,7 +40,8 @@ class Access:
         if any(_is_same(origin, host) for host in hosts):
             return None
         shown = printable(origin, 100)
-        return 403, f"Pages of {shown} must not ask this server. Start nmt serve with --cors {shown} if they may"
+        advice = f". Start nmt serve with --cors {shown} if they may" if _ORIGIN.fullmatch(origin) else ""
+        return 403, f"Pages of {shown} must not ask this server{advice}"
 
     def _is_ours(self, host: str) -> bool:
         found = _AUTHORITY.fullmatch(host)

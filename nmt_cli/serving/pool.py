@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -22,13 +23,14 @@ from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.pending import Options, Pending, Translation
 from nmt_cli.translation.translator import Translator
 
+Result = TypeVar("Result")
 WARM_UP = "Hello."
 # Segments of long texts that a thread of a CPU searches at once beside other texts: more would slow down these.
 LATER = 1
 # What texts cost while they are in hand, in characters: memory, and time in which Python collects garbage.
 SEGMENT = 50  # for each line or sentence, beside its own characters
-MOST_COST = 300_000  # of a request, each alternative counted
-ALL_COST, SMALL_COST = 300_000, 2500  # of all requests but small ones
+COST_TIMES = 6  # a request, each alternative counted, may cost so many times the characters that it may have
+SMALL_COST = 2500  # costs of no more always find room
 
 
 @dataclass(frozen=True)
@@ -70,19 +72,16 @@ class Budget:
             self.held -= amount
 
 
-def check_cost(cost: int) -> None:
-    """400 for a request that costs too much."""
-    if cost > MOST_COST:
-        raise Refusal(400, "Invalid request: its lines, sentences and alternatives are too many. Divide the text")
-
-
 class Pool(contextlib.AbstractContextManager["Pool"]):
     """Translates for all requests. At most `queue` texts are in hand, unless one request alone has more."""
 
-    def __init__(self, models: Sequence[Model], metrics: Metrics, *, queue: int) -> None:
-        self.models, self.metrics, self.queue = models, metrics, queue
+    def __init__(
+        self, models: Sequence[Model], metrics: Metrics, *, queue: int, most_cost: int = COST_TIMES * 100_000
+    ) -> None:
+        """`most_cost` is that of a request, and of all long requests in hand."""
+        self.models, self.metrics, self.queue, self.most_cost = models, metrics, queue, most_cost
         self.texts = 0  # in hand
-        self.costs = Budget(ALL_COST, SMALL_COST)
+        self.costs = Budget(most_cost, SMALL_COST)
         self.workers = Workers()
         pairs = [(model.source, model.target) for model in models]
         if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
@@ -115,34 +114,41 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 return model
         raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
 
-    async def translate(
-        self, request: Request, model: Model, texts: Sequence[Sequence[str]], options: Options
-    ) -> list[list[Translation]]:
-        """Translate the units of texts; 429 where too many others are in hand.
-
-        The units of a client that goes away, or of a caller that is cancelled, are given up.
-        """
+    @contextlib.contextmanager
+    def room(self, texts: Sequence[str], options: Options) -> Iterator[None]:
+        """Hold room for texts within the block; 429 where too many others are in hand, 400 for too much text."""
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
-        units = list(chain.from_iterable(texts))
         self.texts += len(texts)
         try:
-            pending = await self._translated(request, model, units, options)
+            with self.holding(sum(map(len, texts)) * options.n_best):
+                yield
+        finally:
+            self.texts -= len(texts)
+
+    def holding(self, cost: int, beside: int = 0) -> contextlib.AbstractContextManager[None]:
+        """Hold a cost; 400 if that and the cost `beside` are too much for a request."""
+        if cost + beside > self.most_cost:
+            raise Refusal(400, "Invalid request: its lines, sentences and alternatives are too many. Divide the text")
+        return self.costs.holding(cost)
+
+    async def translate(
+        self, model: Model, texts: Sequence[Sequence[str]], options: Options
+    ) -> list[list[Translation]]:
+        """Translate the units of texts. Those of a caller that is cancelled are given up."""
+        units = list(chain.from_iterable(texts))
+        try:
+            pending = await self._translated(model, units, options)
             results = iter([one.translation() for one in pending])
         except NmtError as error:
             raise Refusal(500, str(error)) from error
         except (OSError, MemoryError) as error:
             told = from_os_error(error) if isinstance(error, OSError) else "there is too little memory"
             raise Refusal(500, str(told)) from error
-        finally:
-            self.texts -= len(texts)
         return [[next(results) for _ in text] for text in texts]
 
-    async def _translated(
-        self, request: Request, model: Model, units: Sequence[str], options: Options
-    ) -> list[Pending]:
+    async def _translated(self, model: Model, units: Sequence[str], options: Options) -> list[Pending]:
         characters = sum(map(len, units))
-        size = characters + SEGMENT * len(units)
         countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
         over = False
 
@@ -151,39 +157,46 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             if over:  # since this call began, in another thread
                 pending[-1].cancel()
 
+        def cost(segments: int) -> int:
+            return SEGMENT * segments * options.n_best
+
+        text_cost, short = characters * options.n_best, characters + SEGMENT * len(units) <= SHORT
         try:
-            with self._holding(size, options):
-                if size <= SHORT:
+            with self.holding(cost(len(units)), beside=text_cost):
+                if short and not options.terms:
                     for place, unit in enumerate(units):
                         submit(place, unit)
                 else:
-                    await self.workers.mapped(submit, range(len(units)), units)
+                    await self.workers.mapped(submit, range(len(units)), units, short=short)
                 segments = sum(len(draft) for one in pending for draft in one.drafts)
-                with self._holding(SEGMENT * max(segments - len(units), 0), options, beside=size):
-                    await _finish(request, countdown)
+                more = max(segments - len(units), 0)
+                with self.holding(cost(more), beside=text_cost + cost(len(units))):
+                    await countdown.over
         finally:
             over = True
             if countdown.left:
                 for one in pending:
                     one.cancel()
-        await self.workers.run(self.metrics.observe, pending, begun, characters=size, marked=False)
+        if short:
+            self.metrics.observe(pending, begun)
+        else:
+            await self.workers.in_thread(self.metrics.observe, pending, begun)
         return pending
 
-    def _holding(self, size: int, options: Options, beside: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Hold the cost of a text of this size; 400 if that and the size `beside` cost too much."""
-        check_cost((size + beside) * options.n_best)
-        return self.costs.holding(size * options.n_best)
 
-
-async def _finish(request: Request, countdown: "_Countdown") -> None:
-    """Wait until all units are translated; ClientDisconnect where the client goes away before."""
-    gone = asyncio.ensure_future(_gone(request))
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of work, which is cancelled with ClientDisconnect when the client goes away before."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
-        await asyncio.wait({countdown.over, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
     finally:
         gone.cancel()
-    if countdown.left:
-        raise ClientDisconnect
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
 
 
 class _Countdown:

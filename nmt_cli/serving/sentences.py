@@ -4,15 +4,17 @@ import json
 from functools import partial
 from typing import NamedTuple
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nmt_cli.serving.pool import SEGMENT, Model, check_cost
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.pool import Model, Pool, while_connected
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
 from nmt_cli.translation.pending import Options, Translation
 from nmt_cli.translation.segments import sentences_of
+
+MOST_SENTENCES = 10_000
 
 
 async def sentences(request: Request) -> Response:
@@ -30,12 +32,15 @@ async def sentences(request: Request) -> Response:
     service.count(request, [text])
     alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
     source, confidence = await service.language([text], fields.text("source"), fields.text("target"))
-    cut, units = await run_in_threadpool(_cut, text)
+    cut = await service.pool.workers.in_thread(sentences_of, text)
+    units = [text[start:stop] for start, stop in cut[:MOST_SENTENCES]]
+    if len(cut) > MOST_SENTENCES:
+        raise Refusal(400, f"Invalid request: its {len(cut):,} sentences exceed the limit of {MOST_SENTENCES:,}")
     if not service.is_translated(source, fields.text("target")):
         model = service.pool.find(source, fields.text("target"))
         options = Options(n_best=alternatives + 1, alignments=True)
-        [results] = await service.pool.translate(request, model, [units], options)
-        found = await service.pool.workers.mapped(partial(_shown, model), units, results)
+        with service.pool.room([text], options):
+            found = await while_connected(request, _found(service.pool, model, units, options))
     else:
         found = [[Shown(unit, [])] for unit in units]
     ends = [0, *(stop for _, stop in cut)]
@@ -47,18 +52,16 @@ async def sentences(request: Request) -> Response:
     return Response(f'{{"sentences":[{",".join(parts)}],{json.dumps(rest)[1:]}', media_type="application/json")
 
 
-def _cut(text: str) -> tuple[list[tuple[int, int]], list[str]]:
-    """Return where the sentences of a text begin and end, and the sentences."""
-    cut = sentences_of(text)
-    check_cost(len(cut) * SEGMENT)
-    return cut, [text[start:stop] for start, stop in cut]
-
-
 class Shown(NamedTuple):
     """A translation of a sentence, and pairs of places: in the source, in the translation."""
 
     text: str
     alignment: list[tuple[int, int]]
+
+
+async def _found(pool: Pool, model: Model, units: list[str], options: Options) -> list[list[Shown]]:
+    [results] = await pool.translate(model, [units], options)
+    return await pool.workers.mapped(partial(_shown, model), units, results)
 
 
 def _shown(model: Model, source: str, translation: Translation) -> list[Shown]:

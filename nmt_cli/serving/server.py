@@ -25,7 +25,7 @@ from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connections
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.origins import access, is_loopback
-from nmt_cli.serving.pool import Pool, load
+from nmt_cli.serving.pool import COST_TIMES, Pool, load
 from nmt_cli.serving.service import Limits, Service
 
 KEEP_ALIVE_SECONDS = 30
@@ -66,10 +66,11 @@ def serve(options: ServeOptions) -> int:
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # collections skip the loaded modules and models, so requests wait less
-        with Pool(models, metrics, queue=options.queue) as pool:
+        with Pool(models, metrics, queue=options.queue, most_cost=COST_TIMES * options.char_limit) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
             service = Service(pool, metrics, limits, keys, options.protect)
             app = create_app(service, allowed)
+            most = connections(options.connections)
             config = uvicorn.Config(
                 app,
                 http=Protocol,
@@ -79,6 +80,7 @@ def serve(options: ServeOptions) -> int:
                 ws="none",
                 server_header=False,
                 backlog=BACKLOG,
+                limit_concurrency=most + 1,  # requests, of which some may have lost their connections
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.timeout) + SPARE_SECONDS,
             )
@@ -86,16 +88,16 @@ def serve(options: ServeOptions) -> int:
             host = f"[{options.host}]" if ":" in options.host else options.host
             ready = f"serving {pairs} at http://{host}:{port.getsockname()[1]}"
             try:
-                asyncio.run(_Server(config, ready, port, connections(options.connections)).serve(sockets=[]))
+                asyncio.run(_Server(config, service, ready, port, most).serve(sockets=[]))
             except OSError as error:  # another began to listen while the models were loaded
                 raise _cannot_serve(options.host, options.port, error) from None
     return 0
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: str, port: socket.socket, most: int) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, ready: str, port: socket.socket, most: int) -> None:
         super().__init__(config)
-        self._ready, self._port, self._most = ready, port, most
+        self._service, self._ready, self._port, self._most = service, ready, port, most
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -111,6 +113,7 @@ class _Server(uvicorn.Server):
         self._listener.close()
         await asyncio.sleep(READ_SECONDS)
         await super().shutdown(sockets)
+        await self._service.pool.workers.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

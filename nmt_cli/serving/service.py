@@ -4,8 +4,8 @@ import asyncio
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
+from typing import cast
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import Fields, Reading, Refusal
 from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.pool import Model, Pool, while_connected
 from nmt_cli.serving.texts import Form, units_of, write
 from nmt_cli.serving.work import SHORT
 from nmt_cli.translation.pending import Options, Translation
@@ -120,17 +120,31 @@ class Service:
             return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
         form = replace(form, language=model.target)
-        run = partial(self.pool.workers.run, characters=sum(map(len, texts)), marked=form.marked)
+        options = Options(n_best=alternatives + 1, alignments=form.marked, terms=terms)
+        with self.pool.room(texts, options):
+            found = await while_connected(request, self._translated(model, texts, form, options))
+        return Answer(found, model.source, confidence)
+
+    async def _translated(self, model: Model, texts: Sequence[str], form: Form, options: Options) -> list[list[str]]:
+        short = sum(map(len, texts)) <= SHORT
+        workers = self.pool.workers
+        in_process = form.marked and not short
         try:
-            units = await run(units_of, form, texts)
+            if in_process:
+                units = await workers.in_process(form, texts)
+            elif form.marked:
+                units = await workers.in_thread(units_of, form, texts, short=True)
+            else:
+                units = units_of(form, texts)
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
-        except MemoryError:
-            raise Refusal(400, "Invalid request: it takes too much memory. Divide the text") from None
-        options = Options(n_best=alternatives + 1, alignments=form.marked, terms=terms)
-        results = await self.pool.translate(request, model, units, options)
+        results = await self.pool.translate(model, units, options)
         found = await self._ranks(model, units, results, options)
-        return Answer(await run(write, form, texts, found), model.source, confidence)
+        if in_process:
+            return cast(list[list[str]], await workers.in_process(form, texts, found))
+        if short and not form.marked:
+            return write(form, texts, found)
+        return await workers.in_thread(write, form, texts, found, short=short)
 
     async def _ranks(
         self,
@@ -140,7 +154,6 @@ class Service:
         options: Options,
     ) -> list[list[tuple[Aligned, ...]]]:
         """Return for each text the translations of its units: first the best of each, then the second, and so on."""
-
         ranks = range(options.n_best)
 
         def linked(unit: str, translation: Translation) -> list[Aligned]:
