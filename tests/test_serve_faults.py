@@ -29,7 +29,7 @@ from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.origins import Access
-from nmt_cli.serving.pool import _Countdown, _finish
+from nmt_cli.serving.pool import _Countdown, while_connected
 from nmt_cli.serving.service import Limits, Service
 
 JSON = {"Content-Type": "application/json"}
@@ -99,7 +99,8 @@ RAW: list[tuple[bytes, dict[str, str], str]] = [
     (b"", JSON, "missing q parameter"),
     (b"\xff\xfe", JSON, "not JSON"),
     (b'{"q": "\xff"}', JSON, "not JSON"),
-    (b"[" * 100_000, JSON, "not JSON"),
+    (b"[" * 20_000, JSON, "not JSON"),
+    (b"[" * 100_000, JSON, "more than 20,000 values"),
     (b'{"q": ' + b"9" * 10_000 + b"}", JSON, "not JSON"),
     (b'{"q": "\\ud83d", "source": "en", "target": "de"}', JSON, "half of a surrogate pair"),
     (b'{"q": "rot", "source": "\\udc00", "target": "de"}', JSON, "half of a surrogate pair"),
@@ -466,12 +467,18 @@ def test_a_client_that_goes_when_all_is_translated_is_none_that_went_before() ->
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
-    async def finish(left: int) -> None:
-        await _finish(Mock(receive=gone), _Countdown(left))
+    async def ask(seconds: float) -> str:
+        return await while_connected(Mock(receive=gone), asyncio.sleep(seconds, "done"))
 
-    asyncio.run(finish(0))
+    async def now() -> str:
+        return "done"
+
+    async def finish() -> str:
+        return await while_connected(Mock(receive=gone), now())
+
+    assert asyncio.run(finish()) == "done"
     with pytest.raises(ClientDisconnect):
-        asyncio.run(finish(1))
+        asyncio.run(ask(60))
 
 
 def test_memory_that_runs_out_makes_smaller_batches(

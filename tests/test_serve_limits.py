@@ -351,8 +351,8 @@ def test_the_default_follows_the_limit_of_open_files(monkeypatch: pytest.MonkeyP
         (resource.RLIM_INFINITY, None, 512),
         (1 << 20, 7, 7),
         (resource.RLIM_INFINITY, 9999, 9999),
-        (opened + 16 + 100, None, 100),
-        (opened + 16 + 100, 100, 100),
+        (opened + 32 + 100, None, 100),
+        (opened + 32 + 100, 100, 100),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         assert connections.connections(asked) == most

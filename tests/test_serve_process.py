@@ -33,7 +33,7 @@ from nmt_cli.serving import server as server_module
 from nmt_cli.serving.connections import Protocol
 from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Model
-from nmt_cli.serving.service import Limits
+from nmt_cli.serving.service import Limits, Service
 
 LONG = "der Hund geht. " * 300
 
@@ -211,7 +211,7 @@ def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch,
     async def answer(sockets: list[socket.socket]) -> None:
         assert not sockets
 
-    def listening(config: uvicorn.Config, ready: str, port: socket.socket, most: int) -> Any:
+    def listening(config: uvicorn.Config, service: Service, ready: str, port: socket.socket, most: int) -> Any:
         seen.update(config=config, ready=ready, port=port.getsockname()[1], most=most)
         return SimpleNamespace(serve=answer)
 
@@ -272,7 +272,7 @@ def test_a_port_is_taken_before_the_models_are_loaded_and_listens_after() -> Non
 def test_signals_are_the_servers_while_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     left = list[int]()
     monkeypatch.setattr(signals, "leave", left.append)
-    one = server_module._Server(uvicorn.Config("-"), "ready", Mock(), 1)
+    one = server_module._Server(uvicorn.Config("-"), Mock(), "ready", Mock(), 1)
     before = [signal.getsignal(number) for number in signals.CODES]
     with one.capture_signals():
         assert not one.should_exit

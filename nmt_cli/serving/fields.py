@@ -21,6 +21,7 @@ MOST_BYTES = 1 << 25  # of all larger bodies that are being read
 RETRY_SECONDS = 1
 LARGE = {"q", "text", "entries"}  # fields that have limits of their own
 MOST_OTHER = 10_000  # characters of another field
+MOST_VALUES = 20_000  # of JSON
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)  # of JSON
 MultiPartParser.spool_max_size = 1 << 24  # uploads stay in memory, which the limit of a body bounds
 
@@ -144,7 +145,7 @@ async def read(request: Request, most_bytes: int, most_fields: int, reading: Rea
     body = await _body(request, most_bytes, reading)
     small = len(body) <= SMALL_BODY
     if body and (kind.endswith("json") or (not kind and body.lstrip()[:1] == b"{")):
-        parse = partial(_object, body, 2 * most_fields)
+        parse = partial(_object, body)
         return Fields(_bounded(parse() if small else await run_in_threadpool(parse)))
     values = _merged(list(request.query_params.multi_items()))
     if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
@@ -182,10 +183,10 @@ async def _body(request: Request, most: int, reading: Reading) -> bytes:
     return bytes(body)
 
 
-def _object(body: bytes, most_values: int) -> dict[str, Any]:
+def _object(body: bytes) -> dict[str, Any]:
     shape = _STRING.sub(b"", body)
-    if sum(map(shape.count, (b"[", b"{", b","))) > most_values:  # each takes many times its bytes of memory
-        raise Refusal(400, f"Invalid request: the body has more than {most_values:,} values")
+    if sum(map(shape.count, (b"[", b"{", b","))) > MOST_VALUES:  # each takes many times its bytes of memory
+        raise Refusal(400, f"Invalid request: the body has more than {MOST_VALUES:,} values")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
