@@ -26,7 +26,8 @@ _PAIRS = zip(_TAGS[::2], _TAGS[1::2], strict=True)
 _TEMPLATE = "|".join(rf"{begin}(?:(?!{end})[^\n])*+{end}" for begin, end in _PAIRS)  # Hugo, Liquid, Jinja, ERB
 _LINES = [  # without text
     rf"(?:(?:{_TEMPLATE})[ \t]*+)++",
-    r"\{(?:(?:[:.#]|[ \t]++[.#][\w:-]|[ \t]*+[\w:-]++=)[^{}\n]*+|/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # attributes, comments and values of JSX
+    r"\{(?:[:.#]|[ \t]++[.#][\w:-]|[ \t]*+[\w:-]++=)[^{}\n]*+\}",  # attributes
+    r"\{(?:/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # comments and values of JSX
     r"(?i:\[\[?_?toc_?\]?\]|@\[toc\]|\$\{toc\})",
     r"\([\w:.-]++\)=|\+\+\+[ \t]++\{.*\}",  # a target and a break of MyST
     r"<<<[ \t]++\S.*+|-+8<-+.*+|!include\s.*+|@import\s++[\"'].*+",  # other files
