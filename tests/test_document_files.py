@@ -380,7 +380,7 @@ def test_the_suffix_says_what_a_file_is() -> None:
     assert kind("a.pot") == kind("a.po", protect=True) == ("po", True)
     brackets = [module.runner(form, None, True, []).keywords["protection"].brackets for form in ("po", "md", "text")]
     assert brackets == [True, False, False], "as many in a message as before"
-    assert kind("a.html", tags="html") == ("lines", False)
+    assert kind("a.txt", tags="html") == kind("a.html", form="text", tags="html") == ("lines", False)
     assert kind(protect=True) == ("lines", True)
     for option, wrong in (
         ("--n-best", {"plain": ["n_best"]}),
@@ -390,6 +390,10 @@ def test_the_suffix_says_what_a_file_is() -> None:
     ):
         with pytest.raises(UsageError, match=f"^{option} is for"):
             kind(tags="html", **wrong)
+    for option, how in (("--markup", {"tags": "html"}), ("--format jsonl", {"form": "jsonl"})):
+        for file in ("a.po", "a.HTML", "a.md"):
+            with pytest.raises(UsageError, match=f"^{option} is for lines of text, and {file} is a .*on stdin$"):
+                kind(file, **how)
 
 
 @pytest.mark.parametrize("unit", ["[", "![", "[a][", "[*", "[<b>", "[a\n"])

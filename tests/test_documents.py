@@ -244,7 +244,7 @@ dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head 
 link listing main menu meta nav noembed noframes noscript ol optgroup option p plaintext pre search section select slot
 source style summary table tbody td template tfoot th thead title tr track ul video xmp
 """
-COPIED = "code iframe kbd math noembed noframes object plaintext pre samp script style svg textarea xmp"
+COPIED = "code iframe kbd math noembed noframes object plaintext pre samp script style svg textarea var xmp"
 
 
 def test_elements_part_texts_and_are_copied_as_the_standard_has_them() -> None:

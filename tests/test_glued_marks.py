@@ -43,6 +43,10 @@ def shown(text: str) -> list[str]:
         ("the note{x} and", "der Hinweis{x} und"),
         ("and H<sub>2</sub>O and", "und H<sub>2</sub>O und"),
         ("5 m<sup>2</sup>, see", "5 m<sup>2</sup>, siehe"),
+        ("see note<sup>TM</sup> and", "siehe Hinweis<sup>TM</sup> und"),
+        ("see the file<sub>n</sub>.", "siehe der Datei<sub>n</sub>."),
+        ("the 1<sup>st</sup> file", "der 1<sup>st</sup> Datei"),
+        ("see <var>the</var> and", "siehe <var>the</var> und"),
         # A part of a word, which the model has none for, stays at the word, also if another is nearer.
         ("the file<b>s</b> a and", "der <b>Dateien</b> a und"),
         ("the <b>f</b>iles and", "der <b>Dateien</b> und"),
@@ -58,7 +62,11 @@ def test_a_mark_on_a_word_stays_there(text: str, expected: str) -> None:
         ("see the note<sup>1</sup> and", ["see the note and"]),
         ("see.<sup>1</sup> And", ["see. And"]),
         ("in 2019<sup>[1]</sup>", ["in 2019"]),
-        ("1<sup>st</sup> H<sub>2</sub>O 2<a>3</a> x<sup>2</sup>y", ["1st H2O 23 x2y"]),
+        ("1<sup>st</sup> dog, street<sup>b</sup> animal<sup>TM</sup>", ["1 dog, street animal"]),
+        ("CO<sub>2</sub> H<sub>2</sub>O Ca(OH)<sub>2</sub> x<sup>2</sup>y", ["CO H O Ca(OH) x y"]),
+        ("a re<sup>al</sup>ly 2<a>3</a> x<sup>word</sup>", ["a really 23 xword"]),
+        ("a <sub>b</sub> <sup>1</sup>/<sub>2</sub> cup", ["a b 1/2 cup"]),
+        ("see <var>the_x</var> now", ["see now"]),
         ("a <sup>1</sup> b<sup> 2</sup> c<sup></sup>", ["a 1 b 2 c"]),
         ("<p>a</p><sup>1</sup> b", ["a", "1 b"]),
     ],
@@ -79,6 +87,11 @@ def test_marks_on_words_in_markdown() -> None:
     text = "see the note<sup>1</sup> and **file**<sup>2</sup> and [^1]"
     expected = "siehe der Hinweis<sup>1</sup> und **Datei**<sup>2</sup> und [^1]"
     assert translated(markdown.parse(text, Protection()), german) == expected
+    text = "see the file<sub>b</sub>, H<sub>2</sub>O and <var>the</var>"
+    assert (
+        translated(markdown.parse(text, Protection()), german)
+        == "siehe der Datei<sub>b</sub>, H<sub>2</sub>O und <var>the</var>"
+    )
     text = 'see <span class="notranslate">the <i>note</i></span> and'
     assert translated(markdown.parse(text, Protection()), german) == text.replace("see", "siehe").replace("and", "und")
 

@@ -25,11 +25,17 @@ _TEMPORARY = re.compile(r"tmp\.[A-Za-z0-9]{10}")  # a name that mktemp makes
 def choose(kind: str | None, file: Path | None, tags: str | None, protect: bool | None, plain: Sequence[str]) -> Any:
     """Return what translates text with markup or placeholders; None for plain lines.
 
-    Without `kind` and `tags` the suffix of `file` decides; UsageError where it is of neither a format that we read nor
-    of plain lines. `plain` are the options in use that go with plain lines only.
+    Without `kind` the suffix of `file` decides; UsageError where it is of neither a format that we read nor of plain
+    lines, or of a document while an option for lines is in use. `plain` are the options in use that go with plain lines
+    only.
     """
+    document = SUFFIXES.get(file.suffix.lower()) if file else None
+    if document and kind in (None, "jsonl") and (tags or kind):
+        option = "--markup" if tags else "--format jsonl"
+        wrong = f"{option} is for lines of text, and {file} is a document ({document})"
+        raise UsageError(f"{wrong}. Leave out {option}, or give its lines on stdin")
     if not kind and file and not tags:
-        kind = SUFFIXES.get(file.suffix.lower())
+        kind = document
         if not kind and not _has_lines(file):
             known = ", ".join(SUFFIXES)
             other = f"{file} is of a format that nmt cannot read: it reads {known}, and lines of text"

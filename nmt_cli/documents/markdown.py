@@ -231,7 +231,7 @@ class _Reader:
         start: int = tokens[number].meta["place"][0]
         stop: int = tokens[number].meta["place"][1]
         copied = name in markup.COPIED or markup.is_untranslated(tokens[number].content)
-        if not copied and name != "sup":
+        if not copied and name not in ("sup", "sub"):
             return stop
         if name not in ends:
             ends[name] = [at for at, each in enumerate(tokens) if each.content.startswith(f"</{name}")]

@@ -26,7 +26,8 @@ _PAIRS = zip(_TAGS[::2], _TAGS[1::2], strict=True)
 _TEMPLATE = "|".join(rf"{begin}(?:(?!{end})[^\n])*+{end}" for begin, end in _PAIRS)  # Hugo, Liquid, Jinja, ERB
 _LINES = [  # without text
     rf"(?:(?:{_TEMPLATE})[ \t]*+)++",
-    r"\{(?:[:.#][^{}\n]*+|/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # attributes, comments and values of JSX
+    r"\{(?:[:.#]|[ \t]++[.#][\w:-]|[ \t]*+[\w:-]++=)[^{}\n]*+\}",  # attributes
+    r"\{(?:/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # comments and values of JSX
     r"(?i:\[\[?_?toc_?\]?\]|@\[toc\]|\$\{toc\})",
     r"\([\w:.-]++\)=|\+\+\+[ \t]++\{.*\}",  # a target and a break of MyST
     r"<<<[ \t]++\S.*+|-+8<-+.*+|!include\s.*+|@import\s++[\"'].*+",  # other files
@@ -41,7 +42,7 @@ _LEAF = re.compile(r"::[\w-]++(?=[\[{])(?:\{[^{}\n]*+\})?+")
 _HEADS = [_COLONS, _LEAF, re.compile(r"(?<!/)/{3,}+[ \t]++[\w-]++[ \t]*+\|[ \t]*+")]
 _FENCE = re.compile(r"(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?:\{(?P<name>[\w:-]++)\}[ \t]*+)?+")
 _OPTION = re.compile(r":[\w-]++:(?:\s.*)?")
-_WORDS = r"[ \t]++[\w-]++(?:[ \t]++[\w-]++)*+"
+_WORDS = r"[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+"
 _INDENTED = [
     re.compile(rf'(?:!!!|\?\?\?\+?+)(?:{_WORDS})(?:[ \t]++"(?P<title>[^"\n]*+)")?+[ \t]*+'),
     re.compile(r'===[!+]?+[ \t]++"(?P<title>[^"\n]*+)"[ \t]*+'),
@@ -79,12 +80,13 @@ _SPAN = re.compile(
     |\\\((?P<round>(?:[^\\]|\\[^()])++)\\\)|\\\[(?P<square>(?:[^\\]|\\[^\[\]])++)\\\]
     |\{[A-Za-z][\w:+.-]*+\}(?P<ticks>`++)[^`]++(?P=ticks)(?!`)  # a role of MyST
     |(?P<lines>\{\{(?:[^{}]|\{(?!\{)|\}(?!\}))*+\}\}|\{%(?:[^{%]|\{(?!%)|%(?!\}))*+%\})  # a template of several lines
+    |(?<=[\w-]:)\{[ \t]*+[.#][\w:-][^{}\n]*+\}                  # attributes of an icon
     |\[\^[^\]\[\s]++\]                                        # a reference to a footnote""",
     re.DOTALL | re.VERBOSE,
 )
 _TEX, _LONG_WORD = re.compile(r"[\\^_={}+<>|\d]"), re.compile(r"[^\W\d_]{3}")
 # After an element, or at the end of a block.
-ATTRIBUTES = re.compile(r"\{(?::[ \t]*+|(?=[.#][\w:-])|(?=[\w:-]++=))[^{}\n]*+\}")
+ATTRIBUTES = re.compile(r"\{(?::|[ \t]*+(?=[.#][\w:-]|[\w:-]++=))[^{}\n]*+\}")
 _END_ATTRIBUTES = re.compile(rf"\s*+(?:{ATTRIBUTES.pattern}|\{{/\*.*\*/\}})\s*+")
 
 

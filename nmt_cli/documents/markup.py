@@ -30,7 +30,7 @@ _START_NUMBER = re.compile(r"<(\d{1,4})\s*+>")
 _ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[&<>\"']")
 _NAMED = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
-COPIED = {"code", "kbd", "samp", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
+COPIED = {"code", "kbd", "samp", "var", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
 _NAMES = """
 area base br col embed hr img input link meta param source track wbr
 """
@@ -46,7 +46,7 @@ BLOCKS = set(_NAMES.split())
 TRANSLATED = {"alt", "title", "placeholder", "aria-label"}
 _UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes, for Google's translator
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
-_MOST_TOKENS, _MOST_CHARACTERS = 5, 12  # of the mark of a note
+_MOST_TOKENS, _MOST_CHARACTERS, _MOST_LETTERS = 5, 12, 3  # of the mark of a note; of one with letters
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -251,8 +251,8 @@ def _translate(token: _Token) -> bool | None:
 
 
 def _is_note(tokens: list[_Token], place: int, end: int) -> bool:
-    """Return whether an element is the mark of a note, or a power, on the word before: it has no letter."""
-    if tokens[place].name not in ("sup", "a") or end - place > _MOST_TOKENS:
+    """Return whether an element is the mark of a note, a power or an index on the word before."""
+    if tokens[place].name not in ("sup", "sub", "a") or end - place > _MOST_TOKENS:
         return False
     if any(token.kind == "raw" or token.name in BLOCKS | VOID for token in tokens[place:end]):
         return False
@@ -266,11 +266,17 @@ def _is_note(tokens: list[_Token], place: int, end: int) -> bool:
 
 
 def is_note(name: str, before: str, inner: str, after: str) -> bool:
-    """Return whether an element between two texts is the mark of a note on the word before."""
+    """Return whether an element between two texts is the mark of a note, or an index, on the word before."""
     text = html.unescape("".join(token.source for token in _tokens(inner) if token.kind == "text"))
-    stuck = before[-1:].isalpha() if name == "a" else not (before[-1:] or " ").isspace()
-    short = 0 < len(text) <= _MOST_CHARACTERS and not any(map(str.isalpha, text)) and text == text.strip()
-    return stuck and short and not after[:1].isalnum() and (name == "sup" or any(map(str.isdigit, text)))
+    last = before[-1:] or " "
+    letters = any(map(str.isalpha, text))
+    if not text or text != text.strip() or len(text) > (_MOST_LETTERS if letters else _MOST_CHARACTERS):
+        return False
+    if name == "a":
+        return last.isalpha() and not letters and any(map(str.isdigit, text)) and not after[:1].isalnum()
+    if letters:  # a part of a longer word is no mark
+        return last.isalnum() and not after[:1].isalnum()
+    return not last.isspace() if name == "sup" else last.isalnum() or last in ")]"
 
 
 def is_untranslated(source: str) -> bool:
