@@ -463,6 +463,21 @@ def test_a_request_without_texts_does_not_wait() -> None:
     assert [asyncio.run(over(left)) for left in (0, 1)] == [True, False]
 
 
+def test_a_text_that_is_done_after_its_request_was_given_up_is_no_error() -> None:
+    async def give_up() -> list[Any]:
+        errors = list[Any]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        countdown = _Countdown(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await countdown.over
+        countdown.tell(Mock())
+        await asyncio.sleep(0.01)
+        return errors
+
+    assert asyncio.run(give_up()) == []
+
+
 def test_a_client_that_goes_when_all_is_translated_is_none_that_went_before() -> None:
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}

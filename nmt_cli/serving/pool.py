@@ -214,7 +214,7 @@ class _Countdown:
 
     def _one_less(self) -> None:
         self.left -= 1
-        if not self.left:
+        if not self.left and not self.over.done():  # it is cancelled with its request
             self.over.set_result(None)
 
 
