@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from reference import Reference, random_model, random_pairs, tiny
 from small_run import HOSTILE, make_run, page_data
 from test_report import check_harmless
 
+from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.errors import UsageError
 from nmt_cli.reporting.attend import attend, terminal_map
@@ -206,3 +208,12 @@ def test_the_map_leaves_room_for_the_longest_name():
     names = [*"abcdefghi", "the longest of all"]
     assert max(map(len, terminal_map(names, names, torch.eye(10), 48))) <= 48
     assert len(terminal_map(names, names, torch.eye(10), 20)) == 10, "without room there is no head"
+
+
+def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> None:
+    model = make_run(tmp_path)[0] / "model"
+    assert attend(["3.14 3"], model, tmp_path / "a.html") == 0
+    data = page_data((tmp_path / "a.html").read_text())
+    with Translator(model, precision="fp32") as translator:
+        [expected] = translator.translate(["3.14 3"], split=False, copy_wordless=False)
+    assert data["sentences"][0]["translation"] == expected.text != "3.14 3"

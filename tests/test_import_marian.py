@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt_cli import artefact
+from nmt_cli import artefact, yaml_file
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.errors import DataError, MissingError
 from nmt_cli.interop import npz
@@ -367,3 +367,9 @@ def test_tokens_in_our_order():
     for name in ("<pad>", "</s>", "<unk>"):
         with pytest.raises(DataError, match=f"v has no token {name}"):
             in_our_order({token: i for token, i in theirs.items() if token != name}, 8, Path("v"))
+
+
+def test_a_vocabulary_may_have_more_entries_than_a_recipe_has_values() -> None:
+    count = yaml_file.MOST_VALUES + 1
+    text = "".join(f"w{number}: {number}\n" for number in range(count)).encode()
+    assert len(npz._yaml(text, Path("vocab.yml"))) == count

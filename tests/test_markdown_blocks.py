@@ -256,3 +256,8 @@ def test_time_grows_with_the_length(unit: str) -> None:
     count = 8_000 // len(unit)
     short, long = seconds(count), seconds(4 * count)
     assert long < 10 * short + 0.05, (short, long)
+
+
+@pytest.mark.parametrize("attributes", ["{.a #b}", "{#id}", "{ .a }"])
+def test_attributes_after_code_never_reach_the_model(attributes: str) -> None:
+    assert shown(f"Use `x`{attributes} now") == "Use now"

@@ -524,3 +524,9 @@ def test_no_catalogue_opens_a_file() -> None:
         for each in (text, *stay, *re.findall(r'"([^"]*)"', text)):
             with nothing_opened(), contextlib.suppress(DataError):
                 filled(each, each[:20], same)
+
+
+def test_a_fuzzy_plural_message_is_translated_anew() -> None:
+    head = 'msgid ""\nmsgstr "Plural-Forms: nplurals=2; plural=n != 1;\\n"\n\n'
+    text = '#, fuzzy\nmsgid "a"\nmsgid_plural "b"\nmsgstr[0] "old"\nmsgstr[1] "olds"\n'
+    assert filled(head + text, "de").endswith('msgstr[0] "A"\nmsgstr[1] "B"\n')

@@ -28,6 +28,7 @@ from nmt_cli.serving import fields, pool
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
+from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Budget
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.serving.texts import Form, units_of, write
@@ -374,3 +375,17 @@ def test_many_terms_that_begin_alike_are_found_in_long_texts_at_once() -> None:
         assert cases.find("abcdefghijklM " * WORDS) == [cases.terms[4096]]
 
     assert seconds_of(look) < 10
+
+
+def test_a_page_of_another_site_can_read_that_its_request_took_too_long(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(*_: Any) -> Any:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(Service, "read", slow)
+    origin = "https://a.example"
+    with service_of(model, limits=Limits(seconds=0.1)) as service:
+        with TestClient(create_app(service, Access(origins=(origin,)))) as client:
+            answer = client.post("/translate", json={"q": "a"}, headers={"Origin": origin})
+    assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (504, origin)

@@ -937,3 +937,11 @@ def test_signs_that_nobody_sees_cut_no_word(echo: Translator, sign: str) -> None
     assert seen == echo.tokenizer.encode(["the dog"])[0] + [EOS]
     spaced = "ไ ก" if sign in "\u200b\ufeff" else "ไก"
     assert thai == echo.tokenizer.encode([spaced])[0] + [EOS]
+
+
+def test_alignments_of_several_segments_count_words_of_several_tokens() -> None:
+    target = SimpleNamespace(tokens=lambda ids: [["", "\u2581a", "b"][each] for each in ids])
+    source: Any = SimpleNamespace(tokens=target.tokens, language=lambda ids: [], target=target)
+    hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], looked=[0, 1])
+    translator: Any = SimpleNamespace(tokenizer=source)
+    assert alignment(translator, [([1, 2, EOS], hypothesis)] * 2) == "0-0 1-1"

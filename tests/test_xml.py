@@ -49,6 +49,7 @@ def check(text: str) -> None:
         # References, also to entities that the text declares: none is expanded.
         ("A &amp; b &lt;c&gt; &#100;&#x65; &quot;f&apos;", ["A & b <c> de \"f'"]),
         ("a &nbsp; b &long.name;c", ["a b c"]),
+        ("a &#x110000; &#1114112; b", ["a &#x110000; &#1114112; b"]),
         ("&eacute;t&eacute; is &unknown; &#xFFFFFF; &#0; it", ["t is &#xFFFFFF; &#0; it"]),
         # CDATA sections.
         ("<p><![CDATA[a < b & c]]></p>", ["a < b & c"]),
