@@ -29,7 +29,7 @@ WARM_UP = "Hello."
 LATER = 1
 # What texts cost while they are in hand, in characters: memory, and time in which Python collects garbage.
 SEGMENT = 50  # for each line or sentence, beside its own characters
-COST_TIMES = 6  # a request, each alternative counted, may cost so many times the characters that it may have
+COST_TIMES = 4  # a request, each alternative counted, may cost so many times the characters that it may have
 SMALL_COST = 2500  # costs of no more always find room
 
 
