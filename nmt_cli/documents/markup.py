@@ -219,7 +219,7 @@ def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[
 def _without(
     inner: set[int], ends: dict[int, int], copied: dict[int, int], tokens: list[_Token], names: set[str]
 ) -> tuple[dict[int, int], set[int]]:
-    """Return what is copied, less the `inner` elements, which are translated, and the pieces that are left."""
+    """Return the copied spans without the translated `inner` elements, and the places where they split a segment."""
     pieces, apart = dict[int, int](), set[int]()
     around = [(len(tokens), True, True)]  # where each region ends, if it is translated, and if one inside may differ
     begin = 0

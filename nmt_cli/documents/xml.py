@@ -137,7 +137,9 @@ def _cut(text: str) -> list[_Token]:
         elif match["comment"]:
             tokens.append(_Token("head" if match[0].startswith("<?xml ") else "comment", match[0]))
         else:
-            kind = "end" if match["end"] else "empty" if match["empty"] else "start"
+            kind = "empty" if match["empty"] else "start"
+            if match["end"]:
+                kind = "end"
             tokens.append(_Token(kind, match[0], match["end"] or match["start"]))
     return [*tokens, _Token("text", text[place:])] if place < len(text) else tokens
 

@@ -120,7 +120,9 @@ class Fields:
 def _truth(value: Any) -> bool | None:
     """Return the meaning of a flag, or None if the value is no flag."""
     word = str(value).strip().lower() if isinstance(value, str | int) else "?"
-    return True if word in YES else False if word in NO else None
+    if word in YES:
+        return True
+    return False if word in NO else None
 
 
 def checked(name: str, value: Any) -> str:
