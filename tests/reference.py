@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt_cli import recipe
+from nmt_cli.recipe import schema
 from nmt_cli.transformer.model import Batch, Transformer, pack, token_seeds
 
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -37,13 +37,13 @@ def random_pairs(seed: int, vocabulary: int, lengths: Sequence[tuple[int, int]])
     ]
 
 
-def tiny(**changes: object) -> recipe.Model:
+def tiny(**changes: object) -> schema.Model:
     """Return the settings of a small model in which no two sizes are equal."""
     sizes = {"num_layers": 2, "d_model": 12, "d_ff": 20, "num_heads": 3, "d_k": 4, "d_v": 5, "max_length": 32}
-    return recipe.Model(**{**sizes, **changes})  # type: ignore[arg-type]
+    return schema.Model(**{**sizes, **changes})  # type: ignore[arg-type]
 
 
-def random_model(settings: recipe.Model, vocabulary: int, seed: int = 0) -> Transformer:
+def random_model(settings: schema.Model, vocabulary: int, seed: int = 0) -> Transformer:
     """Return a float64 model in which no bias is 0 and no scale is 1, so that none can be forgotten."""
     torch.manual_seed(seed)
     model = Transformer(settings, vocabulary).double()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli import artefact, recipe
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
+from nmt_cli.recipe import loading
+from nmt_cli.storage import artefact
 from nmt_cli.training.metrics import Metrics
 from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.model import Transformer
@@ -59,12 +60,12 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
         "training": {"steps": 200}, "decoding": {"beam": 1, "extra_length": 3}, "expect": {"bleu": [10, 20]},
     }  # fmt: skip
     for change in changes:
-        values = recipe.merge(values, recipe.override(change))
-    settings = recipe.from_plain(values, "small")
+        values = loading.merge(values, loading.override(change))
+    settings = loading.from_plain(values, "small")
     data, run = prepare(settings.corpus, place / "data", PrepareOptions(workers=1)), place / "runs" / settings.name
     corpus = open_corpus(data)
     run.mkdir(parents=True)
-    (run / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
+    (run / "recipe.yaml").write_bytes(loading.to_yaml(settings))
     (run / "corpus.json").write_bytes(artefact.json_bytes({"corpus": corpus.identity}))
     metrics = Metrics(run / "metrics.jsonl", 0)
     for record in records(200):

@@ -11,9 +11,20 @@ from typing import Any
 import pytest
 from conftest import held
 
-from nmt_cli import __version__, artefact, manifests
-from nmt_cli.artefact import MANIFEST, digest, locked, read_json, remove_tree, replace_file, staged, verify, write_file
-from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
+from nmt_cli import __version__
+from nmt_cli.storage import artefact, manifests
+from nmt_cli.storage.artefact import (
+    MANIFEST,
+    digest,
+    locked,
+    read_json,
+    remove_tree,
+    replace_file,
+    staged,
+    verify,
+    write_file,
+)
+from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError
 
 
 def make(target: Path, steps: int, **options: bool) -> None:

@@ -14,8 +14,8 @@ from test_report import check_harmless
 
 from nmt_cli import Translator
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.errors import UsageError
 from nmt_cli.reporting.attend import attend, terminal_map
+from nmt_cli.system.errors import UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import load_model
 

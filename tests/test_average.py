@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import DataError, OutputError
-from nmt_cli.recipe import Recipe
+from nmt_cli.recipe import loading
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, OutputError
 from nmt_cli.training import average as module
 from nmt_cli.training import checkpoints
 from nmt_cli.training.average import average, mean_of, mixture
@@ -36,7 +37,7 @@ def run(tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path
     settings, directory = tiny_recipe(), tmp_path / "run"
     for step in (10, 20, 30, 33, 40):
         checkpoints.save(directory, State(step=step), weights(settings, step), {}, {"corpus": "c", "seen_tokens": 9})
-    (directory / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
+    (directory / "recipe.yaml").write_bytes(loading.to_yaml(settings))
     (directory / "corpus.json").write_text('{"corpus": "c"}')
     shutil.copy(numbers_corpus / "tokenizer.model", directory)
     return directory
@@ -124,7 +125,7 @@ def test_without_a_dev_set_nothing_of_the_start_is_mixed_in(
 
 
 def test_without_validations_the_last_is_the_best(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
-    (run / "recipe.yaml").write_bytes(recipe.to_yaml(tiny_recipe("averaging.best=true")))
+    (run / "recipe.yaml").write_bytes(loading.to_yaml(tiny_recipe("averaging.best=true")))
     assert average(run, None, None)[1] == [40]
 
 
@@ -141,7 +142,7 @@ def test_a_mixture_is_made_again_when_anything_it_is_made_of_has_changed(
         """Return whether the model is made anew."""
         tried.append([*shares])
         settings = tiny_recipe(f"averaging.with_start=[{','.join(map(str, shares))}]", f"training.init_from={start}")
-        (directory / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
+        (directory / "recipe.yaml").write_bytes(loading.to_yaml(settings))
         average(directory, last, None, numbers_corpus)
         model = load_model(directory)
         assert (model.manifest["tried"], model.manifest["with_start"]) == ([*shares], shares[-1])
@@ -208,7 +209,7 @@ def test_the_best_checkpoint_or_the_last_with_the_reason(
     (checkpoints.directory_of(run, 40) / checkpoints.STATE).write_bytes(
         artefact.json_bytes({**state, "best_step": best})
     )
-    settings = recipe.load_stored(run / "recipe.yaml")
+    settings = loading.load_stored(run / "recipe.yaml")
     settings.averaging.best, settings.training.init_from = True, start
     assert module._steps(run, settings, None) == steps
     said = capsys.readouterr().err
@@ -226,7 +227,7 @@ def test_fewer_than_asked_names_those_there_are(run: Path) -> None:
 
 def test_a_short_run_averages_what_there_is(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
     settings = tiny_recipe("averaging.last=9", "training.keep_checkpoints=9")
-    (run / "recipe.yaml").write_bytes(recipe.to_yaml(settings))
+    (run / "recipe.yaml").write_bytes(loading.to_yaml(settings))
     assert average(run, None, None)[1] == [10, 20, 30, 40]
 
 

@@ -15,7 +15,7 @@ from tiny_model import WORDS, make_model
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
-from nmt_cli.errors import StorageError, UsageError
+from nmt_cli.system.errors import StorageError, UsageError
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import backends, torch_backend

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Side
+from nmt_cli.recipe import schema
 from nmt_cli.training import batches
 from nmt_cli.training.batches import BatchPlan, default_memory_tokens, group_micro_batches
 from nmt_cli.transformer.model import PAD
@@ -139,7 +139,7 @@ def test_tokens_computed_at_once_fit_the_memory(
     monkeypatch.setattr(batches, "usable_memory", lambda: megabytes * 1_000_000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
-        small = recipe.Model(**layers, d_model=256, d_ff=1024, num_heads=4)
+        small = schema.Model(**layers, d_model=256, d_ff=1024, num_heads=4)
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
 
 

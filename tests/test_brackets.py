@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli import artefact, manifests
-from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing.brackets import Brackets, compare, corpus_brackets
 from nmt_cli.parsing.score import evaluate, wanted
 from nmt_cli.scoring.score import ScoreOptions, print_report
+from nmt_cli.storage import artefact, manifests
+from nmt_cli.system.errors import DataError, UsageError
 
 # (S (NP I) (VP saw (NP the man) (PP with (NP glasses))) .): S 0-6, NP 0-1, VP 1-6, NP 2-4, PP 4-6, NP 5-6
 GOLD = "S NP PRP /NP VP VBD NP DT NN /NP PP IN NP NNS /NP /PP /VP . /S"

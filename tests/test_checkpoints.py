@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from nmt_cli import artefact
-from nmt_cli.errors import DataError
-from nmt_cli.recipe import Training
+from nmt_cli.recipe.schema import Training
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.checkpoints import MODEL, OPTIMIZER, STATE, State
 

@@ -7,7 +7,7 @@ from nmt_cli.corpus import cleaning
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import normalise
-from nmt_cli.recipe import Cleaning, Corpus
+from nmt_cli.recipe.schema import Cleaning, Corpus
 
 Cleaned = tuple[bytes, bytes, bytes, CleaningStats]
 

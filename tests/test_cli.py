@@ -13,7 +13,8 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 import nmt_cli
-from nmt_cli import __main__, __version__, errors
+from nmt_cli import __main__, __version__
+from nmt_cli.system import errors
 
 COMMANDS = ["prepare", "train", "average-checkpoints", "translate", "reproduce", "score"]
 COMMANDS += ["export", "import", "report", "doctor", "attend", "recipes", "env"]
@@ -149,7 +150,7 @@ def test_of_several_processes_the_first_says_that_all_were_stopped(
 def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it failed or was not played at all, and by the first process only; trees become text beside the corpus."""
     played, reported = Mock(return_value=0), Mock(return_value="page")
-    monkeypatch.setattr("nmt_cli.reproduce.reproduce", played)
+    monkeypatch.setattr("nmt_cli.commands.reproduce.reproduce", played)
     monkeypatch.setattr("nmt_cli.reporting.report.report", reported)
     words = ["reproduce", "recipes/toy.yaml", "--data", "d", "--run", "r"]
     code, _, err = nmt(*words)
@@ -168,7 +169,7 @@ def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pyt
     parsing, present = ["reproduce", "recipes/parsing.yaml", "--data", "d"], Mock(return_value=True)
     nmt(*parsing, "--dry-run")  # there are no files to estimate from
     for more in ([], ["--dry-run"]):
-        monkeypatch.setattr(nmt_cli.artefact, "present", present)
+        monkeypatch.setattr(nmt_cli.storage.artefact, "present", present)
         with pytest.raises(LookupError):
             nmt(*parsing, *more)
     for words in (["prepare", "recipes/parsing.yaml"], ["prepare", "recipes/parsing.yaml", "--out", "o"]):
@@ -228,7 +229,7 @@ def test_score_translates_with_a_model_of_the_hub(nmt: Nmt, tmp_path: Path, monk
 def test_numbers_that_options_take() -> None:
     import typer
 
-    from nmt_cli import cli
+    from nmt_cli.commands import app as cli
 
     found = {
         f"{command} {option.opts[0]}": (option.type.min, option.type.max)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from texts import write
 
-from nmt_cli.errors import DataError, MissingError, NmtError, UsageError
 from nmt_cli.scoring import score
 from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.system.errors import DataError, MissingError, NmtError, UsageError
 
 # As comet-score of unbabel-comet 2.2.7: a score is the share of the reference's letters that the translation has.
 STAND_IN = """#!{python}

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from nmt_cli import console
-from nmt_cli.console import Progress, duration
+from nmt_cli.system import console
+from nmt_cli.system.console import Progress, duration
 
 Captured = pytest.CaptureFixture[str]
 

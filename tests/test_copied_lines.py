@@ -9,10 +9,11 @@ import pytest
 from serving import PAIR, client_of
 from tiny_model import content, make_model, memory_file
 
-from nmt_cli import Sampling, Terms, Translator, recipe
-from nmt_cli.console import Progress
+from nmt_cli import Sampling, Terms, Translator
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.stored import load
+from nmt_cli.recipe import schema
+from nmt_cli.storage.stored import load
+from nmt_cli.system.console import Progress
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import segments
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
@@ -124,7 +125,7 @@ def test_a_model_of_before_the_setting_copies_and_is_read_as_quickly(model: Path
     (tmp_path / "recipe.yaml").write_text(text.replace("  copy_wordless: true\n", ""))
     assert text != (tmp_path / "recipe.yaml").read_text()
     light = load(tmp_path / "recipe.yaml")
-    assert not isinstance(light, recipe.Recipe)
+    assert not isinstance(light, schema.Recipe)
     assert light.decoding.copy_wordless is True
 
 

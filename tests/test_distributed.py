@@ -13,8 +13,8 @@ import accelerate
 import pytest
 import torch
 
-from nmt_cli import recipe
-from nmt_cli.errors import BusyError, DataError, MissingError, NmtError, OutputError, StorageError, UsageError
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import BusyError, DataError, MissingError, NmtError, OutputError, StorageError, UsageError
 from nmt_cli.training import distributed
 from nmt_cli.training.distributed import Interrupted, Stop, gather_objects, hand_over, on_all, on_main, to_user_error
 from nmt_cli.transformer.hardware import choose_device
@@ -53,14 +53,14 @@ def test_errors_of_torch_are_said_to_a_user(
     error: Exception, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_PORT", "29501")
-    settings = recipe.Recipe(training=recipe.Training(memory_tokens=700))
+    settings = schema.Recipe(training=schema.Training(memory_tokens=700))
     said = to_user_error(error, settings)
     assert type(said) is kind
     assert message in str(said)
     assert len(str(said)) < 260
     assert (said is error) == (kind is RuntimeError)
     if kind is StorageError and "memory" in message:
-        assert "lower than what fits this memory, or" in str(to_user_error(error, recipe.Recipe()))
+        assert "lower than what fits this memory, or" in str(to_user_error(error, schema.Recipe()))
 
 
 def fails(error: Exception) -> Callable[[], Any]:
@@ -185,7 +185,7 @@ def test_accelerate_is_asked_for_what_the_recipe_says_alone(
     monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # of which the first process alone speaks
     for value in ("false", "0", ""):
         monkeypatch.setenv("ACCELERATE_USE_FSDP", value)
-        assert distributed.make_accelerator(recipe.Recipe(), tmp_path).gradient_accumulation_steps == 1
+        assert distributed.make_accelerator(schema.Recipe(), tmp_path).gradient_accumulation_steps == 1
     how = made[-1]
     ddp, group = how.pop("kwargs_handlers")
     assert (ddp.broadcast_buffers, ddp.gradient_as_bucket_view) == (False, True)
@@ -195,7 +195,7 @@ def test_accelerate_is_asked_for_what_the_recipe_says_alone(
     assert how == {"cpu": on_cpu, **plain}
     monkeypatch.setenv("NMT_PATIENCE_SECONDS", "1.5")
     monkeypatch.setenv(distributed.INIT_METHOD, "file:///x")
-    distributed.make_accelerator(recipe.Recipe(), tmp_path)
+    distributed.make_accelerator(schema.Recipe(), tmp_path)
     group = made[-1]["kwargs_handlers"][1]
     assert (group.timeout, group.init_method) == (timedelta(seconds=1.5), "file:///x")
     assert capsys.readouterr().err == ""
@@ -203,7 +203,7 @@ def test_accelerate_is_asked_for_what_the_recipe_says_alone(
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (64, 3)])
 def test_no_more_threads_than_cores(
-    tiny_recipe: Callable[..., recipe.Recipe], monkeypatch: pytest.MonkeyPatch, cores: int, threads: int
+    tiny_recipe: Callable[..., schema.Recipe], monkeypatch: pytest.MonkeyPatch, cores: int, threads: int
 ) -> None:
     torch.set_num_threads(3)
     monkeypatch.setattr(distributed, "usable_cores", lambda: cores)
@@ -211,7 +211,7 @@ def test_no_more_threads_than_cores(
 
 
 @pytest.mark.skipif(choose_device().type != "cpu", reason="forks are for CPUs")
-def test_what_a_fork_is_told(tiny_recipe: Callable[..., recipe.Recipe], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_fork_is_told(tiny_recipe: Callable[..., schema.Recipe], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(5)
     monkeypatch.setattr(distributed, "usable_cores", lambda: 8)
 

@@ -10,11 +10,12 @@ from functools import reduce
 import pytest
 from small_run import make_run
 
-from nmt_cli import artefact, recipe
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.recipe import loading
 from nmt_cli.reporting.doctor import doctor, examine, gather
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,8 @@ def record(sound):
 
 def findings(record, settings="", **run):
     """Return what is found in a record after changes to the recipe and to what is known of its run."""
-    values = reduce(recipe.merge, map(recipe.override, settings.split()), record.run.settings.model_dump())
-    changed = dataclasses.replace(record.run, settings=recipe.from_plain(values, "test"), **run)
+    values = reduce(loading.merge, map(loading.override, settings.split()), record.run.settings.model_dump())
+    changed = dataclasses.replace(record.run, settings=loading.from_plain(values, "test"), **run)
     return [f"{f.severity}: {f.what}" for f in examine(dataclasses.replace(record, run=changed))]
 
 

@@ -13,7 +13,6 @@ from test_documents import backwards, same, silent, translated
 from tiny_model import content, make_model, memory_file
 
 from nmt_cli import Translator, documents
-from nmt_cli.console import Progress
 from nmt_cli.documents import alignment, markdown
 from nmt_cli.documents import translate as module
 from nmt_cli.documents.alignment import translate_aligned
@@ -22,7 +21,8 @@ from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.po import Catalogue
 from nmt_cli.documents.po_syntax import read
 from nmt_cli.documents.segment import render, segments_of
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.translation.translate import TranslateOptions
 
 ROOT = Path(__file__).parents[1]

@@ -20,8 +20,8 @@ import torch
 from conftest import Lab
 from test_train import losses
 
-from nmt_cli import recipe
-from nmt_cli.console import say
+from nmt_cli.recipe import loading
+from nmt_cli.system.console import say
 from nmt_cli.training import checkpoints, distributed, metrics
 from nmt_cli.training.distributed import is_sync_step, max_over_processes
 
@@ -283,4 +283,4 @@ def test_as_many_processes_as_cores_that_have_enough_to_do(
     for name in (*LAUNCHERS, "ACCELERATE_MIXED_PRECISION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", os.environ | environment)
-    assert distributed.local_processes(recipe.load(Path("recipes/multi30k.yaml"), changes)) == count
+    assert distributed.local_processes(loading.load(Path("recipes/multi30k.yaml"), changes)) == count

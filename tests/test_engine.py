@@ -21,7 +21,7 @@ from nmt_cli.engine import library, weights
 from nmt_cli.engine.model import SIGNATURES, Model, expected_shapes
 from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
 from nmt_cli.engine.weights import Tensor
-from nmt_cli.errors import DataError, DivergedError, StorageError
+from nmt_cli.system.errors import DataError, DivergedError, StorageError
 from nmt_cli.translation import engine_search, retry
 from nmt_cli.translation import search as torch_search
 from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment

@@ -13,7 +13,7 @@ import pytest
 import texts
 
 from nmt_cli.engine import build, library
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 [FUNCTION] = re.findall(r"EXPORT\((\w+)\)\(", (ROOT / "nmt_cli/engine/engine.c").read_text())[-1:]

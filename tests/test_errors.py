@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli import errors
-from nmt_cli.errors import NmtError, from_os_error, printable
+from nmt_cli.system import errors
+from nmt_cli.system.errors import NmtError, from_os_error, printable
 
 CODES = {
     **{"NmtError": 1, "UsageError": 2, "DataError": 65, "MissingError": 66, "DownloadError": 69},

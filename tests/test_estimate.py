@@ -13,15 +13,15 @@ import torch
 from reference import batch_of, random_model, random_pairs, tiny
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmt_cli import recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.recipe import Recipe
+from nmt_cli.recipe import schema
+from nmt_cli.recipe.schema import Recipe
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer.directory import parameter_count
 
 Make = Callable[..., Recipe]
-BIG = recipe.Model(d_model=1024, d_ff=4096, num_heads=16)
+BIG = schema.Model(d_model=1024, d_ff=4096, num_heads=16)
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +34,12 @@ def lengths(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def flops(model: recipe.Model, vocabulary: int, src: np.ndarray, tgt: np.ndarray) -> float:
+def flops(model: schema.Model, vocabulary: int, src: np.ndarray, tgt: np.ndarray) -> float:
     return sum(operations for operations, _ in estimate.step_parts(model, vocabulary, src, tgt).values())
 
 
-@pytest.mark.parametrize(("model", "millions"), [(recipe.Model(), 377.9), (BIG, 1284.3)])
-def test_flops_are_the_paper_models(model: recipe.Model, millions: float) -> None:
+@pytest.mark.parametrize(("model", "millions"), [(schema.Model(), 377.9), (BIG, 1284.3)])
+def test_flops_are_the_paper_models(model: schema.Model, millions: float) -> None:
     """PAPER: 6 x (22.02 M + 22.02 M + V d) for base; attention's own products are what length adds."""
     one = flops(model, 37_000, lengths(1), lengths(1)) / 1e6
     scores = 6 * model.num_layers * 2 * model.d_model * 3 / 1e6
@@ -59,7 +59,7 @@ def test_flops_are_those_that_torch_counts() -> None:
 
 def test_bytes_are_those_of_the_tensors() -> None:
     """By hand, for 4 source and 6 target tokens."""
-    model = recipe.Model(num_layers=1, d_model=8, d_ff=24, num_heads=2, d_k=5, d_v=3)
+    model = schema.Model(num_layers=1, d_model=8, d_ff=24, num_heads=2, d_k=5, d_v=3)
     parts = estimate.step_parts(model, 50, lengths(4), lengths(6), 2)
     queries_keys_values_outputs = 4 * (10 + 10 + 6 + 6) + 6 * (10 + 10 + 6 + 6) + (6 * 10 + 4 * 10 + 4 * 6 + 6 * 6)
     assert parts["attention"][1] == 2 * 3 * queries_keys_values_outputs  # used forward, used again, gradient
@@ -119,7 +119,7 @@ def test_what_is_measured_in_the_place_of_the_recipe(
 
 def test_the_bounds_of_a_step_by_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """With rates made up; two processes share four sentences."""
-    settings, model = recipe.Recipe(training=recipe.Training(tokens_per_step=64)), random_model(tiny(), 50)
+    settings, model = schema.Recipe(training=schema.Training(tokens_per_step=64)), random_model(tiny(), 50)
     src, tgt, measured = lengths(4, 9, 7, 9), lengths(5, 9, 8, 9), list[Any]()
     plan = SimpleNamespace(
         src_lengths=src, tgt_lengths=tgt, micro_batches_of=lambda i: [lengths(0, 1), lengths(2, 3)][: 2 * i]

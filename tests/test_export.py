@@ -21,15 +21,17 @@ pytest.importorskip("ctranslate2")
 
 import torch
 
-from nmt_cli import __version__, artefact, recipe
+from nmt_cli import __version__
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
-from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError, from_os_error
 from nmt_cli.interop import marian
 from nmt_cli.interop.export import _lines, export
 from nmt_cli.interop.proof import Transformers, compare, largest_difference
+from nmt_cli.recipe import loading
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError, OutputError, StorageError, UsageError, from_os_error
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.transformer.model import Transformer, pack
 from nmt_cli.transformer.weights import load_model, save_model
@@ -66,7 +68,7 @@ def models(tmp_path_factory):
         directory = place / f"{steps}-{'-'.join(map(str, changes.items()))}"
         sizes = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "max_length": 64}
         decoding = {"beam": 2, "extra_length": 10}
-        settings = recipe.from_plain({"name": "small", "model": {**sizes, **changes}, "decoding": decoding}, "test")
+        settings = loading.from_plain({"name": "small", "model": {**sizes, **changes}, "decoding": decoding}, "test")
         torch.manual_seed(3)
         model = Transformer(settings.model, tokenizer.vocabulary_size)
         adam = torch.optim.Adam(model.parameters(), 3e-3)
@@ -138,7 +140,7 @@ def test_the_card_says_what_the_model_is(exported, models):
             LINES[0],
         ):
             assert said in card
-        assert recipe.load_stored(out / "recipe.yaml") == load_model(models()).recipe
+        assert loading.load_stored(out / "recipe.yaml") == load_model(models()).recipe
         manifest = artefact.verify(out, "export")
         assert (manifest["target"], manifest["quantization"]) == (target, "float32")
 
@@ -326,7 +328,7 @@ def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypa
 
 def test_the_lines_to_compare_on(tmp_path, monkeypatch):
     """A file's, each in Unicode form NFC and with plain spaces, without references; else a hundred of the dev text."""
-    settings = recipe.from_plain({"name": "mine", "corpus": {"name": "own"}}, "test")
+    settings = loading.from_plain({"name": "mine", "corpus": {"name": "own"}}, "test")
     (tmp_path / "lines").write_text("a\u00a0u\u0308\nb\n")
     assert _lines(settings, tmp_path / "lines", tmp_path) == (["a ü", "b"], [])
     opened = Mock(return_value=Mock(lines={"dev": ([f"a\u00a0{i}" for i in range(120)], [*range(120)])}.get))

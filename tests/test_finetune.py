@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli import artefact, recipe
+from nmt_cli.commands.reproduce import reproduce
 from nmt_cli.corpus import sources
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import MissingError, UsageError
-from nmt_cli.reproduce import reproduce
+from nmt_cli.recipe import loading
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import MissingError, UsageError
 from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training.average import choose_share, mixture
 from nmt_cli.transformer.weights import load_model, load_tensors
@@ -33,7 +34,7 @@ def test_from_a_model_and_two_files_to_before_and_after(
     changes += [f"corpus.train_{side}=[{tmp_path / side}]" for side in ("src", "tgt")]
     changes += [f"corpus.mix_{side}=[{numbers_text}/train.{code}]" for side, code in (("src", "en"), ("tgt", "de"))]
     changes += ["decoding.beam=1", "corpus.cleaning.check_script=no"]
-    settings = recipe.load(Path("finetune"), changes)
+    settings = loading.load(Path("finetune"), changes)
     start = load_model(reference_run)
     assert settings.model == start.recipe.model
     assert (settings.corpus.src, settings.corpus.tokenizer.file) == ("en", str(reference_run / "tokenizer.model"))
@@ -76,8 +77,8 @@ def test_from_a_model_and_two_files_to_before_and_after(
 
 def test_a_start_that_is_not_there_and_text_that_nothing_is_mixed_into() -> None:
     with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Name one: --set training"):
-        recipe.load(Path("finetune"))
-    corpus = recipe.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus
+        loading.load(Path("finetune"))
+    corpus = loading.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus
     with pytest.raises(UsageError, match="go with your own files"):
         sources.family(corpus)
 

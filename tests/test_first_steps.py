@@ -16,9 +16,10 @@ from test_cli import COMMANDS, Nmt, nmt
 from texts import ROOT
 from tiny_model import make_model
 
-from nmt_cli import __version__, documents, recipe
-from nmt_cli.errors import UsageError, meant
+from nmt_cli import __version__, documents
 from nmt_cli.interop import import_
+from nmt_cli.recipe.named import NAMED_CORPORA
+from nmt_cli.system.errors import UsageError, meant
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +227,7 @@ def test_the_shell_completes_recipes_corpora_and_their_files(tmp_path: Path) -> 
     assert completed("nmt reproduce table3/c-n", tmp_path) == ["table3/c-n2", "table3/c-n4", "table3/c-n8"]
     assert completed("nmt recipes show to", tmp_path) == ["toy"]
     corpora = completed("nmt prepare ", tmp_path)
-    assert {*recipe.NAMED_CORPORA, "toy", "mine.yaml"} <= {*corpora}
+    assert {*NAMED_CORPORA, "toy", "mine.yaml"} <= {*corpora}
     assert completed("nmt train nowhere/", tmp_path) == []
     assert completed("nmt export m --to ", tmp_path) == ["hf", "ctranslate2"]
 

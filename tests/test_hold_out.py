@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli import artefact
 from nmt_cli.corpus import hold_out, sources, store, twins
-from nmt_cli.errors import DataError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
 
 PAIRS = texts.pairs(400, seed=5)
 

@@ -18,17 +18,17 @@ import sentencepiece
 import torch
 from small_run import page_data
 
-from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer, files_of
-from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.interop import hub, import_, marian
 from nmt_cli.interop import vocabulary as vocabularies
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
+from nmt_cli.recipe import loading
 from nmt_cli.reporting.attend import attend
+from nmt_cli.system.errors import DataError, DownloadError, MissingError, OutputError
 from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
@@ -122,7 +122,7 @@ def test_round_trip_gives_identical_weights(tmp_path, norm, bias):
     file.write_bytes(subwords.train(TEXT, 320))
     changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu", "dropout": 0.25}
     values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 600, **changes}
-    settings = recipe.from_plain({"name": "random", "model": values}, "test")
+    settings = loading.from_plain({"name": "random", "model": values}, "test")
     model = Transformer(settings.model, Tokenizer(file).vocabulary_size)
     randomise(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
     save_model(tmp_path / "model", model.state_dict(), settings, file, {})
@@ -371,7 +371,7 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     steps = ["steps=3", "tokens_per_step=300", "validate_bleu=0", "precision=fp32", f"init_from={tmp_path}/model"]
     others = ["averaging.with_start=[]", "decoding.extra_length=10", "corpus.cleaning.check_script=no"]
     files = [f"corpus.train_{side}=[{tmp_path}/{side}]" for side in ("src", "tgt")]
-    settings = recipe.load(Path("finetune"), [*(f"training.{step}" for step in steps), *files, *others])
+    settings = loading.load(Path("finetune"), [*(f"training.{step}" for step in steps), *files, *others])
     corpus = open_corpus(prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1)))
     ids = [side.gather(np.array([0]))[0].tolist() for side in (corpus.src, corpus.tgt)]
     theirs = [sentencepiece.SentencePieceProcessor(model_proto=each) for each in spm]

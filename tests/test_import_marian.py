@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from nmt_cli import artefact, yaml_file
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.errors import DataError, MissingError
 from nmt_cli.interop import npz
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import import_marian
 from nmt_cli.interop.marian_peer import Marian
 from nmt_cli.interop.vocabulary import in_our_order
+from nmt_cli.recipe import yaml_file
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.search import score_targets
 from nmt_cli.translation.translator import Translator

@@ -17,10 +17,10 @@ import torch
 from test_import import random_marian
 
 from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
-from nmt_cli.errors import DataError, DownloadError, MissingError
 from nmt_cli.interop import hf, hub, marian
 from nmt_cli.interop.export import export
 from nmt_cli.interop.import_ import cached, import_marian
+from nmt_cli.system.errors import DataError, DownloadError, MissingError
 from nmt_cli.transformer.model import sinusoids
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.search import score_targets

@@ -139,7 +139,7 @@ def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
             targets = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} imports relatively; this test reads absolute imports"
-            # `from nmt_cli import recipe` names a module, `from nmt_cli.errors import DataError` something in one.
+            # `from nmt_cli import recipe` names a module, `from nmt_cli.system.errors import DataError` a thing.
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             targets = {i if i.removeprefix("nmt_cli.") in FILES else str(node.module) for i in inside}
         else:

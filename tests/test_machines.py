@@ -13,9 +13,9 @@ from conftest import Lab
 from test_train import losses
 from torch.distributed.run import get_args_parser
 
-from nmt_cli import artefact
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
-from nmt_cli.errors import UsageError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import UsageError
 from nmt_cli.training import checkpoints, distributed, metrics
 
 

@@ -12,7 +12,7 @@ from nmt_cli.documents import markdown
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.segment import render, segments_of
-from nmt_cli.errors import DataError
+from nmt_cli.system.errors import DataError
 
 FORMULAS = "\\begin{align*}\na &= b \\\\\n\\end{align*}"
 

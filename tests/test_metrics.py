@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.errors import DataError
-from nmt_cli.recipe import Expect
+from nmt_cli.recipe.schema import Expect
+from nmt_cli.system.errors import DataError
 from nmt_cli.training import metrics
 from nmt_cli.training.metrics import Metrics
 

@@ -15,8 +15,8 @@ from reference import Pair, Reference, batch_of, random_model, random_pairs, tin
 from torch import Tensor, nn
 from torch.nn.attention import varlen
 
-from nmt_cli import recipe
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.training import loss as loss_module
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer import attention, hardware
@@ -261,7 +261,7 @@ TABLE_3 = {
 @pytest.mark.parametrize(("changes", "plain", "biased"), TABLE_3.values(), ids=TABLE_3)
 def test_rows_of_table_3_have_the_closed_forms_parameters(changes: dict, plain: int, biased: int) -> None:
     for biases, expected in ((False, plain), (True, biased)):
-        settings = recipe.Model(**changes, attention_bias=biases)
+        settings = schema.Model(**changes, attention_bias=biases)
         with _SkipInit():
             model = Transformer(settings, 40_960)
         assert sum(p.numel() for p in model.parameters()) == parameter_count(settings, 40_960) == expected
@@ -269,7 +269,7 @@ def test_rows_of_table_3_have_the_closed_forms_parameters(changes: dict, plain: 
 
 def test_initial_weights_are_the_released_codes() -> None:
     torch.manual_seed(3)
-    settings = recipe.Model(num_layers=1, d_model=128, d_ff=300, num_heads=4, d_k=24, d_v=40, attention_bias=True)
+    settings = schema.Model(num_layers=1, d_model=128, d_ff=300, num_heads=4, d_k=24, d_v=40, attention_bias=True)
     model = Transformer(settings, 3000)
     untied = Transformer(settings.model_copy(update={"source_vocabulary": 2000, "tied_output": False}), 3000)
     matrices = [model.embedding_of("output"), *(untied.embedding_of(side) for side in ("src", "tgt", "output"))]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli import recipe
 from nmt_cli.corpus import hold_out, moses, store, synthetic
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.errors import UsageError
+from nmt_cli.recipe import loading
+from nmt_cli.system.errors import UsageError
 
 
 class Normaliser:
@@ -74,7 +74,7 @@ def test_all_that_is_prepared_is_tokenised_once(tmp_path: Path) -> None:
 def test_files_of_synthetic_text_are_tokenised_by_the_language_of_their_side(tmp_path: Path) -> None:
     texts.write(tmp_path / "mono", ["A b"])
     for side, expected in (("src", "en en<a b> äö\n"), ("tgt", "de de<a b> äö\n")):
-        entry = recipe.from_plain(
+        entry = loading.from_plain(
             {"corpus": {"synthetic": [{"side": side, "files": [str(tmp_path / "mono")], "model": "m"}], "moses": True}},
             "x",
         ).corpus

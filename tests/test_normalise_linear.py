@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli import recipe
 from nmt_cli.corpus import cleaning, twins
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import MOST_MARKS, Tokenizer, normalise
+from nmt_cli.recipe import schema
 from tests.tiny_model import train_tokenizer
 
 SMALL = 24_000  # characters
@@ -59,8 +59,8 @@ def test_readers_of_lines_take_linear_time(tmp_path: Path) -> None:
     for act in (
         lambda line: tokenizer.encode_pair(line, line),
         lambda line: tokenizer.encode([line]),
-        lambda line: cleaning.repair(line, recipe.Cleaning()),
-        lambda line: cleaning.repair("&#769;&#790;" * (len(line) // 12), recipe.Cleaning()),
+        lambda line: cleaning.repair(line, schema.Cleaning()),
+        lambda line: cleaning.repair("&#769;&#790;" * (len(line) // 12), schema.Cleaning()),
         lambda line: list(terms.spans(line)),
         twins.fold,
     ):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from reference import batch_of, random_model, random_pairs, tiny
 
-from nmt_cli.recipe import Training
+from nmt_cli.recipe.schema import Training
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
 

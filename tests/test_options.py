@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from nmt_cli import cli, recipe
+from nmt_cli.commands import app as cli
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing.score import evaluate
+from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score import evaluate as text_scores
 from nmt_cli.serving.server import ServeOptions
@@ -18,15 +19,15 @@ from nmt_cli.translation.translate import TranslateOptions
 TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + side for split, side in
         (("dev", "src"), ("dev", "tgt"), ("test", "src"), ("test", "tgt"))}}  # fmt: skip
 CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit": 5, "tokenizer": {"file": "t"}}
-STEPS = recipe.load(Path("recipes/toy.yaml"), ["training.steps=3"])
-TOY, PARSING = (recipe.load(Path(name)) for name in ("toy", "parsing"))
+STEPS = loading.load(Path("recipes/toy.yaml"), ["training.steps=3"])
+TOY, PARSING = (loading.load(Path(name)) for name in ("toy", "parsing"))
 SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "copy_wordless": None, "n_best": 3}
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
 CASES: list[tuple[str, str, list[Any]]] = [
     ("prepare --src a --tgt b --dev-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
      "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
-     "corpus.prepare.prepare", [recipe.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
+     "corpus.prepare.prepare", [loading.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
                                 PrepareOptions(m, 4, True, True, True)]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
@@ -50,7 +51,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
                                   "sampling": Sampling(seed=0, top_k=0, top_p=0.0), "terms": None}), None]),
     ("score i -r r --fail-under 0", "scoring.score.evaluate", [ScoreOptions(i, (r,), fail_under=0.0), None]),
     ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",
-     [recipe.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),
+     [loading.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),
     ("reproduce recipes/toy.yaml --set training.steps=3 --mirror m --data d --run r --workers 4 --dry-run",
      "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import paper_bleu as paper
 from nmt_cli.scoring.metrics import Score, comparable, score_lines
+from nmt_cli.system.errors import DataError, UsageError
 
 GOLDEN = Path(__file__).parent / "data" / "moses"
 PUBLISHED = {

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import texts
 
-from nmt_cli import cli, recipe
+from nmt_cli.commands import app as cli
+from nmt_cli.commands.reproduce import reproduce
 from nmt_cli.corpus import store
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing import score, trees
-from nmt_cli.reproduce import reproduce
+from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
 
 RECIPE = """
@@ -40,7 +41,7 @@ def test_from_trees_to_f1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     for name, some in (("train", made[200:]), ("dev", made[:100]), ("test", made[100:200])):
         texts.write(tmp_path / f"{name}.mrg", some)
     (tmp_path / "small.yaml").write_text(RECIPE.format(tmp_path))
-    settings, data = recipe.load(tmp_path / "small.yaml"), tmp_path / "data"
+    settings, data = loading.load(tmp_path / "small.yaml"), tmp_path / "data"
     for times in (2, 0):  # again there is nothing to translate
         text = trees.linearise(settings.corpus, tmp_path / "text")
         assert reproduce(settings, text, data, tmp_path / "run", PrepareOptions(workers=1), score.evaluate) == 0

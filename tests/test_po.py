@@ -19,13 +19,13 @@ import pytest
 from test_documents import same, translated
 from tiny_model import content, memory_file
 
-from nmt_cli.console import Progress
 from nmt_cli.documents import plurals
 from nmt_cli.documents import translate as module
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.po import Catalogue
-from nmt_cli.errors import DataError
+from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translate import TranslateOptions
 
 needs_gettext = pytest.mark.skipif(not shutil.which("msgfmt"), reason="gettext is not installed")

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli import artefact, recipe
 from nmt_cli.corpus import cleaning, prepare, readers, sources, stages, store
 from nmt_cli.corpus.sources import MULTI30K_URL
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
+from nmt_cli.recipe import schema
 from nmt_cli.scoring.score import ScoreOptions, evaluate
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError, OutputError, StorageError, UsageError
 
 PAIRS = texts.pairs(1200)
 HUB = "https://huggingface.co/datasets/"
@@ -162,8 +163,8 @@ def test_dry_run_writes_nothing_and_asks_nobody(
 def tables(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tables that are shown: title, columns and rows; 12,345 MB are free."""
     shown = list[Any]()
-    monkeypatch.setattr("nmt_cli.console.table", lambda *table: shown.append(table))
-    monkeypatch.setattr("nmt_cli.artefact.free_megabytes", lambda _: 12_345)
+    monkeypatch.setattr("nmt_cli.system.console.table", lambda *table: shown.append(table))
+    monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 12_345)
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     return shown
 
@@ -215,7 +216,7 @@ def test_a_dry_run_of_ones_own_files_has_counted_them(tmp_path: Path, tables: li
             ("time beside the download, about", "0 s"),
         ]
     with pytest.raises(UsageError, match="unknown corpus 'what'"):
-        texts.run(recipe.Corpus(name="what"), tmp_path / "out", dry_run=True)
+        texts.run(schema.Corpus(name="what"), tmp_path / "out", dry_run=True)
 
 
 def test_what_was_dropped_is_shown_and_stored_and_the_manifest_says_what_of(
@@ -393,7 +394,7 @@ def test_progress_counts_pairs_to_the_end(tmp_path: Path, monkeypatch: pytest.Mo
         def advance(self, count: int) -> None:
             self.seen[2] += count
 
-    monkeypatch.setattr("nmt_cli.console.Progress", Progress)
+    monkeypatch.setattr("nmt_cli.system.console.Progress", Progress)
     monkeypatch.setattr(readers, "CHUNK", 150)
     text = [*PAIRS[:200], PAIRS[7], ("", "x"), ("see", "seh " * 40)]
     for settings, total, read in (({}, None, 203), ({"rows": 203}, 203, 203), ({"rows": 203, "limit": 199}, 199, 199)):

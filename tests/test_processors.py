@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli import processors
 from nmt_cli.corpus.prepare import PrepareOptions
-from nmt_cli.processors import usable_cores, usable_memory
+from nmt_cli.system import processors
+from nmt_cli.system.processors import usable_cores, usable_memory
 
 Files = dict[str, str | bytes]
 GB = 1 << 30

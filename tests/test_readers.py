@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.corpus import readers
-from nmt_cli.errors import DataError
+from nmt_cli.system.errors import DataError
 
 
 @pytest.mark.parametrize(

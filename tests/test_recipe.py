@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nmt_cli import recipe, yaml_file
-from nmt_cli.errors import DataError, MissingError, UsageError
-from nmt_cli.recipe import Recipe, from_plain, load, load_stored, to_yaml
+from nmt_cli.recipe import loading, schema, yaml_file
+from nmt_cli.recipe.loading import from_plain, load, load_stored, to_yaml
+from nmt_cli.recipe.named import NAMED_CORPORA
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.system.errors import DataError, MissingError, UsageError
 from nmt_cli.training import checkpoints
 
 Read = typing.Callable[..., Recipe]
@@ -36,7 +38,7 @@ def complaint(read: Read, text: str | bytes, *overrides: str) -> str:
 
 def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
     empty = read("name: mine")
-    assert empty.model_copy(update={"name": "", "corpus": recipe.Corpus()}) == Recipe()
+    assert empty.model_copy(update={"name": "", "corpus": schema.Corpus()}) == Recipe()
     training = empty.training
     assert (training.steps, training.tokens_per_step, training.warmup_steps) == (100_000, 25_000, 4000)
     assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
@@ -79,7 +81,7 @@ def test_defaults_and_ranges_are_what_they_were() -> None:
         bounds = [f"{kind}{getattr(x, kind)}" for kind in kinds for x in field.metadata if hasattr(x, kind)]
         return ",".join([str(field.default), *bounds])
 
-    sections = [section for section in recipe.Section.__subclasses__() if section.__module__ == recipe.__name__]
+    sections = [section for section in schema.Section.__subclasses__() if section.__module__ == schema.__name__]
     found = {section.__name__: section.model_fields.items() for section in sections}
     words = [f"{section}:" for section in found]
     for fields in found.values():
@@ -96,9 +98,9 @@ def test_defaults_and_ranges_are_what_they_were() -> None:
 
 
 def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
-    for section in recipe.Section.__subclasses__():
+    for section in schema.Section.__subclasses__():
         for name, field in section.model_fields.items():
-            assert field.description or issubclass(field.annotation, recipe.Section), f"{section}: {name}"
+            assert field.description or issubclass(field.annotation, schema.Section), f"{section}: {name}"
         section.model_validate(section().model_dump())
 
 
@@ -271,7 +273,7 @@ def test_scores_are_expected_of_the_recipes_own_steps_only(read: Read) -> None:
     """Pairs, parameters and published figures hold whatever the steps."""
     curve = "dev_steps: [600, 900], dev_perplexity: [3, 2], dev_bleu: [20, 30], bleu: [20, 30]"
     text = f"training: {{steps: 900}}\nexpect: {{{curve}, pairs: [40, 50], parameters: 7, paper_bleu: 27.3}}"
-    kept = recipe.Expect(pairs=[40, 50], parameters=7, paper_bleu=27.3)
+    kept = schema.Expect(pairs=[40, 50], parameters=7, paper_bleu=27.3)
     assert read(text, "training.steps=200").expect == kept
     assert read(text, "training.steps=200", "expect.bleu=[5,6]").expect == kept.model_copy(update={"bleu": [5, 6]})
     assert read(text, "training.steps=900", "training.seed=3").expect == read(text).expect != kept
@@ -283,18 +285,18 @@ def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_an
     text = "corpus: {name: multi30k-en-de}\nexpect: {bleu: [38, 40], parameters: 7}"
     assert read(text, "corpus.name=multi30k-en-de", "corpus.moses=no", "model.dropout=0").expect.bleu == [38, 40]
     for change in ("name=multi30k-en-fr", "moses=yes", "limit=100", "src=de", "tgt=fr"):
-        assert read(text, f"corpus.{change}").expect == recipe.Expect(), change
+        assert read(text, f"corpus.{change}").expect == schema.Expect(), change
     text = "corpus: {name: toy-en-de, synthetic: {side: src}}\ntraining: {teacher: a}\nexpect: {bleu: [38, 40]}"
     assert read(text, "training.teacher=a", "corpus.synthetic.beam=4").expect.bleu == [38, 40]
     for change in ("training.teacher=b", "corpus.synthetic.files=[more.en]", "corpus.synthetic=[]"):
-        assert read(text, change).expect == recipe.Expect(), change
+        assert read(text, change).expect == schema.Expect(), change
     own = "expect: {bleu: [38, 40]}"
     assert read(own, "training.teacher=a").expect.bleu == [38, 40], "nothing is translated"
-    assert read(own, "corpus.name=toy-en-de").expect == read(own).expect == recipe.Expect(bleu=[38, 40])
-    english = recipe.with_languages(read(text), {"src": "en", "tgt": "fr"})
-    assert english.expect == recipe.Expect()
-    assert recipe.with_languages(read(text), {"src": "en", "tgt": "de"}).expect.bleu == [38, 40]
-    assert read(text, "expect.bleu=[50,60]", "corpus.name=multi30k-en-fr").expect == recipe.Expect(bleu=[50, 60])
+    assert read(own, "corpus.name=toy-en-de").expect == read(own).expect == schema.Expect(bleu=[38, 40])
+    english = loading.with_languages(read(text), {"src": "en", "tgt": "fr"})
+    assert english.expect == schema.Expect()
+    assert loading.with_languages(read(text), {"src": "en", "tgt": "de"}).expect.bleu == [38, 40]
+    assert read(text, "expect.bleu=[50,60]", "corpus.name=multi30k-en-fr").expect == schema.Expect(bleu=[50, 60])
 
 
 def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
@@ -307,26 +309,26 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     own = read("corpus: {name: mine, src: fi, tgt: sv}").corpus
     assert (own.tokenizer.vocabulary_size, own.cleaning, own.rows) == (8000, wmt14.cleaning, None)
     assert wmt14.cleaning.max_ratio == 9.0, "a smaller ratio drops short sentences"
-    assert recipe.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
-    assert recipe.Corpus(name="hub:hubble/hub:b").directory == Path("data/hubble-hub:b")
+    assert schema.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
+    assert schema.Corpus(name="hub:hubble/hub:b").directory == Path("data/hubble-hub:b")
     known = {"toy-en-de": {}, "hub:owner/name": {}, "mine": {"train_src": ["a"], "train_tgt": ["b"]}, "yours": {}}
-    has_text = [recipe.Corpus(name=name, **files).has_text for name, files in known.items()]
+    has_text = [schema.Corpus(name=name, **files).has_text for name, files in known.items()]
     assert has_text == [True, True, True, False]
 
 
 def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:
     """So the recipes of a teacher, of its student and of back-translation can be played one after the other."""
-    recipes = [recipe.load(Path(name)) for name in ("multi30k", "student", "backtranslate")]
+    recipes = [loading.load(Path(name)) for name in ("multi30k", "student", "backtranslate")]
     places = [each.corpus.directory for each in recipes]
     names = ["multi30k-en-de", "multi30k-en-de-distilled", "multi30k-en-de-back-translated"]
     assert places == [Path("data") / name for name in names]
     both = [{"side": side, "model": "m"} for side in ("tgt", "src", "tgt")]
-    corpus = recipe.from_plain({"corpus": {"name": "mine", "synthetic": both}}, "both").corpus
+    corpus = loading.from_plain({"corpus": {"name": "mine", "synthetic": both}}, "both").corpus
     assert corpus.directory == Path("data/mine-back-translated-distilled")
 
 
 def test_what_each_named_corpus_brings() -> None:
-    found = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in recipe.NAMED_CORPORA}
+    found = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in NAMED_CORPORA}
     brought = {name: (each.config, each.rows, each.tokenizer.vocabulary_size) for name, each in found.items()}
     assert {name: values for name, values in brought.items() if "-en-" in name} == {
         "toy-en-de": (None, None, 1000),
@@ -349,17 +351,17 @@ def test_a_synthetic_entrys_own_model_comes_before_the_teacher(read: Read) -> No
 
 def test_differences_are_of_every_key_of_either() -> None:
     old, new = {"a": {"b": 1, "c": 2}, "d": 0}, {"a": {"b": 1, "c": "2", "e": None}, "f": False}
-    assert recipe.differences(old, new) == ["a.c: 2 -> 2", "d: 0 -> None", "f: None -> False"]
+    assert loading.differences(old, new) == ["a.c: 2 -> 2", "d: 0 -> None", "f: None -> False"]
 
 
 def test_what_is_laid_over_leaves_the_rest_as_it_was() -> None:
     low, high = {"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]}
-    assert recipe.merge(low, high) == {"a": {"b": 1, "d": 2}, "c": [3]}
+    assert loading.merge(low, high) == {"a": {"b": 1, "d": 2}, "c": [3]}
     assert (low, high) == ({"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]})
 
 
 def test_every_named_corpus_goes_both_ways() -> None:
-    named = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in recipe.NAMED_CORPORA}
+    named = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in NAMED_CORPORA}
     for name, there in named.items():
         assert name.endswith(f"-{there.src}-{there.tgt}")
         back = named[f"{name[:-6]}-{there.tgt}-{there.src}"]
@@ -385,7 +387,7 @@ def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
 ) -> None:
     stored, path = read("model: {d_model: 8}\ntraining: {steps: 7}"), tmp_path / "stored.yaml"
     removed = {"training": {"momentum": 0.9}, "corpus": {"cleaning": {"lower": True}}, "serving": {"port": 80}}
-    path.write_text(yaml.safe_dump(recipe.merge(stored.model_dump(), removed)))
+    path.write_text(yaml.safe_dump(loading.merge(stored.model_dump(), removed)))
     assert load_stored(path) == stored
     assert "are ignored: " in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"unknown key 'corpus\.cleaning\.lower'.*unknown key 'serving'"):
@@ -395,13 +397,13 @@ def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
 @pytest.mark.parametrize("change", ["model.experts=4", "model.activation=geglu", "training.precision=fp8"])
 def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: str) -> None:
     path, key = tmp_path / "stored.yaml", change.partition("=")[0].removeprefix("model.")
-    path.write_text(yaml.safe_dump(recipe.merge(Recipe(name="n").model_dump(), recipe.override(change))))
+    path.write_text(yaml.safe_dump(loading.merge(Recipe(name="n").model_dump(), loading.override(change))))
     with pytest.raises(DataError, match=rf"{key}.* newer than .*update"):
         load_stored(path)
 
 
 def test_which_settings_a_begun_run_may_change() -> None:
-    free = {key for key in recipe._keys(Recipe().model_dump()) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
+    free = {key for key in loading._keys(Recipe().model_dump()) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
     for section, names in {
         "training": "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
         "memory_tokens micro_batches cuda_graphs processes",

@@ -9,10 +9,13 @@ import torch
 from typer.testing import CliRunner
 
 import nmt_cli
-from nmt_cli import cli, recipe, recipe_commands, recipe_files
+from nmt_cli.commands import app as cli
+from nmt_cli.commands import recipes as recipe_commands
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import MissingError, OutputError
+from nmt_cli.recipe import files as recipe_files
+from nmt_cli.recipe import loading, schema
 from nmt_cli.reporting import paper
+from nmt_cli.system.errors import MissingError, OutputError
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
@@ -27,7 +30,7 @@ TABLE_3 = [path for path in PATHS if path.parent.name == "table3"]
 @pytest.mark.parametrize("path", PATHS, ids=str)
 def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # found with the package, its base too
-    settings = recipe.load(path)
+    settings = loading.load(path)
     vocabulary = settings.corpus.tokenizer.vocabulary_size
     with torch.device("meta"):
         built = sum(p.numel() for p in Transformer(settings.model, vocabulary).parameters())
@@ -43,16 +46,16 @@ e-learned positions=learned\nbig d_model=1024 d_ff=4096 num_heads=16 dropout=0.3
 
 
 def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
-    base = recipe.load(ROOT / "recipes" / "base.yaml")
+    base = loading.load(ROOT / "recipes" / "base.yaml")
     changed = {name: set(changes.split()) for name, _, changes in (row.partition(" ") for row in ROWS.split("\n"))}
     table = (ROOT / "recipes" / "README.md").read_text().split("## Table 3")[1]
     rows = {name: (float(x), float(y)) for name, x, y in re.findall(r"(?m)^\| `(.+)` .* (\S+) \| (\S+) \|$", table)}
-    assert len({recipe.load(ROOT / path).name for path in PATHS}) == len(PATHS), "two recipes share a run"
+    assert len({loading.load(ROOT / path).name for path in PATHS}) == len(PATHS), "two recipes share a run"
     for path in TABLE_3:
-        settings = recipe.load(ROOT / path)
+        settings = loading.load(ROOT / path)
         assert settings.averaging.last == 1
         assert paper.table_3(settings) == settings, "two rows are the same"
-        lines = recipe.differences(base.model_dump(), settings.model_dump())
+        lines = loading.differences(base.model_dump(), settings.model_dump())
         learnt = (line for line in lines if line.startswith(("model.", "training.")) and paper.matters(line))
         assert {re.sub(r"\w+\.(\w+): .* -> ", r"\1=", line) for line in learnt} == changed.pop(path.stem), path
         expect = settings.expect
@@ -62,15 +65,15 @@ def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
     assert not rows
     assert not changed
     for name in ("base", "big"):  # however it averages
-        assert paper.table_3(recipe.load(ROOT / "recipes" / f"{name}.yaml")).name == f"table3-{name}"
-    assert paper.table_3(recipe.from_plain({"model": {"d_ff": 100}}, "test")) is None
+        assert paper.table_3(loading.load(ROOT / "recipes" / f"{name}.yaml")).name == f"table3-{name}"
+    assert paper.table_3(loading.from_plain({"model": {"d_ff": 100}}, "test")) is None
 
 
 def _different() -> list[Path]:
     """Return one recipe of each kind of step: how much dropout and smoothing there is makes no other one."""
     kinds: dict[str, Path] = {}
     for path in PATHS:
-        settings = recipe.load(ROOT / path)
+        settings = loading.load(ROOT / path)
         model = {**vars(settings.model), "dropout": settings.model.dropout > 0}
         kinds.setdefault(str((model, settings.training.label_smoothing > 0)), path)
     return list(kinds.values())
@@ -81,7 +84,7 @@ def test_one_step_of_every_recipe(
     path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Run, "check_memory", lambda self: None)  # the step is enough
-    settings = recipe.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])
+    settings = loading.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])
     accelerator = make_accelerator(settings, tmp_path)
     run = Run(settings, open_corpus(numbers_corpus), accelerator, tmp_path, 0)
     before = run.transformer.embedding.weight.detach().clone()
@@ -103,14 +106,14 @@ def test_recipes_are_listed_shown_and_copied(
     assert (below := ["/" in name for name in listed]) == sorted(below), "what one looks for first comes first"
     assert all(20 < len(about) <= 118 and about.endswith(".") for about in listed.values())
     for name in (Path("toy"), Path("recipes/table3/a-h1.yaml")):  # the second has a base, which the copy finds too
-        settings = recipe.load(name)
+        settings = loading.load(name)
         recipe_commands.show(name)
         shown = capsys.readouterr().out
         (tmp_path / "shown.yaml").write_text(shown)
-        assert recipe.load(tmp_path / "shown.yaml") == settings
+        assert loading.load(tmp_path / "shown.yaml") == settings
         assert "# steps of linear warm-up" in shown
         recipe_commands.copy(name)
-        assert recipe.load(Path(f"{settings.name}.yaml")) == settings
+        assert loading.load(Path(f"{settings.name}.yaml")) == settings
         recipe_commands.show(name, ["training.steps=7"], "json")
         schema = json.loads(capsys.readouterr().out)
         assert schema["examples"][0]["training"]["steps"] == 7
@@ -119,7 +122,7 @@ def test_recipes_are_listed_shown_and_copied(
     recipe_commands.copy(Path("own.yaml"), tmp_path / "copied.yaml")
     assert (tmp_path / "copied.yaml").read_bytes() == (tmp_path / "own.yaml").read_bytes()
     recipe_commands.copy(tmp_path / "a-h1.yaml", tmp_path / "again.yaml")
-    assert recipe.load(tmp_path / "again.yaml").model == settings.model
+    assert loading.load(tmp_path / "again.yaml").model == settings.model
     for short in ("base.yaml", "table3/base.yaml", "recipes/toy", "toy"):  # not the copy of toy.yaml that lies here
         assert recipe_files.find(Path(short)).is_relative_to(recipe_files.HOME)
     recipe_commands.show(Path("finetune"))
@@ -206,10 +209,10 @@ OWN_SETTINGS = """
 
 
 def test_every_recipe_is_what_its_figures_were_measured_or_published_for() -> None:
-    default, found = recipe.Recipe().model_dump(), dict[str, list[str]]()
+    default, found = schema.Recipe().model_dump(), dict[str, list[str]]()
     for path in sorted((ROOT / "recipes").glob("*.yaml")):
         words, section = found.setdefault(path.stem, []), ""
-        for line in recipe.differences(default, recipe.load(path, start=False).model_dump()):
+        for line in loading.differences(default, loading.load(path, start=False).model_dump()):
             key, value = line.partition(": ")[0], line.partition(" -> ")[2].replace(" ", "")
             if key not in ("name", "expect.source"):
                 words += [f"{key.partition('.')[0]}:"] if key.partition(".")[0] != section else []

@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 from small_run import HOSTILE, SAMPLES, make_run, page_data, records
 
-from nmt_cli import __version__, artefact, recipe
+from nmt_cli import __version__
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import DataError, printable
-from nmt_cli.recipe import Recipe
+from nmt_cli.recipe import loading
+from nmt_cli.recipe.schema import Recipe
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart, log_ticks, ticks
 from nmt_cli.reporting.page import TEMPLATES, compared, render
 from nmt_cli.reporting.report import _compared, report
 from nmt_cli.scoring.score import ScoreOptions, evaluate
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, printable
 from nmt_cli.training.run import read_run
 
 BIDI = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -205,7 +207,7 @@ def test_two_runs_side_by_side(small, tmp_path):
 def test_the_row_of_table_3_that_a_run_repeats(tmp_path, monkeypatch):
     run, data = make_run(tmp_path)
     change(run, "name: own", "name: wmt14-en-de")
-    monkeypatch.setattr(paper, "table_3", lambda _: recipe.load(Path("table3/c-n2")))
+    monkeypatch.setattr(paper, "table_3", lambda _: loading.load(Path("table3/c-n2")))
     assert "c-n2: perplexity 6.11, BLEU 23.7" in read(report(run, data=[data])).text
 
 
@@ -234,7 +236,7 @@ def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, 
 def test_a_run_beside_another_is_told_apart_and_generated_text_has_two_metrics(small, monkeypatch):
     run, data = small
     files = read_run(run, data)
-    first = recipe.from_plain(recipe.merge(files.settings.model_dump(), recipe.override("training.seed=3")), "test")
+    first = loading.from_plain(loading.merge(files.settings.model_dump(), loading.override("training.seed=3")), "test")
     first = first.model_copy(update={"name": "other"})
     asked = []
     monkeypatch.setattr("nmt_cli.reporting.report.evaluate", lambda *given: asked.append(given) or "scores")
@@ -398,16 +400,16 @@ def test_departures_from_the_nearest_of_the_papers_models():
     assert paper.departures(Recipe()) == ("base", [])
     big = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
     rest = {"training": {"steps": 300_000, "keep_checkpoints": 20}, "averaging": {"last": 20}}
-    assert paper.departures(recipe.from_plain({"model": big, **rest}, "big")) == ("big", [])
-    near = recipe.from_plain({"model": {**big, "dropout": 0.1}, **rest}, "big")
+    assert paper.departures(loading.from_plain({"model": big, **rest}, "big")) == ("big", [])
+    near = loading.from_plain({"model": {**big, "dropout": 0.1}, **rest}, "big")
     assert paper.departures(near) == ("big", ["model.dropout: 0.3 -> 0.1"])
 
 
 def test_the_row_of_table_3_is_found_however_it_averages_and_decodes():
-    row = recipe.load(Path("table3/c-n2"), ["decoding.beam=9", "averaging.last=4", "corpus.name=own"])
+    row = loading.load(Path("table3/c-n2"), ["decoding.beam=9", "averaging.last=4", "corpus.name=own"])
     assert paper.table_3(row).name == "c-n2"
     for change in ("training.label_smoothing=0.3", "model.dropout=0.3"):
-        assert paper.table_3(recipe.load(Path("table3/c-n2"), [change])) is None
+        assert paper.table_3(loading.load(Path("table3/c-n2"), [change])) is None
 
 
 def test_settings_of_which_the_paper_speaks():

@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import pytest
 from small_run import make_run
 
-from nmt_cli import artefact, cli, recipe
-from nmt_cli import reproduce as module
+from nmt_cli.commands import app as cli
+from nmt_cli.commands import reproduce as module
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import MissingError, OutputError
+from nmt_cli.recipe import loading, schema
 from nmt_cli.reporting.report import report
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import MissingError, OutputError
 from nmt_cli.training import metrics
 from nmt_cli.training.run import read_run
 from nmt_cli.translation.translator import Translator
@@ -32,7 +34,7 @@ class Place(NamedTuple):
     data: Path
     run: Path
 
-    def play(self, settings: recipe.Recipe, *, dry_run: bool = False) -> int:
+    def play(self, settings: schema.Recipe, *, dry_run: bool = False) -> int:
         options = PrepareOptions(workers=1, dry_run=dry_run)
         return module.reproduce(settings, settings.corpus, self.data, self.run, options, evaluate)
 
@@ -47,14 +49,14 @@ def played(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path) -> 
     """The tiny recipe reproduced once. Do not change it: it is shared."""
     directory = tmp_path_factory.mktemp("reproduced")
     place = Place(directory / "data" / "numbers", directory / "runs" / "tiny")
-    assert place.play(recipe.load(tiny_recipe_file)) == 0
+    assert place.play(loading.load(tiny_recipe_file)) == 0
     return place
 
 
 def test_a_dry_run_says_what_it_takes_before_anything_is_prepared(
     tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    assert Place(tmp_path / "d", tmp_path / "r").play(recipe.load(tiny_recipe_file), dry_run=True) == 0
+    assert Place(tmp_path / "d", tmp_path / "r").play(loading.load(tiny_recipe_file), dry_run=True) == 0
     said = capsys.readouterr()
     assert said.out == ""
     assert all(fact in said.err for fact in ("download", "disk", "8 x P100", "3.5 d", "time to the end"))
@@ -66,7 +68,7 @@ def test_a_dry_run_says_what_it_takes_before_anything_is_prepared(
 def test_a_corpus_prepared_with_other_settings_is_refused(
     tiny_recipe_file: Path, numbers_corpus: Path, tmp_path: Path, name: str, dry_run: bool
 ) -> None:
-    settings = recipe.load(tiny_recipe_file, ["corpus.limit=499"])
+    settings = loading.load(tiny_recipe_file, ["corpus.limit=499"])
     if name != "numbers":
         settings.corpus.name, settings.corpus.train_src, settings.corpus.train_tgt = name, [], []
     with pytest.raises(OutputError, match=r"exists with other inputs \((limit: None -> 499|name)"):
@@ -76,7 +78,7 @@ def test_a_corpus_prepared_with_other_settings_is_refused(
 def test_a_corpus_of_a_name_alone_is_taken_as_it_is(
     tiny_recipe_file: Path, numbers_corpus: Path, tmp_path: Path
 ) -> None:
-    settings = recipe.load(tiny_recipe_file, ["corpus.limit=499", "corpus.train_src=null", "corpus.train_tgt=null"])
+    settings = loading.load(tiny_recipe_file, ["corpus.limit=499", "corpus.train_src=null", "corpus.train_tgt=null"])
     assert Place(numbers_corpus, tmp_path / "run").play(settings, dry_run=True) == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -91,7 +93,7 @@ def test_every_stage_leaves_its_artefact_and_again_nothing_is_done(
     watched = [*played.data.iterdir(), *played.run.glob("checkpoints/*"), *played.run.glob("*.hyp")]
     before = [(path, path.stat().st_mtime_ns) for path in watched]
     capsys.readouterr()
-    assert played.play(recipe.load(tiny_recipe_file)) == 0
+    assert played.play(loading.load(tiny_recipe_file)) == 0
     said = capsys.readouterr()
     assert [(path, path.stat().st_mtime_ns) for path, _ in before] == before
     assert not re.search("4/5 translate|nmt: warning", said.err)  # the translations of this very model are kept
@@ -106,7 +108,7 @@ def test_what_was_expected_stands_beside_what_came(tiny_recipe_file: Path, playe
     bleu = corpus_bleu(read_lines(played.run / "test.hyp"), open_corpus(played.data).lines("test")[1])[0]
     for least, warned in ((bleu, False), (math.nextafter(bleu, 100), True)):
         changes = (f"bleu=[{least!r},99]", "paper_dev_bleu=32.5", "dev_steps=[30]", "dev_perplexity=[123]")
-        assert played.play(recipe.load(tiny_recipe_file, [f"expect.{change}" for change in changes])) == 0
+        assert played.play(loading.load(tiny_recipe_file, [f"expect.{change}" for change in changes])) == 0
         said = capsys.readouterr().err
         assert re.search(r"dev perplexity after step 30 +123 +\d", said)
         assert re.search(r"dev paper-BLEU-quotes +32\.5 \(the paper\) +\d", said)
@@ -158,7 +160,7 @@ def test_without_a_test_set_it_says_how_to_have_a_test_score(
     tiny_recipe_file: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     changes = ["corpus.test_src=null", "corpus.test_tgt=null", "training.steps=10", "averaging.last=1"]
-    assert Place(tmp_path / "data", tmp_path / "run").play(recipe.load(tiny_recipe_file, changes)) == 0
+    assert Place(tmp_path / "data", tmp_path / "run").play(loading.load(tiny_recipe_file, changes)) == 0
     said = capsys.readouterr().err
     assert "no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out" in said
     assert "is the mean of 1 checkpoint, of step 10\n" in said
@@ -179,7 +181,7 @@ def test_a_longer_run_and_another_search_make_translations_anew(
         if i == 4:
             (place.run / "dev.hyp").unlink()
         changes = [f"training.steps={steps}", f"decoding.extra_length={extra_length}", "averaging.last=2"]
-        assert place.play(recipe.load(tiny_recipe_file, changes)) == 0
+        assert place.play(loading.load(tiny_recipe_file, changes)) == 0
         said = capsys.readouterr().err
         assert said.count("4/5 translate") == times
         assert (warning in said) == (steps == 10)
@@ -220,8 +222,8 @@ def test_each_stage_gets_what_it_needs_and_runs_where_it_should(
     tiny_recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     rank: str, dry_run: bool, prepared: bool, has_text: bool, code: int, steps: list[int], expected: str,
 ) -> None:  # fmt: skip
-    settings = recipe.load(tiny_recipe_file)
-    text = recipe.Corpus(name="raw", train_src=["a"] if has_text else [], train_tgt=["b"])
+    settings = loading.load(tiny_recipe_file)
+    text = schema.Corpus(name="raw", train_src=["a"] if has_text else [], train_tgt=["b"])
     data, run, options, files = (
         tmp_path / "data",
         tmp_path / "run",

@@ -10,7 +10,7 @@ import pytest
 from small_run import make_run
 
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.training.run import read_run
 
 

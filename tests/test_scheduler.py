@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 from nmt_cli.translation import scheduler
 from nmt_cli.translation.scheduler import PATIENCE, Scheduler, Search
 from nmt_cli.translation.segments import Feed, Results, Segment

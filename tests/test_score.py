@@ -21,11 +21,12 @@ import pytest
 from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
-from nmt_cli import __version__, artefact, manifests
-from nmt_cli.errors import DataError, DownloadError, MissingError, OutputError, UsageError
+from nmt_cli import __version__
 from nmt_cli.scoring import metrics, score
 from nmt_cli.scoring.report import Report, Segment, TermCounts, Text, Twins
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.storage import artefact, manifests
+from nmt_cli.system.errors import DataError, DownloadError, MissingError, OutputError, UsageError
 
 # Words that lines and tokenizers break at, between ordinary ones.
 WORDS = "the cat, on «a» mat. Größe 3,5 it's (x-y) ... „gut“ &amp; !? 中文 U.S. $5 '' %".split()  # noqa: SIM905

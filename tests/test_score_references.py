@@ -14,9 +14,9 @@ import sacrebleu.tokenizers.tokenizer_spm as pieces
 from tiny_model import train_tokenizer
 
 from nmt_cli.corpus.readers import split_lines
-from nmt_cli.errors import DownloadError, UsageError
 from nmt_cli.scoring import score
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.system.errors import DownloadError, UsageError
 
 WORDS = ["über", "die", "Straße", "geht", "der", "Hund", ",", "und", "das", "Café", "ist", "zu", ".", "Ende", "é", "ñ"]
 BOM = b"\xef\xbb\xbf"

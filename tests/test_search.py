@@ -27,7 +27,7 @@ from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.engine.search import Search
 from nmt_cli.engine.weights import Tensor
-from nmt_cli.errors import DivergedError, StorageError
+from nmt_cli.system.errors import DivergedError, StorageError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer

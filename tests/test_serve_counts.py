@@ -17,9 +17,9 @@ from starlette.testclient import TestClient
 from test_threads import Gate
 
 from nmt_cli import Translator
-from nmt_cli.errors import DivergedError
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.service import Limits, Service
+from nmt_cli.system.errors import DivergedError
 
 GERMAN = {"target_lang": "DE", "source_lang": "EN"}
 

@@ -23,7 +23,6 @@ from starlette.testclient import TestClient
 
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.errors import DataError
 from nmt_cli.serving import fields, pool
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.deadline import Deadline
@@ -33,6 +32,7 @@ from nmt_cli.serving.pool import Budget
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.serving.texts import Form, units_of, write
 from nmt_cli.serving.work import Workers
+from nmt_cli.system.errors import DataError
 
 WORDS = 24_000
 

@@ -24,13 +24,13 @@ from test_threads import Gate
 from uvicorn.server import ServerState
 
 from nmt_cli.engine.search import Search
-from nmt_cli.errors import DivergedError, UsageError
 from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import _Countdown, while_connected
 from nmt_cli.serving.service import Limits, Service
+from nmt_cli.system.errors import DivergedError, UsageError
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

@@ -30,10 +30,10 @@ from starlette.testclient import TestClient
 from test_serve_process import LONG, ask, server
 from uvicorn.server import ServerState
 
-from nmt_cli.errors import UsageError
 from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.connections import Listener, Protocol
+from nmt_cli.system.errors import UsageError
 
 MEGABYTE = 1 << 20
 PAGES = MEGABYTE // os.sysconf("SC_PAGE_SIZE")

@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 from test_serve_process import failed, server
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from nmt_cli.errors import DataError, UsageError
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.origins import Access, access
+from nmt_cli.system.errors import DataError, UsageError
 
 TEXT = {"q": "", **PAIR}
 GLOSSARY = {"name": "n", "source_lang": "EN", "target_lang": "DE", "entries": "rot\tBaum", "entries_format": "tsv"}

@@ -27,13 +27,13 @@ pytest.importorskip("starlette")
 import uvicorn
 from serving import resident
 
-from nmt_cli import signals
-from nmt_cli.errors import BusyError, UsageError
 from nmt_cli.serving import server as server_module
 from nmt_cli.serving.connections import Protocol
 from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Model
 from nmt_cli.serving.service import Limits, Service
+from nmt_cli.system import signals
+from nmt_cli.system.errors import BusyError, UsageError
 
 LONG = "der Hund geht. " * 300
 

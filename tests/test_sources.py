@@ -17,9 +17,10 @@ import pytest
 import texts
 from pyarrow import parquet
 
-from nmt_cli import artefact, recipe
 from nmt_cli.corpus import sources, store
-from nmt_cli.errors import DataError, DownloadError, MissingError, UsageError
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, DownloadError, MissingError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -104,18 +105,18 @@ def test_each_name_has_its_kind_and_origin(monkeypatch: pytest.MonkeyPatch) -> N
         ("wmt14-en-fr", "hub", f"{hub}/wmt/wmt14"),
         ("hub:some.one/of_it@refs/pr/1", "hub", f"{hub}/some.one/of_it"),
     ):
-        section = recipe.Corpus(name=name)
+        section = schema.Corpus(name=name)
         assert (sources.family(section), sources.origin(section, None)) == (kind, origin)
         assert sources.origin(section, Path("here")) == ("generated" if kind == "toy" else "here")
         assert sources.local_files(section, None) == []
         with pytest.raises(MissingError, match=r"no directory none \(--mirror\)"):
             sources.open_text(section, Path("none"), Path(), Path())
     with pytest.raises(UsageError, match="unknown corpus ''"):
-        sources.family(recipe.Corpus(name=None))  # as an imported model has it
-    own = recipe.Corpus(name="own", train_src=["a"], train_tgt=["b"])
+        sources.family(schema.Corpus(name=None))  # as an imported model has it
+    own = schema.Corpus(name="own", train_src=["a"], train_tgt=["b"])
     assert (sources.family(own), sources.origin(own, None)) == ("own", "local files")
     monkeypatch.setenv("HF_ENDPOINT", "http://near")
-    assert sources.origin(recipe.Corpus(name="hub:a/b"), None) == "http://near/datasets/a/b"
+    assert sources.origin(schema.Corpus(name="hub:a/b"), None) == "http://near/datasets/a/b"
 
 
 def test_the_users_files_are_listed_with_their_sets_in_order(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_sizes_are_estimated_from_what_is_there(tmp_path: Path, monkeypatch: pyt
     for name, size in (("a", 100), ("b.gz", 10), ("c", 7), ("d", 5)):
         (tmp_path / name).write_bytes(bytes(size))
 
-    def own(*names: str, **more: Any) -> recipe.Corpus:
+    def own(*names: str, **more: Any) -> schema.Corpus:
         paths = [str(tmp_path / name) for name in names]
         return texts.corpus({"name": "own", "train_src": paths[:1], "train_tgt": paths[1:2], **more})
 
@@ -230,7 +231,7 @@ def test_pairs_are_counted_where_that_is_quick(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(sources, "MOST_COUNTED", most)
         assert sources.count_pairs(section, None) == count
     assert sources.count_pairs(section.model_copy(update={"format": "trees", "train_src": ["none"]}), None) is None
-    assert [sources.count_pairs(recipe.Corpus(name=name), None) for name in ("multi30k-en-de", "wmt14-en-de")] == [
+    assert [sources.count_pairs(schema.Corpus(name=name), None) for name in ("multi30k-en-de", "wmt14-en-de")] == [
         None
     ] * 2
 
@@ -431,7 +432,7 @@ def test_files_of_a_mirror_are_found_by_a_word_of_their_names(tmp_path: Path) ->
         (tmp_path / "c" / name).touch()
 
     def found(name: str, mirror: Path = tmp_path / "c", **more: Any) -> dict[str, list[str]]:
-        files = sources._mirror_files(recipe.Corpus(name=name, **more), mirror)
+        files = sources._mirror_files(schema.Corpus(name=name, **more), mirror)
         return {
             split: [str(Path(path).relative_to(tmp_path / "c")) for path in paths] for split, paths in files.items()
         }
@@ -458,7 +459,7 @@ def test_files_of_a_mirror_are_found_by_a_word_of_their_names(tmp_path: Path) ->
     with pytest.raises(MissingError, match="shards has only 1 of the 2 files of test"):
         found("hub:a/b", shards, limit=5)
     (shards / "test-00001-of-00002.parquet").unlink()
-    assert sources._mirror_files(recipe.Corpus(name="hub:a/b", limit=5), shards).keys() == {"train"}
+    assert sources._mirror_files(schema.Corpus(name="hub:a/b", limit=5), shards).keys() == {"train"}
 
 
 class Tables:
@@ -482,18 +483,18 @@ def test_rows_of_a_data_set_become_pairs() -> None:
     rows = [{"en": "a", "de": "b"}, {"en": None, "de": longest}, {"en": longest + "x", "de": ""}, None]
     named, columns = pyarrow.table({"translation": rows}), pyarrow.table({"en": ["c"], "de": ["d"], "x": [1]})
     data = Tables(named, columns, pyarrow.table({"translation": rows[:1], "en": ["not"], "de": ["these"]}))
-    chunks = list(sources._hub_chunks(recipe.Corpus(name="hub:a/b"), data))
+    chunks = list(sources._hub_chunks(schema.Corpus(name="hub:a/b"), data))
     assert chunks == [
         sources.Chunk([b"a", b"", None, b""], [b"b", longest.encode(), b"", b""]),
         sources.Chunk([b"c"], [b"d"]),
         sources.Chunk([b"a"], [b"b"]),
     ]
-    turned = recipe.Corpus(name="hub:a/b", src="de", tgt="en", limit=3)
+    turned = schema.Corpus(name="hub:a/b", src="de", tgt="en", limit=3)
     assert next(sources._hub_chunks(turned, data)).src == [b"b", longest.encode(), b"", b""]
     assert next(sources._hub_chunks(turned.model_copy(update={"limit": 9999}), data)).tgt[0] == b"a"
     assert data.asked == ["arrow", sources.CHUNK, "arrow", 3, "arrow", sources.CHUNK]
     with pytest.raises(DataError, match=r"a/b cannot be used: no text in 'fr' among its columns en, de, x\. See http"):
-        list(sources._hub_chunks(recipe.Corpus(name="hub:a/b", src="fr"), Tables(columns)))
+        list(sources._hub_chunks(schema.Corpus(name="hub:a/b", src="fr"), Tables(columns)))
 
 
 class Builder:
@@ -588,10 +589,10 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ids=str,
 )
 def test_errors_of_the_client_of_the_hub_become_ours(error: Exception, kind: type[Exception], message: str) -> None:
-    section = recipe.Corpus(name="hub:a/b@v7", config="c")
+    section = schema.Corpus(name="hub:a/b@v7", config="c")
     with pytest.raises(kind, match=message), sources._hub_errors(section):
         raise error
-    plain = recipe.Corpus(name="hub:a/b")
+    plain = schema.Corpus(name="hub:a/b")
     if kind is DownloadError:
         with pytest.raises(DownloadError, match="/tree/main/data into DIR/data"), sources._hub_errors(plain):
             raise error

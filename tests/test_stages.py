@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli import artefact
 from nmt_cli.corpus import cleaning, readers, stages, store, tokenizer
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.errors import StorageError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import StorageError
 
 PAIRS = texts.pairs(300, seed=11)
 

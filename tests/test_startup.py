@@ -10,9 +10,10 @@ import pytest
 from texts import ROOT
 from tiny_model import make_model
 
-from nmt_cli import artefact, recipe, stored
 from nmt_cli.engine import library
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact, stored
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.translation.backends import may_have_gpu
 
 HEAVY = {"torch", "numpy", "datasets", "pandas", "pyarrow", "transformers", "accelerate", "safetensors", "sacrebleu"}
@@ -58,8 +59,8 @@ def plain(section: object) -> object:
 def test_a_stored_recipe_is_read_as_recipe_py_reads_it(model: Path, tmp_path: Path) -> None:
     """One of the same settings without pydantic; one that lacks a setting, or has more, by recipe.py itself."""
     text = (model / "recipe.yaml").read_text()
-    light, full = stored.load(model / "recipe.yaml"), recipe.load_stored(model / "recipe.yaml")
-    assert not isinstance(light, recipe.Recipe), f"stored.SETTINGS is now {names_of_all_settings()!r}"
+    light, full = stored.load(model / "recipe.yaml"), loading.load_stored(model / "recipe.yaml")
+    assert not isinstance(light, schema.Recipe), f"stored.SETTINGS is now {names_of_all_settings()!r}"
     assert plain(light) == full.model_dump()
     (tmp_path / "old.yaml").write_text(text.replace("  tied_output: true\n", ""))
     assert stored.load(tmp_path / "old.yaml") == full
@@ -71,13 +72,13 @@ def test_a_stored_recipe_is_read_as_recipe_py_reads_it(model: Path, tmp_path: Pa
 
 
 def names_of_all_settings() -> str:
-    return artefact.digest(stored._shape(recipe.Recipe().model_dump()))
+    return artefact.digest(stored._shape(schema.Recipe().model_dump()))
 
 
 @pytest.mark.parametrize("name", stored.RANGES)
 def test_ranges_are_those_of_the_recipe(name: str) -> None:
     """At each bound a value is taken, beyond it both refuse; words are those that the recipe knows."""
-    section = recipe.Recipe.model_fields[name].default
+    section = schema.Recipe.model_fields[name].default
     defaults, kinds = section.model_dump(), type(section)
     words = {key: get_args(kinds.model_fields[key].annotation) for key in stored.WORDS if key in defaults}
     assert stored.RANGES[name].keys() == defaults.keys() - words.keys()
@@ -91,14 +92,14 @@ def test_ranges_are_those_of_the_recipe(name: str) -> None:
         for wrong in [*beyond, "many", [], float("nan")]:
             assert not stored._in_range({**defaults, key: wrong}, name)
             with pytest.raises(UsageError, match=f"{name}.{key} must be "):
-                recipe.from_plain({name: {key: wrong}}, "a test")
+                loading.from_plain({name: {key: wrong}}, "a test")
         assert stored._in_range({**defaults, key: None}, name) == (key in stored.MAY_BE_NULL)
     for key in words:
         assert not stored._in_range({**defaults, key: "another"}, name)
 
 
 def test_settings_of_search_beyond_their_ranges_are_refused() -> None:
-    defaults = vars(recipe.Decoding())
+    defaults = vars(schema.Decoding())
     assert vars(stored.checked_decoding({**defaults, "beam": 7})) == {**defaults, "beam": 7}
     assert stored.checked_decoding({**defaults, "beam": "7"}).beam == 7
     for wrong in ({"beam": 0}, {"alpha": float("nan")}):
@@ -123,7 +124,7 @@ def test_a_recipe_whose_values_are_wrong_is_refused_as_recipe_py_refuses_it(mode
 @pytest.mark.parametrize("text", ["a: [", "- a", "a: \x00", "", "{}"])
 def test_yaml_that_is_no_recipe_is_an_error_with_its_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.yaml").write_text(text)
-    for load in (stored.load, recipe.load_stored):
+    for load in (stored.load, loading.load_stored):
         with pytest.raises(DataError, match=re.escape(str(tmp_path / "recipe.yaml"))):
             load(tmp_path / "recipe.yaml")
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt_cli import artefact
 from nmt_cli.engine import weights
-from nmt_cli.errors import DataError
 from nmt_cli.interop import npz
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
 from tests.tiny_model import make_model
 
 DATA = Path(__file__).parent / "data" / "marian"

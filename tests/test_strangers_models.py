@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from nmt_cli import recipe, stored, yaml_file
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.recipe import loading, yaml_file
+from nmt_cli.storage import stored
+from nmt_cli.system.errors import DataError, UsageError
 from tests.tiny_model import make_model
 
 GIGABYTE = 1 << 30
@@ -73,7 +74,7 @@ def highest():
 OPENER = """
     import json, sys, time
     from nmt_cli import Translator
-    from nmt_cli.errors import NmtError
+    from nmt_cli.system.errors import NmtError
     for line in sys.stdin:
         start, outcome = time.process_time(), "works"
         try:
@@ -209,7 +210,7 @@ def test_marians_options_and_a_hub_card_are_read_as_safely(tmp_path: Path, text:
     code = f"""
         import resource
         from pathlib import Path
-        from nmt_cli.errors import DataError
+        from nmt_cli.system.errors import DataError
         from nmt_cli.interop import hub, npz
         resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
         place = Path({str(tmp_path)!r})
@@ -234,7 +235,7 @@ def test_the_sizes_of_a_model_together_have_one_check(model: Path, tmp_path: Pat
     (tmp_path / "long.yaml").write_text(
         text.replace("max_length: 128", f"max_length: {1 << 20}").replace("d_model: 16", "d_model: 256")
     )
-    for read in (stored.load, recipe.load_stored):
+    for read in (stored.load, loading.load_stored):
         with pytest.raises(DataError, match=r"max_length x d_model may be 67,108,864 at most"):
             read(tmp_path / "long.yaml")
     (tmp_path / "five.yaml").write_text((model / "recipe.yaml").read_text().replace("  src: en\n", "  src: 5\n"))

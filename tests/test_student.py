@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from nmt_cli import artefact, recipe, reproduce
+from nmt_cli.commands import reproduce
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
+from nmt_cli.recipe import loading, schema
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
+from nmt_cli.storage import artefact
 from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.weights import load_model
 
@@ -23,7 +25,7 @@ ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "so
 
 def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
     """Reproduce a recipe, and return the rows of its last table."""
-    settings = recipe.from_plain(values, "test")
+    settings = loading.from_plain(values, "test")
     data, run = tmp_path / "data" / "numbers", tmp_path / "runs" / "student"
     options = PrepareOptions(workers=1)
     assert reproduce.reproduce(settings, settings.corpus, data, run, options, evaluate) == 0
@@ -47,7 +49,7 @@ def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
     """The teacher's scores are of its own search, its speed is of the student's."""
     speed, timed = reproduce._speed, list[Any]()
 
-    def speeds(model: Path, lines: list[str], decoding: recipe.Decoding) -> tuple[float, float]:
+    def speeds(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
         assert min(speed(model, lines[:1], decoding)) > 0
         timed.append((model, lines, decoding))
         return 1000.0 + len(timed), 10.25 * len(timed)
@@ -120,10 +122,10 @@ def test_a_recipe_with_synthetic_text_is_played_again_without_it(
     values = tiny_recipe("expect.bleu=[1,2]", "expect.parameters=5").model_dump()
     values["corpus"] |= {"synthetic": [{"side": "src"}], "real_pairs": False}
     values["training"]["teacher"] = "t"
-    settings, text = recipe.from_plain(values, "test"), recipe.Corpus(name="raw")
+    settings, text = loading.from_plain(values, "test"), schema.Corpus(name="raw")
     data, run, calls = tmp_path / "data", tmp_path / "run", list[Any]()
     plain = reproduce._without_synthetic(settings, data)
-    assert recipe.differences(settings.model_dump(), plain.model_dump()) == [
+    assert loading.differences(settings.model_dump(), plain.model_dump()) == [
         "name: tiny -> tiny-without",
         f"corpus.synthetic: {[each.model_dump() for each in settings.corpus.synthetic]} -> []",
         "corpus.real_pairs: False -> True",

@@ -16,13 +16,15 @@ from conftest import ENGLISH, GERMAN
 from tiny_model import make_model
 
 import nmt_cli
-from nmt_cli import artefact, explained, recipe
 from nmt_cli.corpus import readers, synthetic
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.recipe import explain as explained
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
 
 WORDS = dict(zip([*ENGLISH, *GERMAN], [*GERMAN, *ENGLISH], strict=True))
 
@@ -70,16 +72,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-Make = Callable[..., recipe.Recipe]
+Make = Callable[..., schema.Recipe]
 
 
 @pytest.fixture
-def corpus_of(tiny_recipe: Make, models: dict[str, Path]) -> Callable[..., recipe.Corpus]:
-    def of(real_pairs: bool = True, **entry: Any) -> recipe.Corpus:
+def corpus_of(tiny_recipe: Make, models: dict[str, Path]) -> Callable[..., schema.Corpus]:
+    def of(real_pairs: bool = True, **entry: Any) -> schema.Corpus:
         values = tiny_recipe().model_dump()
         model = models["ende" if entry.get("side", "src") == "src" else "deen"]
         values["corpus"] |= {"real_pairs": real_pairs, "synthetic": [{"model": str(model), **entry}]}
-        return recipe.from_plain(values, "test").corpus
+        return loading.from_plain(values, "test").corpus
 
     return of
 
@@ -155,7 +157,7 @@ def test_files_are_tokenised_where_the_corpus_is(corpus_of: Any, tmp_path: Path)
     assert Words.asked[2:] == ["one , two ( three ) ."]
 
 
-def recipe_without(corpus: recipe.Corpus) -> recipe.Corpus:
+def recipe_without(corpus: schema.Corpus) -> schema.Corpus:
     return corpus.model_copy(update={"synthetic": []})
 
 
@@ -238,22 +240,22 @@ def test_what_cannot_be_is_refused(corpus_of: Any, tiny_recipe: Make, tmp_path: 
     values = tiny_recipe().model_dump()
     values["corpus"]["synthetic"] = [{"side": "src"}]
     with pytest.raises(UsageError, match=r"corpus\.synthetic needs a model that translates"):
-        recipe.from_plain(values, "test")
+        loading.from_plain(values, "test")
     values["training"]["teacher"] = "runs/teacher/model"
-    assert recipe.from_plain(values, "test").corpus.synthetic[0].model == "runs/teacher/model"
+    assert loading.from_plain(values, "test").corpus.synthetic[0].model == "runs/teacher/model"
     with pytest.raises(UsageError, match=r"real_pairs=no requires corpus\.synthetic"):
         tiny_recipe("corpus.real_pairs=no")
-    changed = recipe.merge(values, recipe.override("corpus.synthetic.files=[a.de,b.de]"))
+    changed = loading.merge(values, loading.override("corpus.synthetic.files=[a.de,b.de]"))
     assert changed["corpus"]["synthetic"] == [{"side": "src", "files": ["a.de", "b.de"]}]
     assert not (tmp_path / "data").exists()
 
 
 def test_a_recipe_with_synthetic_text_is_shown_and_stored(corpus_of: Any, tmp_path: Path, tiny_recipe: Make) -> None:
     settings = tiny_recipe().model_copy(update={"corpus": corpus_of(side="tgt", tag="bt")})
-    (tmp_path / "stored.yaml").write_bytes(recipe.to_yaml(settings))
-    assert recipe.load_stored(tmp_path / "stored.yaml") == settings
+    (tmp_path / "stored.yaml").write_bytes(loading.to_yaml(settings))
+    assert loading.load_stored(tmp_path / "stored.yaml") == settings
     (tmp_path / "shown.yaml").write_text("\n".join(explained.explain(settings)))
-    assert recipe.load(tmp_path / "shown.yaml") == settings
+    assert loading.load(tmp_path / "shown.yaml") == settings
 
 
 LOOPS = [
@@ -275,7 +277,7 @@ def written(tmp_path: Path, pairs: list[tuple[str, str]], **entry: Any) -> tuple
     for name, lines in zip(("real", "made"), zip(*pairs, strict=True), strict=True):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     sides, stats = (tmp_path / "src", tmp_path / "tgt"), CleaningStats()
-    synthetic._write(recipe.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
+    synthetic._write(schema.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
     return list(zip(*(side.read_text().split("\n")[:-1] for side in sides), strict=True)), stats
 
 
@@ -322,9 +324,9 @@ def test_real_lines_are_repaired_and_held_out_by_their_side(tmp_path: Path, side
     texts.write(tmp_path / "two", lines[2:])
     files = [str(tmp_path / "one"), str(tmp_path / "two")]
     other = {"src": "known & tgt", "tgt": "known & src"}[side]
-    for entry in (recipe.Synthetic(side=side), recipe.Synthetic(side=side, files=files)):
+    for entry in (schema.Synthetic(side=side), schema.Synthetic(side=side, files=files)):
         stats = CleaningStats()
-        synthetic._select(entry, recipe.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
+        synthetic._select(entry, schema.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
         assert (tmp_path / "real").read_text() == f"a < b\n{other}\nlast\n"
         reasons = {synthetic.HELD_OUT: f"known & {side}", synthetic.DUPLICATE: "a < b", synthetic.EMPTY: ""}
         assert stats == CleaningStats(
@@ -338,7 +340,7 @@ def test_each_entry_adds_its_pairs_in_order(corpus_of: Any, tmp_path: Path, mode
     (tmp_path / "mono.de").write_text("acht neun null\n")
     (tmp_path / "mono.en").write_text("one two three\n")
     settings = corpus_of(files=[str(tmp_path / "mono.en")])
-    back = recipe.Synthetic(side="tgt", files=[str(tmp_path / "mono.de")], model=str(models["deen"]), tag="bt", beam=3)
+    back = schema.Synthetic(side="tgt", files=[str(tmp_path / "mono.de")], model=str(models["deen"]), tag="bt", beam=3)
     settings = settings.model_copy(update={"synthetic": [*settings.synthetic, back]})
     assert synthetic.files_of(settings) == [
         *(tmp_path / name for name in ("mono.en", "mono.de")),

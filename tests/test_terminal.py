@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from nmt_cli import artefact, console, recipe
-from nmt_cli.errors import NmtError
-from nmt_cli.explained import explain, schema
 from nmt_cli.interop import hub
+from nmt_cli.recipe import loading
+from nmt_cli.recipe.explain import explain, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system import console
+from nmt_cli.system.errors import NmtError
 from nmt_cli.translation.translate import TranslateOptions, translate
 from tests.tiny_model import make_model
 
@@ -49,7 +51,7 @@ def test_a_terminal_obeys_nothing_in_what_is_shown(
 
 @pytest.mark.parametrize("format", ["yaml", "json"])
 def test_a_recipe_is_shown_without_what_a_terminal_obeys(format: str) -> None:
-    settings = recipe.from_plain(
+    settings = loading.from_plain(
         {"name": f"a{ESCAPE}ß", "corpus": {"train_src": [ESCAPE], "train_tgt": ["b"]}}, "a test"
     )
     text = schema(settings) if format == "json" else "\n".join(explain(settings))

@@ -13,13 +13,13 @@ import texts
 from tiny_model import WORDS, content, make_model, memory_file
 
 from nmt_cli import Sampling, Terms, Translator
-from nmt_cli.console import Progress
 from nmt_cli.corpus.terms import Term
 from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer
 from nmt_cli.documents.translate import runner
-from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import score
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.translation import constraints, pending
 from nmt_cli.translation.constraints import Constraints, constraints_of
 from nmt_cli.translation.pending import Options

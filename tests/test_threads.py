@@ -18,7 +18,7 @@ from tiny_model import WORDS, make_model
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import DivergedError, UsageError
+from nmt_cli.system.errors import DivergedError, UsageError
 from nmt_cli.translation import backends, engine_search
 from nmt_cli.translation import pending as pending_module
 from nmt_cli.translation import translator as module

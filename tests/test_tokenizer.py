@@ -6,7 +6,7 @@ import sentencepiece
 import texts
 
 from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer, copy, files_of, train
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.system.errors import DataError, MissingError
 
 LINES = [line for pair in texts.pairs(500) for line in pair]
 

@@ -28,9 +28,9 @@ from reference import batch_of
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, Side, open_corpus
 from nmt_cli.corpus.tokenizer import target_file
-from nmt_cli.errors import DataError, UsageError
-from nmt_cli.recipe import Recipe
+from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.training import checkpoints, distributed, metrics, validation
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average

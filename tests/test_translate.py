@@ -22,11 +22,12 @@ import pytest
 import torch
 from tiny_model import content, make_model, memory_file, train_tokenizer
 
-from nmt_cli import Terms, Translator, console
-from nmt_cli.console import Progress
+from nmt_cli import Terms, Translator
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.corpus.tokenizer import EOS, files_of, target_file
-from nmt_cli.errors import DataError, MissingError, OutputError, StorageError, UsageError
+from nmt_cli.system import console
+from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.weights import load_model, read_tensors, save_model, save_tensors

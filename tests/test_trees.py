@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import texts
 
-from nmt_cli import recipe
 from nmt_cli.corpus import store
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing import trees
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import DataError, UsageError
 
 # As in the treebank's files: over lines, in an empty bracket, with functions, indices, a trace, and a phrase of one.
 TREEBANK = """
@@ -104,7 +104,7 @@ def test_trees_however_written_come_back(root: str, space: str) -> None:
 CLEANING = {"max_tokens": 512, "max_ratio": None, "drop_copies": False, "drop_duplicates": False, "check_script": False}
 
 
-def section(train: list[Path], dev: Path | None = None) -> recipe.Corpus:
+def section(train: list[Path], dev: Path | None = None) -> schema.Corpus:
     files = [str(path) for path in train]
     plain = {"name": "own", "format": "trees", "tgt": "labels", "train_src": files, "train_tgt": files}
     plain |= {"dev_src": str(dev), "dev_tgt": str(dev)} if dev else {}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli import artefact
 from nmt_cli.corpus import cleaning, twins
 from nmt_cli.scoring import score
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.storage import artefact
 
 PAIRS = texts.pairs(300, seed=3)
 

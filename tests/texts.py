@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import recipe
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.recipe import loading, schema
 
 ROOT = Path(__file__).parents[1]
 EN = "the a small big old green house tree dog bird sees finds likes sleeps near under and is with this".split()  # noqa: SIM905
@@ -60,7 +60,7 @@ def write(path: Path, lines: Iterable[str | bytes]) -> Path:
     return path
 
 
-def own(folder: Path, text: list[tuple[Any, Any]], **more: Any) -> recipe.Corpus:
+def own(folder: Path, text: list[tuple[Any, Any]], **more: Any) -> schema.Corpus:
     """Write training pairs and return the corpus section that names them; `more` is laid over it."""
     folder.mkdir(exist_ok=True)
     plain: dict[str, Any] = {
@@ -72,12 +72,12 @@ def own(folder: Path, text: list[tuple[Any, Any]], **more: Any) -> recipe.Corpus
     return corpus({**plain, **more})
 
 
-def corpus(plain: dict[str, Any]) -> recipe.Corpus:
+def corpus(plain: dict[str, Any]) -> schema.Corpus:
     """Return a corpus section made of plain values."""
-    return recipe.from_plain({"corpus": plain}, "test").corpus
+    return loading.from_plain({"corpus": plain}, "test").corpus
 
 
-def run(section: recipe.Corpus, out: Path, **options: Any) -> Path:
+def run(section: schema.Corpus, out: Path, **options: Any) -> Path:
     """Prepare in this process."""
     return prepare(section, out, PrepareOptions(**{"workers": 1, **options}))
 

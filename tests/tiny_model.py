@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli import recipe
 from nmt_cli.corpus import tokenizer as spm
+from nmt_cli.recipe import loading
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import save_model
 
@@ -35,8 +35,8 @@ def make_model(place: Path, *changes: str, seed: int = 1) -> Path:
         "decoding": {"beam": 2, "extra_length": 6},
     }
     for change in changes:
-        values = recipe.merge(values, recipe.override(change))
-    settings = recipe.from_plain(values, "the test's recipe")
+        values = loading.merge(values, loading.override(change))
+    settings = loading.from_plain(values, "the test's recipe")
     vocabulary = spm.Tokenizer(place / "tokenizer.model").vocabulary_size
     torch.manual_seed(seed)
     model = Transformer(settings.model, vocabulary)

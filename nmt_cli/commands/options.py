@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from nmt_cli import console, recipe_files
-from nmt_cli.errors import UsageError, meant
+from nmt_cli.recipe import files as recipe_files
+from nmt_cli.system import console
+from nmt_cli.system.errors import UsageError, meant
 
 NAMES = 24  # columns of help for names; a longer one has a line to itself
 MOST = 1 << 32  # a bound above it is not worth a reader's time
@@ -176,7 +177,7 @@ def _recipes(incomplete: str) -> list[str]:
 
 
 def _corpora(incomplete: str) -> list[str]:
-    from nmt_cli.recipe import NAMED_CORPORA
+    from nmt_cli.recipe.named import NAMED_CORPORA
 
     return [name for name in NAMED_CORPORA if name.startswith(incomplete)] + _recipes(incomplete)
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from nmt_cli.recipe import Recipe, Section
+from nmt_cli.recipe.schema import Recipe, Section
 
 
 def explain(section: Section, indent: str = "") -> Iterator[str]:

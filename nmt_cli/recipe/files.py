@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nmt_cli.errors import MissingError, meant
+from nmt_cli.system.errors import MissingError, meant
 
 # The package brings the recipes along; in a source tree they lie beside it.
 HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_dir())

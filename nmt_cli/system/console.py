@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nmt_cli.errors import printable
+from nmt_cli.system.errors import printable
 
 MOST_CHARACTERS = 4000  # of a line
 _quiet = False

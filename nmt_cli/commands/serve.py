@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.errors import UsageError
-from nmt_cli.options import Precision, Protect, Quiet, file_option, number_option, option
+from nmt_cli.commands.options import Precision, Protect, Quiet, file_option, number_option, option
+from nmt_cli.system.errors import UsageError
 
 
 def serve(

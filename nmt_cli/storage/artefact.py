@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import __version__
-from nmt_cli.errors import BusyError, DataError, MissingError, OutputError
+from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
 MANIFEST, LOCK = "manifest.json", ".lock"
@@ -260,7 +260,7 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
     if stored != f"{kind} of format {FORMAT_VERSION}":
         raise DataError(f"{directory} holds a {stored}, not a {kind} of format {FORMAT_VERSION}")
     if not (kind == "model" and _plain_model(manifest)):
-        from nmt_cli import manifests  # and pydantic with it
+        from nmt_cli.storage import manifests  # and pydantic with it
 
         manifests.check(manifest, kind, directory / MANIFEST)
     for name, expected in manifest["files"].items():

@@ -9,7 +9,7 @@ import sys
 import time
 from types import FrameType
 
-from nmt_cli.errors import INTERRUPTED, TERMINATED
+from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
@@ -77,7 +77,7 @@ def _state(frame: FrameType | None) -> tuple[bool, bool]:
     while frame:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         importing |= frame.f_code.co_filename.startswith("<frozen importlib")
-        stage = module.startswith("nmt_cli.") and module not in ("nmt_cli.cli", "nmt_cli.__main__", __name__)
+        stage = module.startswith("nmt_cli.") and module not in ("nmt_cli.commands.app", "nmt_cli.__main__", __name__)
         working |= stage and function != "<module>"
         frame = frame.f_back
     return importing, working

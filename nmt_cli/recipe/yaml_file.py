@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 
 MOST_BYTES, MOST_VALUES = 1 << 20, 20_000  # what can be many in a recipe are files of training text
 MOST_DEPTH = 50

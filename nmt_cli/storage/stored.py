@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from nmt_cli import artefact, limits, yaml_file
-from nmt_cli.errors import UsageError
+from nmt_cli.recipe import limits, yaml_file
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import UsageError
 
 # Of the names of all settings. A test tells the new one when a setting is added.
 SETTINGS = "3f828dc2fa43809cd304ec929a089a9aa49f373c8eafb45602603122a251c403"
@@ -80,7 +81,7 @@ def _is_light(values: Any) -> bool:
 
 
 def load(path: Path) -> Any:
-    """Return the recipe of a model: the attributes of a recipe.Recipe. Errors as of recipe.load_stored."""
+    """Return the recipe of a model: the attributes of a schema.Recipe. Errors as of loading.load_stored."""
     values: Any = None
     with contextlib.suppress(UsageError, yaml.YAMLError, ValueError, ArithmeticError):  # recipe.py reports it better
         data = yaml_file.read_bytes(path)
@@ -90,15 +91,15 @@ def load(path: Path) -> Any:
         decoding.setdefault("copy_wordless", True)  # which models of nmt 0.1 lack
     if _is_light(values):
         return _attributes(values)
-    from nmt_cli import recipe
+    from nmt_cli.recipe import loading
 
-    return recipe.load_stored(path)
+    return loading.load_stored(path)
 
 
 def checked_decoding(section: dict[str, Any]) -> Any:
     """Return the attributes of a recipe's section `decoding`; UsageError for values out of range, as of any recipe."""
     if _in_range(section, "decoding"):
         return SimpleNamespace(**section)
-    from nmt_cli import recipe
+    from nmt_cli.recipe import loading
 
-    return recipe.from_plain({"decoding": section}, "this translation").decoding
+    return loading.from_plain({"decoding": section}, "this translation").decoding

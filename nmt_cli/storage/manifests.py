@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from nmt_cli.errors import DataError
+from nmt_cli.system.errors import DataError
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0)]

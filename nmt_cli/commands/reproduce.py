@@ -6,12 +6,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import counted, duration, say, table, warn
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.toy import pronoun_accuracy
-from nmt_cli.errors import MissingError
+from nmt_cli.recipe import loading, schema
 from nmt_cli.scoring.score import ScoreOptions, Scorer
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import counted, duration, say, table, warn
+from nmt_cli.system.errors import MissingError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.average import average
 from nmt_cli.training.estimate import dry_run
@@ -24,7 +25,7 @@ WITHOUT = "-without"  # how the run and the corpus without synthetic text are ca
 
 
 def reproduce(
-    settings: recipe.Recipe, text: recipe.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
+    settings: schema.Recipe, text: schema.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
 ) -> int:
     """Play a recipe from the raw `text` to its scores; under `accelerate launch` all train, the first does the rest.
 
@@ -44,7 +45,7 @@ def reproduce(
 
 
 def _play(
-    settings: recipe.Recipe, text: recipe.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
+    settings: schema.Recipe, text: schema.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
 ) -> int:
     main = os.environ.get("RANK", "0") == "0"
     exists = artefact.present(data)
@@ -72,12 +73,12 @@ def _beside(place: Path) -> Path:
     return place.with_name(place.name + WITHOUT)
 
 
-def _without_synthetic(settings: recipe.Recipe, data: Path) -> recipe.Recipe:
+def _without_synthetic(settings: schema.Recipe, data: Path) -> schema.Recipe:
     """Return the recipe that learns from the real pairs alone, with the same tokenizer."""
     tokenizer = settings.corpus.tokenizer.model_copy(update={"file": str(data / "tokenizer.model")})
     corpus = settings.corpus.model_copy(update={"synthetic": [], "real_pairs": True, "tokenizer": tokenizer})
     training = settings.training.model_copy(update={"teacher": None})
-    changes = {"name": settings.name + WITHOUT, "corpus": corpus, "training": training, "expect": recipe.Expect()}
+    changes = {"name": settings.name + WITHOUT, "corpus": corpus, "training": training, "expect": schema.Expect()}
     return settings.model_copy(update=changes)
 
 
@@ -89,7 +90,7 @@ def _compare(files: RunFiles, without: RunFiles, score: Scorer) -> None:
     if entry.side == "src":  # the teacher translates the same way
         place = Path(str(entry.model))
         place = place if artefact.present(place) else place / "model"
-        manifest, decoding = artefact.verify(place, "model", content=False), recipe.load_stored(place / "recipe.yaml")
+        manifest, decoding = artefact.verify(place, "model", content=False), loading.load_stored(place / "recipe.yaml")
         settings = files.settings.model_copy(update={"decoding": decoding.decoding})
         teacher = replace(files, directory=files.directory / "teacher", settings=settings, model=manifest)
         name = f"teacher (scores by beam {decoding.decoding.beam})"
@@ -113,7 +114,7 @@ def _compare(files: RunFiles, without: RunFiles, score: Scorer) -> None:
     table(f"{files.settings.name}: with and without synthetic text", ["", *runs], rows)
 
 
-def _speed(model: Path, lines: list[str], decoding: recipe.Decoding) -> tuple[float, float]:
+def _speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
     """Return words per second of all lines, and the milliseconds of a line alone, in one process.
 
     Each is the least of several times, since other work of the machine only adds to them.

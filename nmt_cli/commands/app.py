@@ -9,10 +9,10 @@ import typer
 from typer.exceptions import TyperException
 
 import nmt_cli
-from nmt_cli import artefact, console, documents, recipe_commands, serve_command
-from nmt_cli.errors import MissingError, UsageError
-from nmt_cli.interop import hub
-from nmt_cli.options import (
+from nmt_cli import documents
+from nmt_cli.commands import recipes as recipe_commands
+from nmt_cli.commands import serve as serve_command
+from nmt_cli.commands.options import (
     MARIAN,
     METRICS,
     Command,
@@ -53,6 +53,10 @@ from nmt_cli.options import (
     sampling_option,
     search_option,
 )
+from nmt_cli.interop import hub
+from nmt_cli.storage import artefact
+from nmt_cli.system import console
+from nmt_cli.system.errors import MissingError, UsageError
 
 app = typer.Typer(
     help="Train, evaluate and run the Transformer of “Attention Is All You Need”: raw text in, raw text out.",
@@ -136,7 +140,7 @@ def train(
 
     The same command again goes on where the run stopped. Several GPUs: accelerate launch -m nmt_cli train RECIPE
     """
-    from nmt_cli.recipe import load
+    from nmt_cli.recipe.loading import load
 
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
@@ -242,11 +246,11 @@ def reproduce(
 
     Prepare, train, average, translate and score in order, skipping what is done; then write the report.
     """
-    from nmt_cli.recipe import load
+    from nmt_cli.recipe.loading import load
 
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
-    from nmt_cli import reproduce as command
+    from nmt_cli.commands import reproduce as command
     from nmt_cli.corpus.prepare import PrepareOptions
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring.score import evaluate

@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt_cli import artefact, console
-from nmt_cli.errors import OutputError, printable
-from nmt_cli.options import Command, Group, RecipeName, Set, option
+from nmt_cli.commands.options import Command, Group, RecipeName, Set, option
+from nmt_cli.storage import artefact
+from nmt_cli.system import console
+from nmt_cli.system.errors import OutputError, printable
 
 app = typer.Typer(help="List, show or copy the recipes that come with nmt.", cls=Group, rich_markup_mode=None)
 command = partial(app.command, cls=Command)
@@ -19,7 +20,7 @@ command = partial(app.command, cls=Command)
 
 @app.callback()
 def list_recipes(context: typer.Context) -> None:
-    from nmt_cli.recipe_files import listed
+    from nmt_cli.recipe.files import listed
 
     recipes = [] if context.invoked_subcommand else list(listed())
     width = max((len(name) for name, _ in recipes), default=0) + 2
@@ -36,8 +37,8 @@ def show(
     format: Annotated[Literal["yaml", "json"], option("json: the schema, with the recipe as example")] = "yaml",
 ) -> None:
     """Print a recipe with every setting and its meaning."""
-    from nmt_cli.explained import explain, schema
-    from nmt_cli.recipe import load
+    from nmt_cli.recipe.explain import explain, schema
+    from nmt_cli.recipe.loading import load
 
     settings = load(name, set_ or [], start=False)
     if format == "yaml" and settings.training.init_from:
@@ -51,7 +52,7 @@ def copy(
     path: Annotated[Path | None, typer.Argument(help="The new file", show_default="./NAME.yaml")] = None,
 ) -> None:
     """Copy a recipe, to edit it."""
-    from nmt_cli.recipe_files import find, to_copy
+    from nmt_cli.recipe.files import find, to_copy
 
     source = find(name)
     path = path or Path(source.name)
