@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import regex
-from test_documents import same
+from fake_models import same
 
 import nmt_cli
 from nmt_cli.documents import markdown, markup

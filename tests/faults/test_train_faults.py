@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Lab, held
-from test_train import before_each_step
+from steps import before_each_step
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
