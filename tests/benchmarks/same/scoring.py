@@ -39,7 +39,8 @@ def make_files(tree: Tree) -> None:
     """Write hypotheses, made from the references, and references."""
     references = read_lines(tree.folder / TOY / "test.tgt")
     worse = [" ".join(line.split()[: 3 + i % 5]) for i, line in enumerate(references)]
-    hypotheses = [line if i % 3 else worse[i] for i, line in enumerate(references)]
+    changed = [" ".join(["Der", *line.split()[1:-1], "nicht", "mehr!"]) for line in references]
+    hypotheses = [(line, changed[i], worse[i], "" if i % 30 else line)[i % 4] for i, line in enumerate(references)]
     files = {
         "test.tgt": references,
         "worse.hyp": worse,

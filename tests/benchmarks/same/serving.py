@@ -161,10 +161,9 @@ PLAIN: dict[str, Request] = {
     "glossary without a name": glossary(" ", "dog\tHund"),
     "glossary for no model": glossary("pair", "dog\tHund", target_lang="FR"),
     "an unknown glossary": Request("/v2/glossaries/a/entries"),
-    "a page of another site": libre(),
     "another host": Request("/languages", headers={"Host": "example.org"}),
     "another origin": Request("/translate", {"q": DOG, **EN_DE}, headers={"Origin": "http://example.org"}),
-    "too long a header": Request("/health", headers={"X-Long": "x" * 70_000}),
+    "too long a header": Request("/health", headers={"X-Long": "x" * 500_000}),
 }  # fmt: skip
 
 KEY = {"Authorization": "DeepL-Auth-Key secret"}
@@ -219,7 +218,7 @@ def server(tree: Tree, *options: object) -> Iterator[int]:
 def answer(request: Request, port: int) -> dict[str, object]:
     """Send a request; the sentence of a refusal counts as words, whose change is no difference."""
     status, headers, body = request.send(port)
-    text = body.decode(errors="replace")
+    text = body.decode(errors="replace").replace(f":{port}", ":(port)")
     for pattern in RANDOM:
         text = re.sub(pattern, "(random)", text)
     with contextlib.suppress(ValueError):

@@ -16,10 +16,10 @@ MACHINE = {"nmt", "cpu"}  # fields of `nmt env` whose values may differ
 
 
 def options(tree: Tree, command: str) -> object:
-    """Return the names of a command's options and arguments, sorted."""
+    """Return the names of a command's options, sorted."""
     done = tree.nmt(*command.split(), "--help")
-    heads = re.findall(r"^ +(-.*?|[A-Z_\[\].]+)(?:  .*)?$", done.stdout, re.MULTILINE)
-    names = {name for head in heads for name in re.findall(r"(?<!\S)(-[a-zA-Z]\b|--[^\s,]+|[A-Z_]{3,})", head)}
+    heads = re.findall(r"^ +(-.*?)(?:  .*)?$", done.stdout, re.MULTILINE)
+    names = {name for head in heads for name in re.findall(r"(?<!\S)(-[a-zA-Z]\b|--[^\s,]+)", head)}
     return {"exit code": done.code, "names": sorted(names)}
 
 
