@@ -34,7 +34,7 @@ GROUPS: dict[str, dict[str, Callable[[Tree], object]]] = {
 
 
 def measure(check: Callable[[Tree], object], tree: Tree) -> object:
-    """Return what a check measures; a check that breaks returns its error, which both trees would have to share."""
+    """Return the measurement of a check, or the error of a check that breaks."""
     try:
         return check(tree)
     except Skipped:

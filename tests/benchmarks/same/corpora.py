@@ -59,7 +59,7 @@ def parse_trees(tree: Tree) -> object:
 
 
 def synthetic(tree: Tree) -> object:
-    """Prepare pairs whose target a model supplies, beside real ones: `recipes/student.yaml` on a little text."""
+    """Prepare real pairs and pairs with a target by a model: `recipes/student.yaml` on a little text."""
     recipe = tree.folder / "student.yaml"
     sides = {"train_src": INPUTS / "few", "train_tgt": INPUTS / "few", "dev_src": INPUTS / "pair-sources"}
     sides |= {"dev_tgt": INPUTS / "pairs", "test_src": INPUTS / "pair-sources", "test_tgt": INPUTS / "pairs"}

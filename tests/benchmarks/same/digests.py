@@ -1,4 +1,4 @@
-"""Digests of what a command wrote, without the fields that hold versions, times or measured speeds."""
+"""Digests of the files that commands write, without the fields for versions, times or measured speeds."""
 
 import hashlib
 import json

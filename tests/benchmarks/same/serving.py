@@ -216,7 +216,7 @@ def server(tree: Tree, *options: object) -> Iterator[int]:
 
 
 def answer(request: Request, port: int) -> dict[str, object]:
-    """Send a request; the sentence of a refusal counts as words, whose change is no difference."""
+    """Send a request. The sentence of a refusal counts as words: it may change."""
     status, headers, body = request.send(port)
     text = body.decode(errors="replace").replace(f":{port}", ":(port)")
     for pattern in RANDOM:

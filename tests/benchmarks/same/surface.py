@@ -1,4 +1,4 @@
-"""What a user sees of the commands and recipes: option names, settings, fields of JSON."""
+"""The surface of the commands and recipes: option names, settings, fields of JSON."""
 
 import json
 import re

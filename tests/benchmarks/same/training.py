@@ -68,7 +68,7 @@ def accelerate_launch(tree: Tree) -> object:
 
 
 def other_shape(tree: Tree) -> object:
-    """Train with dropout, post-norm, biases, fp32: what the toy recipe leaves out."""
+    """Train with dropout, post-norm, biases, fp32, which the toy recipe leaves out."""
     return train(tree, "runs/shape", *OTHER_SHAPE, *settings("training.steps=20"))
 
 
