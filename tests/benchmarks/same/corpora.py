@@ -19,8 +19,9 @@ class Skipped(Exception):
 
 def prepared(tree: Tree, out: str, *arguments: object) -> dict[str, object]:
     done = tree.nmt("prepare", *arguments, "--out", f"data/{out}", "--workers", 2)
-    folder = tree.folder / "data" / out
-    return {"exit code": done.code, "files": digests.files(folder)} | ({"stderr": done.stderr} if done.code else {})
+    if done.code:
+        raise RuntimeError(f"prepare ended with {done.code}: {done.stderr[-300:]}")
+    return digests.files(tree.folder / "data" / out)
 
 
 def mirrored(tree: Tree, out: str, name: str, folder: str, *options: object) -> object:
@@ -50,8 +51,10 @@ def own_text(tree: Tree) -> object:
 
 
 def parse_trees(tree: Tree) -> object:
-    (tree.folder / "trees.mrg").write_text("\n".join(TREES) + "\n")
-    files = [f"corpus.{split}_{side}={'[trees.mrg]' if split == 'train' else 'trees.mrg'}"
+    held_out = [line.replace("bird", "fox") for line in TREES[:6]]
+    for name, lines in (("trees.mrg", TREES * 20), ("held.mrg", held_out)):
+        (tree.folder / name).write_text("\n".join(lines) + "\n")
+    files = [f"corpus.{split}_{side}={'[trees.mrg]' if split == 'train' else 'held.mrg'}"
              for split in ("train", "dev", "test") for side in ("src", "tgt")]  # fmt: skip
     return prepared(
         tree, "trees", str(tree.recipe("parsing")), *settings(*files, "corpus.tokenizer.vocabulary_size=310")

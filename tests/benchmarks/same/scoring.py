@@ -114,7 +114,9 @@ def weights(folder: Path) -> dict[str, object]:
 def exported(tree: Tree, out: str, *options: object) -> object:
     make_files(tree)
     done = tree.nmt("export", MODEL, *options, "--out", f"exports/{out}", "--lines", "lines8")
-    return {"exit code": done.code, "files": weights(tree.folder / "exports" / out), "words": done.stderr[-500:]}
+    if done.code:
+        raise RuntimeError(f"export ended with {done.code}: {done.stderr[-300:]}")
+    return {"files": weights(tree.folder / "exports" / out), "words": done.stderr[-500:]}
 
 
 def hf_and_back(tree: Tree) -> object:
@@ -124,10 +126,9 @@ def hf_and_back(tree: Tree) -> object:
 
 
 def imported(tree: Tree, source: Path, name: str) -> object:
-    done = tree.nmt("import", source, "--out", f"models/{name}")
+    tree.must("import", source, "--out", f"models/{name}")
     translated = tree.nmt("translate", "--model", f"models/{name}", "-i", INPUTS / "few", "--format", "jsonl")
-    return {"exit code": done.code, "model": digests.model(tree.folder / f"models/{name}"), "words": done.stderr[-500:],
-            **translated.result}  # fmt: skip
+    return {"model": digests.model(tree.folder / f"models/{name}"), **translated.result}  # fmt: skip
 
 
 def doctor(tree: Tree) -> object:

@@ -16,10 +16,10 @@ HALF = "runs/half"  # a training that stops at step 30, made once by the old tre
 
 
 def trained(tree: Tree, run: str, done: Finished) -> dict[str, object]:
-    """Return the last weights, all checkpoints and the metrics of a run."""
+    """Return the last weights, all checkpoints and the metrics of a run; RuntimeError where it failed."""
     folder = tree.folder / run
     if done.code:
-        return {"exit code": done.code, "stderr": done.stderr[-500:]}
+        raise RuntimeError(f"training ended with {done.code}: {done.stderr[-300:]}")
     checkpoints = {
         path.parent.name: digests.tensors(path) for path in sorted(folder.glob("checkpoints/*/*.safetensors"))
     }
@@ -92,8 +92,10 @@ def begin_run(inputs: Tree) -> None:
 
 def fine_tuned(tree: Tree) -> object:
     """Play the recipe of fine-tuning: held-out text, a start from the old tree's model, a table of before and after."""
-    files = {"train_src": "pair-sources", "train_tgt": "pairs", "mix_src": "lines", "mix_tgt": "prefixes"}
-    changes = [f"corpus.{key}=[{INPUTS / name}]" for key, name in files.items()]
+    files = {"train_src": TOY / "dev.src", "train_tgt": TOY / "dev.tgt"}
+    files |= {"mix_src": INPUTS / "lines", "mix_tgt": INPUTS / "prefixes"}
+    changes = [f"corpus.{key}=[{name}]" for key, name in files.items()]
+    changes += [f"corpus.test_src={TOY / 'test.src'}", f"corpus.test_tgt={TOY / 'test.tgt'}"]
     changes += [f"training.init_from={MODEL}", "training.steps=20", "training.validate_every=10"]
     changes += ["training.checkpoint_every=10", "training.validate_bleu=20", "averaging.with_start=[0, 0.5]"]
     done = tree.nmt("reproduce", tree.recipe("finetune"), "--workers", 1, *settings(*changes, "corpus.hold_out=50"))
