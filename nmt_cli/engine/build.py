@@ -1,10 +1,10 @@
-"""Compile engine.c into libengine.so: hatchling calls this when nmt is built or installed, a person to try other flags.
+"""Compile engine.c into libengine.so, as hatchling's build hook or by hand with other flags.
 
-The compiler is zig, which pip installs for the time of the build (93 MB, nothing is left of it). It brings the headers
-and the libraries of every target, so no compiler and no headers of the system are used, and the result runs with any
-glibc from 2.17 on. Nothing but the standard library is imported: hatchling loads this file by its path.
+The compiler is zig, which pip installs only for the build (93 MB). It includes the headers and libraries of every target,
+so the build needs no compiler or headers from the system, and the library runs with glibc 2.17 or newer. This file
+imports only the standard library, because hatchling loads it by its path.
 
-By hand: `pip install ziglang && python nmt_cli/engine/build.py`, `--help` for the rest.
+By hand: `pip install ziglang && python nmt_cli/engine/build.py`; see `--help`.
 """
 
 import argparse
@@ -24,10 +24,11 @@ HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
 SOURCES = HERE / "engine.c", HERE / "dispatch.c", HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
+TARGET = "NMT_ENGINE_TARGET"  # processor to build a wheel for, such as aarch64; default: this one
 COMPILER = "ziglang>=0.15,<0.18"
-GLIBC = "2.17"  # the oldest that zig knows on aarch64
+GLIBC = "2.17"  # the oldest that zig supports on aarch64
 
-# By processor: the levels and the CPUs that zig compiles them for, the fastest first.
+# Per processor: instruction set levels, fastest first, with the CPU features that zig compiles for.
 LEVELS: dict[str, dict[str, str]] = {
     "x86_64": {
         "amx": "x86_64_v4+avx512vnni+amx_tile+amx_int8",
@@ -42,15 +43,22 @@ FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing"
 WARNINGS = ["-Wall", "-Wno-psabi"]
 
 
-class CannotBuildError(Exception):  # one line that says why
-    pass
+class CannotBuildError(Exception):
+    """The engine cannot be compiled; the message is one line."""
 
 
 def own_target() -> str:
-    """Return zig's name of the system that this runs on, which is one that zig can compile for."""
+    """Return zig's name for this system, or raise CannotBuildError if the engine does not support it."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in LEVELS or platform.libc_ver()[0] != "glibc":
-        raise CannotBuildError(f"it is for Linux with glibc on {' or '.join(LEVELS)}, not {sys.platform} {machine}")
+        raise CannotBuildError(f"it needs Linux with glibc on {' or '.join(LEVELS)}, not {sys.platform} {machine}")
+    return target_of(machine)
+
+
+def target_of(machine: str) -> str:
+    """Return zig's name for Linux with glibc on a processor, such as aarch64-linux-gnu.2.17."""
+    if machine not in LEVELS:
+        raise CannotBuildError(f"it supports {' and '.join(LEVELS)}, not {machine}")
     return f"{machine}-linux-gnu.{GLIBC}"
 
 
@@ -60,7 +68,7 @@ def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
 
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
-    """Return whether a library was made of the sources as they are, by default for this system and all its levels."""
+    """Return whether the library was compiled from the current sources, by default for all levels of this system."""
     stamp = stamp or _stamp(own_target(), list(LEVELS[platform.machine()]), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 
@@ -77,10 +85,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> None:
 def build(
     output: Path = LIBRARY, target: str | None = None, levels: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> bool:
-    """Compile the library, unless `output` was made from the same sources in the same way; return whether it was work.
+    """Compile the library unless `output` is current; return whether it was compiled.
 
-    target: zig's, such as aarch64-linux-gnu.2.17; None is this system. levels: of LEVELS; empty is all of the target's.
-    flags: more ones for the compiler and the linker. CannotBuildError says what went wrong.
+    target: zig's name of a system, such as aarch64-linux-gnu.2.17; None: this system. levels: keys of LEVELS; empty: all
+    levels of the target. flags: passed to the compiler and the linker. Raises CannotBuildError with the first error.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
@@ -94,13 +102,13 @@ def build(
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, *FLAGS, *WARNINGS, *width, *flags]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         environment = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder, **os.environ}
-        about = [f'-DCOMPILED="{" ".join(levels)}"', f'-DSTAMP="{stamp}"']
-        commands = [[*zig, *about, "-c", str(HERE / "dispatch.c"), "-o", f"{folder}/dispatch.o"]]
+        constants = [f'-DCOMPILED="{" ".join(levels)}"', f'-DSTAMP="{stamp}"']
+        commands = [[*zig, *constants, "-c", str(HERE / "dispatch.c"), "-o", f"{folder}/dispatch.o"]]
         for level in levels:
-            of_level = [f"-mcpu={cpus[level]}", f"-DLEVEL={level}", "-c", str(HERE / "engine.c")]
-            commands.append([*zig, *of_level, "-o", f"{folder}/{level}.o"])
+            level_flags = [f"-mcpu={cpus[level]}", f"-DLEVEL={level}", "-c", str(HERE / "engine.c")]
+            commands.append([*zig, *level_flags, "-o", f"{folder}/{level}.o"])
         list(pool.map(_run, commands, [environment] * len(commands)))
-        new = output.with_name(f".{output.name}-{os.getpid()}")  # the old one may be in use
+        new = output.with_name(f".{output.name}-{os.getpid()}")  # a process may have the old one open
         try:
             _run([*zig, "-shared", "-s", *(command[-1] for command in commands), "-lm", "-o", str(new)], environment)
             new.replace(output)
@@ -110,30 +118,39 @@ def build(
 
 
 def get_build_hook() -> type[Any]:
-    """Return the class of hatchling's hook; hatchling asks for it by this name, and is there in a build only."""
+    """Return hatchling's build hook; hatchling looks this function up by name."""
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class EngineHook(BuildHookInterface):  # type: ignore[misc]  # hatchling may not be installed
         def dependencies(self) -> list[str]:
-            return [COMPILER] if self._why_not() is None else []
+            return [COMPILER] if self._obstacle() is None else []
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            """Put the library into the source tree, where tests and editable installs load it, and into a wheel."""
-            why_not = self._why_not()
+            """Compile the library into the source tree, where tests and editable installs load it, or into a wheel."""
+            machine = os.environ.get(TARGET) or platform.machine()
+            cross = machine != platform.machine()
+            library = HERE / f".libengine-{machine}.so" if cross else LIBRARY
+            obstacle = self._obstacle()
             try:
-                if why_not is None:
-                    build()
+                if obstacle is None:
+                    build(library, target_of(machine))
             except (CannotBuildError, OSError) as error:
-                why_not = str(error)
-            if why_not is not None:
+                obstacle = str(error)
+            if obstacle is not None:
+                if cross:
+                    raise CannotBuildError(f"{TARGET}={machine}: {obstacle}")
                 LIBRARY.unlink(missing_ok=True)
-                self.app.display_warning(f"nmt is built without its engine, translation on a CPU is slower: {why_not}")
+                self.app.display_warning(f"nmt is built without its engine, translation on a CPU is slower: {obstacle}")
             elif version != "editable":
-                build_data["force_include"][str(LIBRARY)] = "nmt_cli/engine/libengine.so"
-                build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
+                build_data["force_include"][str(library)] = "nmt_cli/engine/libengine.so"
+                build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{machine}"
                 build_data["pure_python"] = False
 
-        def _why_not(self) -> str | None:
+        def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+            for library in HERE.glob(".libengine-*.so"):
+                library.unlink()
+
+        def _obstacle(self) -> str | None:
             if os.environ.get(SWITCH) == "0":
                 return f"{SWITCH}=0"
             try:
@@ -146,10 +163,10 @@ def get_build_hook() -> type[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compile the engine; other options are the compiler's.")
-    parser.add_argument("--output", type=Path, default=LIBRARY, help="the library (default: where nmt loads it from)")
-    parser.add_argument("--target", help="zig's name of a system, such as aarch64-linux-gnu.2.17 (default: this one)")
-    parser.add_argument("--levels", default="", help="separated by commas (default: all of the target's)")
+    parser = argparse.ArgumentParser(description="Compile the engine. Other options go to the compiler.")
+    parser.add_argument("--output", type=Path, default=LIBRARY, help="library file (default: where nmt loads it from)")
+    parser.add_argument("--target", help="zig's name of a system, such as aarch64-linux-gnu.2.17 (default: this system)")
+    parser.add_argument("--levels", default="", help="levels, separated by commas (default: all levels of the target)")
     arguments, flags = parser.parse_known_args()
     try:
         build(arguments.output, arguments.target, list(filter(None, arguments.levels.split(","))), flags)
