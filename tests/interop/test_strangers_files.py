@@ -144,7 +144,7 @@ def test_json_that_is_too_deep_too_large_or_no_number_is_refused(tmp_path: Path)
         with pytest.raises(DataError, match=r"config\.json is damaged"):
             artefact.read_json(file)
     with file.open("wb") as large:
-        large.truncate(artefact.MOST_JSON_BYTES + 1)
+        large.truncate(artefact.MAX_JSON_BYTES + 1)
     with pytest.raises(DataError, match="too large"):
         artefact.read_json(file)
 

@@ -1,6 +1,7 @@
 """Recipes are read strictly: by each setting's type, all errors at once, nothing that YAML invented."""
 
 import itertools
+import re
 import typing
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from nmt_cli.recipe.loading import from_plain, load, load_stored, to_yaml
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.system.errors import DataError, MissingError, UsageError
-from nmt_cli.training import checkpoints
 
 Read = typing.Callable[..., Recipe]
 MIX = "mix_src: a, mix_tgt: b"
@@ -163,7 +163,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
         ("expect: {dev_steps: [300, 400], dev_perplexity: [1]}", "dev_perplexity and dev_bleu have as many"),
         ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
-        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model that translates"),
+        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model: name it there"),
         ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
         (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut corpus.mix_src off: leave one out"),
         ("averaging: {with_start: 0.5}", "averaging.with_start requires training.init_from"),
@@ -173,7 +173,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
         ("name: !!python/object/apply:os.system ['touch pwned']", "tags (!) are not supported"),
         ("name: &a [*a]", "not valid YAML: aliases (*) are not supported"),
-        ('name: "a\\0b"', "not valid YAML: a character that is no text"),
+        ('name: "a\\0b"', "not valid YAML: a character that is not text"),
         ('name: "\\ud800"', "not valid YAML: "),
         *((empty, "is empty") for empty in ("", "# a comment\n", "{}", "---\n...\n")),
         # a name is a directory's under runs/ or data/
@@ -192,6 +192,15 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
 def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str | bytes, message: str) -> None:
     assert message in (said := complaint(read, text))
     assert "byte string" not in said
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "- a", "a: \x00", "", "{}", "name: " + "[" * 30_000, "{a: " * 30_000, "- " * 30_000]
+)
+def test_a_stored_recipe_that_is_damaged_is_an_error_with_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "recipe.yaml"))):
+        load_stored(tmp_path / "recipe.yaml")
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["a recipe", "a model's recipe"])
@@ -214,7 +223,7 @@ def test_a_small_file_that_would_become_gigabytes_is_refused_at_once(tmp_path: P
     with pytest.raises(UsageError) as caught:
         load(path)
     assert len(str(caught.value)) < len(str(path)) + 330
-    assert (yaml_file.MOST_BYTES, yaml_file.MOST_VALUES) == (1 << 20, 20_000), "a recipe may name many files"
+    assert (yaml_file.MAX_BYTES, yaml_file.MAX_VALUES) == (1 << 20, 20_000), "a recipe may name many files"
 
 
 def test_set_changes_one_setting(read: Read) -> None:
@@ -343,7 +352,7 @@ def test_a_synthetic_entrys_own_model_comes_before_the_teacher(read: Read) -> No
     text = "corpus: {synthetic: [{side: tgt, model: own}, {tag: x}]}\ntraining: {teacher: other}"
     assert [entry.model for entry in read(text).corpus.synthetic] == ["own", "other"]
     one = "corpus: {synthetic: [{side: tgt, model: own, tag: bt}]}"
-    with pytest.raises(UsageError, match="synthetic has 2 entries: write the list whole"):
+    with pytest.raises(UsageError, match="synthetic has 2 entries: write the whole list"):
         read(text, "corpus.synthetic.beam=9")
     (entry,) = read(one, "corpus.synthetic.files=[a,b]", "corpus.synthetic.beam=9").corpus.synthetic
     assert (entry.side, entry.model, entry.tag, entry.files, entry.beam) == ("tgt", "own", "bt", ["a", "b"], 9)
@@ -402,16 +411,41 @@ def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: s
         load_stored(path)
 
 
-def test_which_settings_a_begun_run_may_change() -> None:
-    free = {key for key in loading._keys(Recipe().model_dump()) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
-    for section, names in {
-        "training": "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
-        "memory_tokens micro_batches cuda_graphs processes",
-        "corpus": "src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src "
-        "general_tgt tokenizer.file",  # their hashes are compared
-        "model": "",
-    }.items():
-        assert {key for key in free if key.startswith(section)} == {f"{section}.{name}" for name in names.split()}
+def keys_with(policy: schema.Policy) -> set[str]:
+    return {key for key, each in schema.POLICIES.items() if policy in each}
+
+
+def keys_of(*sections: str) -> set[str]:
+    return {key for key in schema.POLICIES if key.startswith(sections)}
+
+
+def test_settings_that_may_change_when_a_run_resumes() -> None:
+    """Hashes of the training text are compared, so its files may be elsewhere."""
+    training = "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
+    training += "memory_tokens micro_batches cuda_graphs processes"
+    corpus = "src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src general_tgt "
+    corpus += "tokenizer.file"
+    free = {f"training.{name}" for name in training.split()} | {f"corpus.{name}" for name in corpus.split()}
+    assert keys_with(schema.MAY_CHANGE) == free | keys_of("name", "averaging", "decoding", "expect")
+    assert loading.has_policy("training.steps: 1 -> 2", schema.MAY_CHANGE)
+    assert not loading.has_policy("training.seed: 1 -> 2", schema.MAY_CHANGE)
+
+
+def test_settings_that_may_differ_between_machines() -> None:
+    others = keys_of("name", "corpus", "averaging", "decoding", "expect") | {"training.init_from"}
+    assert keys_with(schema.LOCAL) == others
+    values = Recipe().model_dump()
+    kept = {name: values[name] for name in ("model", "training")}
+    del kept["training"]["init_from"]
+    assert schema.without(Recipe().model_dump(), schema.LOCAL) == kept
+
+
+def test_settings_that_the_paper_does_not_report() -> None:
+    training = "max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
+    training += "memory_tokens micro_batches seed precision"
+    others = {"model.max_length", "decoding.split", "corpus.seed", "corpus.cleaning.max_tokens"}
+    others |= {f"training.{name}" for name in training.split()} | {"corpus.cleaning.max_ratio"}
+    assert keys_with(schema.UNPUBLISHED) == others | keys_of("name", "expect")
 
 
 def test_what_a_start_decides_and_what_the_recipe_still_says(read: Read, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from test_search import V, engine_model, model_of, searched, sources_of
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library, weights
-from nmt_cli.engine.model import SIGNATURES, Model, expected_shapes
+from nmt_cli.engine.layout import tensor_shapes
+from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
 from nmt_cli.engine.weights import Tensor
 from nmt_cli.system.errors import DataError, DivergedError, StorageError
@@ -288,12 +289,12 @@ def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any])
     state = {name: tensor.float().contiguous() for name, tensor in model.state_dict().items()}
     tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
     needed = [name for name, _ in model.named_parameters() if not name.startswith("output.")]
-    assert set(needed) == set(expected_shapes(model.settings, V))
+    assert set(needed) == set(tensor_shapes(model.settings, V))
     for name in needed:
         less = {other: tensor for other, tensor in tensors.items() if other != name}
         *rest, last = tensors[name].shape
         for wrong in (less, {**less, name: Tensor(tensors[name].address, (*rest, last + 1))}):
-            with pytest.raises(DataError, match="do not fit their recipe"):
+            with pytest.raises(DataError, match="do not fit their settings"):
                 Model(engine, model.settings, wrong, state, int8=False)
 
 
