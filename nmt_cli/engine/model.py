@@ -58,8 +58,9 @@ class Model:
         self.library, self.longest = library, settings.max_length
         embedding = tensors.get("embedding.weight")
         self.vocabulary = embedding.shape[0] if embedding and embedding.shape else 0
-        found = {name: tensor.shape for name, tensor in tensors.items()}
-        for difference in differences(found, tensor_shapes(settings, self.vocabulary)):
+        expected = tensor_shapes(settings, self.vocabulary)
+        found = {name: tensors[name].shape for name in expected if name in tensors}
+        for difference in differences(found, expected):
             raise DataError(f"the weights do not fit their settings: {difference}")
         sizes = [
             *settings.depths,

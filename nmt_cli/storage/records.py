@@ -64,7 +64,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if origin is Annotated:
         value = _convert(arguments[0], value, key)
         for rule in arguments[1:]:
-            if value is not None and not rule.allows(value):
+            if not rule.allows(value):
                 raise _error(key, rule.rule, value)
         return value
     if origin in (Union, types.UnionType):  # X | None

@@ -60,7 +60,7 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> N
     """Replace a model's weights by these tensors; DataError names the first one that does not fit, and `source`."""
     shapes = [{name: tuple(tensor.shape) for name, tensor in side.items()} for side in (tensors, model.state_dict())]
     for difference in layout.differences(*shapes):
-        raise DataError(f"{source} does not fit its recipe: {difference}")
+        raise DataError(f"{source} does not fit the model: {difference}")
     model.load_state_dict(tensors, assign=True)
 
 
