@@ -147,7 +147,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     path = files.find(path)
     values = yaml_file.read_mapping(path)
     if not values:
-        raise UsageError(f"{path} is empty. A recipe has at least a base: recipes/toy.yaml")
+        raise UsageError(f"{path} is empty. Start from another recipe, such as base: recipes/toy.yaml")
     if base := values.pop("base", None):
         lower = yaml_file.read_mapping(files.find(Path(str(base)), path.parent))
         if "base" in lower:
@@ -166,7 +166,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe with the languages in a corpus' manifest, unless it names its own. If those differ, its
+    """Return the recipe with the languages in a corpus's manifest, unless it names its own. If those differ, its
     expectations are dropped."""
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)

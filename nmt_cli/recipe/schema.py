@@ -67,8 +67,8 @@ class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur i
     )
     drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
     drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
-    drop_near_twins: bool = Field(False, description="drop near-duplicates of held-out lines, on either side")
-    check_script: bool = Field(True, description="drop pairs written mostly in a script foreign to their language")
+    drop_near_twins: bool = Field(False, description="drop pairs with a side that nearly equals a held-out line")
+    check_script: bool = Field(True, description="drop pairs with a side mostly in a foreign script")
 
 
 class Tokenizer(Section):  # the joint SentencePiece BPE model
@@ -92,8 +92,12 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
     format: Literal["text", "trees"] = Field("text", description="trees: files of Penn Treebank trees, for parsing")
-    src: Annotated[str, MAY_CHANGE] = Field("en", description="source language code; also the key in a hub data set")
-    tgt: Annotated[str, MAY_CHANGE] = Field("de", description="target language code; also the key in a hub data set")
+    src: Annotated[str, MAY_CHANGE] = Field(
+        "en", description="source language code; also key or column of a hub data set"
+    )
+    tgt: Annotated[str, MAY_CHANGE] = Field(
+        "de", description="target language code; also key or column of a hub data set"
+    )
     train_src: Annotated[list[str], MAY_CHANGE] = Field([], description="your own training files, source side")
     train_tgt: Annotated[list[str], MAY_CHANGE] = Field(
         [], description="your own training files, target side, in the same order"
@@ -103,7 +107,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
     test_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, target side")
     hold_out: int = Field(
-        0, ge=0, description="pairs to hold out for each of dev and test without files, and all pairs that share a side"
+        0, ge=0, description="pairs to hold out for dev and for test if these name no files; no pair left shares a side"
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
@@ -115,7 +119,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         None, description="general text to measure forgetting, target side"
     )
     synthetic: list[Synthetic] = Field([], description="sources of pairs with one side translated by a model")
-    real_pairs: bool = Field(True, description="also train on the real pairs if there are synthetic ones")
+    real_pairs: bool = Field(True, description="also train on the real pairs if there are synthetic pairs")
     moses: bool = Field(False, description="normalize, tokenize and lower-case all text, as older published figures")
     rows: int | None = Field(None, ge=1, description="required number of training pairs in the source, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
