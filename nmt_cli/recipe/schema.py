@@ -1,6 +1,6 @@
 """The settings of a recipe: type, range, default, meaning and policy of each.
 
-Values are converted to a setting's type, whatever type YAML would have guessed: "no" stays text for a language.
+The type of a value is its setting's, never a guess of YAML: the language "no" stays text.
 """
 
 import enum
@@ -28,7 +28,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Policy(enum.Flag):
     """Which comparisons of recipes leave a setting out. The policy of a section holds for all its settings."""
 
-    MAY_CHANGE = enum.auto()  # when a run resumes: the setting does not affect what the model learns
+    MAY_CHANGE = enum.auto()  # when a run resumes: the setting does not affect the trained weights
     UNPUBLISHED = enum.auto()  # comparing a recipe with the paper, which does not report the setting
     LOCAL = enum.auto()  # comparing the machines of a run, such as paths
 
@@ -289,7 +289,7 @@ POLICIES = policies()
 
 
 def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
-    """Return a recipe, or a section whose keys have this prefix, as nested dicts without the settings of a policy."""
+    """Return a dumped recipe without the settings of a policy. `prefix` is for the keys of a section."""
     kept = dict[str, Any]()
     for name, value in values.items():
         if not isinstance(value, dict):

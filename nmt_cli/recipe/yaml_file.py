@@ -19,7 +19,7 @@ _Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class _Level:
-    """A mapping or a list whose end has not been read."""
+    """A mapping or a list that is still being read."""
 
     def __init__(self, is_mapping: bool) -> None:
         self.is_mapping = is_mapping

@@ -1,4 +1,4 @@
-"""Build dataclasses from JSON that may come from anywhere. Every value is checked against its field's annotation.
+"""Build dataclasses from untrusted JSON. Every value is checked against its field's annotation.
 
 Annotations may combine bool, int, float, str, Any, Literal, `| None`, list, dict, other dataclasses, and Annotated with
 rules such as Range. No pydantic here: importing it takes longer than a translation.

@@ -57,7 +57,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
-    """Replace a model's weights by these tensors; DataError names the first one that does not fit, and `source`."""
+    """Replace a model's weights. DataError names `source` and the first tensor that does not fit."""
     shapes = [{name: tuple(tensor.shape) for name, tensor in side.items()} for side in (tensors, model.state_dict())]
     for difference in layout.differences(*shapes):
         raise DataError(f"{source} does not fit the model: {difference}")
@@ -65,8 +65,7 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> N
 
 
 class SkipInit(TorchFunctionMode):
-    """Skips the initialization of weights that will be loaded. (With the meta device torch would import its whole
-    compiler.)"""
+    """Skip the initialization of weights that will be loaded. The meta device would make torch import its compiler."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""An untrained model with a real tokenizer, whose output is arbitrary: for tests of everything around the search."""
+"""An untrained model with a real tokenizer and arbitrary output, for tests of everything around the search."""
 
 import os
 import random
