@@ -28,9 +28,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Policy(enum.Flag):
     """Which comparisons of recipes leave a setting out. The policy of a section holds for all its settings."""
 
-    MAY_CHANGE = enum.auto()  # when a run resumes: the setting does not affect the trained weights
-    UNPUBLISHED = enum.auto()  # comparing a recipe with the paper, which does not report the setting
-    LOCAL = enum.auto()  # comparing the machines of a run, such as paths
+    MAY_CHANGE = enum.auto()  # a resumed run may change the setting: it does not affect the trained weights
+    UNPUBLISHED = enum.auto()  # the paper does not report the setting
+    LOCAL = enum.auto()  # the machines of a run may have different values, such as paths
 
 
 NO_POLICY = Policy(0)
