@@ -51,8 +51,8 @@ SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "t
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {
-    "yaml": {"recipe.yaml_file", "storage.stored"},
-    "pydantic": {"recipe", "storage.manifests"},
+    "yaml": {"recipe.yaml_file"},
+    "pydantic": {"recipe"},
     "rich": {"system.console", "reporting.attend"},
     "typer": {"commands"},
     "jinja2": {"reporting"},

@@ -58,7 +58,7 @@ def translate_file(
         tool = "msgconv -t UTF-8" if kind == "po" else "iconv"  # msgconv also names the charset in the header
         raise DataError(f"the input is not UTF-8, at byte {error.start:,}. Convert it, as with {tool}") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    parts, writer = read_document(text.removeprefix(mark), kind, protection, translator.recipe.corpus.tgt)
+    parts, writer = read_document(text.removeprefix(mark), kind, protection, translator.config.tgt)
     segments = segments_of(parts)
     progress.total, progress.unit = len(segments), "segments"
     try:

@@ -1,20 +1,21 @@
-"""Models as the engine computes them: float32 weights from a file or from memory, packed once, shared by threads."""
+"""Models in the engine: float32 weights from a file or from memory, packed once and shared by threads."""
 
 import ctypes
 import mmap
 from collections.abc import Mapping
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
-from typing import Any, Protocol
 
 from nmt_cli.engine import library
+from nmt_cli.engine.layout import MATRICES, Settings, depths, differences, norms, tensor_shapes
 from nmt_cli.engine.weights import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
-ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # as engine.c numbers them
+ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers in engine.c
+EMBEDDINGS = 4  # the first tensors, which engine.c reads in place; it copies the others
 
 
 class Request(ctypes.Structure):
-    """A sentence to be searched, as engine.c describes it."""
+    """A sentence to search for; engine.c describes the fields."""
 
     _fields_ = (
         ("ids", POINTER(c_int32)),
@@ -43,57 +44,26 @@ SIGNATURES: library.Signatures = {
 }
 
 
-class Settings(Protocol):
-    """What the engine reads of a recipe's section `model`."""
-
-    num_layers: int
-    encoder_layers: int | None
-    decoder_layers: int | None
-    d_model: int
-    num_heads: int
-    d_k: int
-    d_v: int
-    d_ff: int
-    norm: Any
-    activation: Any
-    max_length: int
-    positions: Any
-    attention_bias: bool
-    output_bias: bool
-    tied_output: bool
-    source_vocabulary: int
-
-
 class Model:
-    """A model's weights, packed for products in float32 or 8 bits; threads may share it.
+    """A model's weights, packed for matrix products in float32 or 8 bits. Threads may share it.
 
-    `keep` is what the addresses of `tensors` depend on; embeddings are read there as long as the model lives. DataError
-    where a tensor is missing or has another shape than the settings say: nothing is read beyond its end.
+    `owner` keeps the memory behind the addresses of `tensors` alive: the engine reads embeddings there as long as the
+    model lives. DataError if a tensor is missing or has another shape than the settings require, so nothing is read
+    beyond a tensor's end.
     """
 
     def __init__(
-        self, library: library.Library, settings: Settings, tensors: Mapping[str, Tensor], keep: object, *, int8: bool
+        self, library: library.Library, settings: Settings, tensors: Mapping[str, Tensor], owner: object, *, int8: bool
     ) -> None:
         self.library, self.longest = library, settings.max_length
-        self.vocabulary = tensors["embedding.weight"].shape[0] if "embedding.weight" in tensors else 0
-        for name, shape in expected_shapes(settings, self.vocabulary).items():
-            if name not in tensors or tensors[name].shape != shape:
-                there = tensors[name].shape if name in tensors else "none"
-                raise DataError(f"the weights do not fit their recipe: {name} has shape {there}, not {shape}")
-        target = tensors["embedding.weight"]
-        own = {side: tensors.get(f"own_embeddings.{side}.weight") for side in ("src", "output")}
-        positions = (tensors.get(f"{side}_positions.weight") for side in ("src", "tgt"))
-        addresses = [own["src"] or target, target, *positions]
-        depths = _depths(settings)
-        for side, depth in depths.items():
-            for i in range(depth):
-                for path in _LINEARS[side]:
-                    addresses += [tensors.get(f"{side}.{i}.{path}.{kind}") for kind in ("weight", "bias")]
-        addresses += [own["output"] or target, tensors.get("output_bias")]
-        for side in depths:
-            addresses += [tensors[f"{path}.{kind}"] for path in _norms(settings, side) for kind in ("weight", "bias")]
+        embedding = tensors.get("embedding.weight")
+        self.vocabulary = embedding.shape[0] if embedding and embedding.shape else 0
+        expected = tensor_shapes(settings, self.vocabulary)
+        found = {name: tensors[name].shape for name in expected if name in tensors}
+        for difference in differences(found, expected):
+            raise DataError(f"the weights do not fit their settings: {difference}")
         sizes = [
-            *depths.values(),
+            *settings.depths,
             settings.d_model,
             settings.num_heads,
             settings.d_k,
@@ -106,62 +76,34 @@ class Model:
             int8,
             max(2, settings.d_model - 2) if settings.positions == "marian" else settings.d_model,
         ]
-        pointers = (c_void_p * len(addresses))(*(tensor.address if tensor else None for tensor in addresses))
-        self._keep = keep
+        ordered = _in_order(settings, tensors)
+        pointers = (c_void_p * len(ordered))(*(tensor.address if tensor else None for tensor in ordered))
+        self._owner = owner
         self.handle = library.model_new((c_int64 * len(sizes))(*sizes), pointers)
         if not self.handle:
             raise StorageError("there is too little memory for the model")
-        if isinstance(keep, mmap.mmap):  # the others are copied
-            release(keep, [tensor for tensor in addresses[:4] if tensor])
+        if isinstance(owner, mmap.mmap):
+            release(owner, [tensor for tensor in ordered[:EMBEDDINGS] if tensor])
 
     def __del__(self) -> None:
         if handle := getattr(self, "handle", None):
             self.library.model_free(handle)
 
 
-_ENDS = "feed_forward.inner", "feed_forward.outer"
-_SELF = "self_attention.query_key_value", "self_attention.output"
-_CROSS = "cross_attention.query", "cross_attention.output", "cross_attention.key_value"
-_LINEARS = {"encoder": (*_SELF, *_ENDS), "decoder": (*_SELF, *_CROSS, *_ENDS)}  # in the order that engine.c reads
-_NORMS = {"encoder": 2, "decoder": 3}  # of a layer
-
-
-def _depths(settings: Settings) -> dict[str, int]:
-    of = {"encoder": settings.encoder_layers, "decoder": settings.decoder_layers}
-    return {side: depth or settings.num_layers for side, depth in of.items()}
-
-
-def _norms(settings: Settings, side: str) -> list[str]:
-    norms = [f"{side}.{i}.residuals.{j}.norm" for i in range(_depths(settings)[side]) for j in range(_NORMS[side])]
-    return [*norms, f"{side}_norm"] if settings.norm == "pre" else norms
-
-
-def expected_shapes(settings: Settings, vocabulary: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of a model with so many target tokens."""
-    d, q, v = settings.d_model, settings.num_heads * settings.d_k, settings.num_heads * settings.d_v
-    linears = {
-        "self_attention.query_key_value": (2 * q + v, d),
-        "self_attention.output": (d, v),
-        "cross_attention.query": (q, d),
-        "cross_attention.key_value": (q + v, d),
-        "cross_attention.output": (d, v),
-        "feed_forward.inner": (settings.d_ff, d),
-        "feed_forward.outer": (d, settings.d_ff),
-    }
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (vocabulary, d)}
-    if settings.source_vocabulary:
-        shapes["own_embeddings.src.weight"] = (settings.source_vocabulary, d)
-    if not settings.tied_output:
-        shapes["own_embeddings.output.weight"] = (vocabulary, d)
-    if settings.output_bias:
-        shapes["output_bias"] = (vocabulary,)
-    if settings.positions == "learned":
-        shapes |= {f"{side}_positions.weight": (settings.max_length, d) for side in ("src", "tgt")}
-    for side, depth in _depths(settings).items():
-        for i in range(depth):
-            for path in _LINEARS[side]:
-                shapes[f"{side}.{i}.{path}.weight"] = linears[path]
-                if settings.attention_bias or path in _ENDS:
-                    shapes[f"{side}.{i}.{path}.bias"] = linears[path][:1]
-        shapes |= {f"{path}.{kind}": (d,) for path in _norms(settings, side) for kind in ("weight", "bias")}
-    return shapes
+def _in_order(settings: Settings, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
+    """Return the tensors in the order in which engine.c reads them; None for one that the model does not have."""
+    target = tensors["embedding.weight"]
+    ordered = [
+        tensors.get("own_embeddings.src.weight", target),
+        target,
+        tensors.get("src_positions.weight"),
+        tensors.get("tgt_positions.weight"),
+    ]
+    for side, layers in depths(settings).items():
+        for i in range(layers):
+            for path in MATRICES[side]:
+                ordered += [tensors.get(f"{side}.{i}.{path}.{kind}") for kind in ("weight", "bias")]
+    ordered += [tensors.get("own_embeddings.output.weight", target), tensors.get("output_bias")]
+    for side in MATRICES:
+        ordered += [tensors[f"{name}.{kind}"] for name in norms(settings, side) for kind in ("weight", "bias")]
+    return ordered

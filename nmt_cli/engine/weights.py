@@ -1,7 +1,7 @@
-"""Files of safetensors, read without NumPy, whose import takes longer than a translation.
+"""Read safetensors files without NumPy, because importing it takes longer than a translation.
 
-Weights are read into memory and not mapped: a file that is cut or overwritten later changes nothing, whereas a mapped
-one would end the process by SIGBUS, or change its translations.
+Weights are read into memory, not mapped: if a mapped file is truncated or overwritten later, the process dies of SIGBUS
+or its translations change.
 """
 
 import ctypes
@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 from nmt_cli.system.errors import DataError, printable
 
-MOST_HEADER_BYTES = 1 << 24
-MOST_DIMENSIONS = 8
-Places = dict[str, tuple[int, tuple[int, ...]]]  # by name: the first byte after the header, and the shape
+MAX_HEADER_BYTES = 1 << 24
+MAX_DIMENSIONS = 8
+Entries = dict[str, tuple[int, tuple[int, ...]]]  # by name: offset in the data after the header, and shape
 
 
 class Tensor(NamedTuple):
-    address: int  # of float32 numbers, row after row
+    address: int  # of float32 numbers, row-major
     shape: tuple[int, ...]
 
     @property
@@ -29,29 +29,31 @@ class Tensor(NamedTuple):
         return 4 * math.prod(self.shape)
 
 
-def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor, from the header alone. DataError as of `read`."""
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor from the header alone. Raises the same errors as `read_tensors`."""
     with path.open("rb") as file:
-        _, places = _header(file, path)
-    return {name: shape for name, (_, shape) in places.items()}
+        _, entries = _header(file, path)
+    return {name: shape for name, (_, shape) in entries.items()}
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
-    """Return the tensors, and the memory that holds them as long as it lives.
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
+    """Return the tensors, and the memory that they lie in; keep a reference to it while they are used.
 
-    DataError where the file is damaged or holds other numbers than float32.
+    DataError if the file is damaged or contains numbers other than float32.
     """
     with path.open("rb") as file:
-        size, places = _header(file, path)
-        memory = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # of shared memory none is released
+        size, entries = _header(file, path)
+        memory = mmap.mmap(
+            -1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )  # shared memory could not be released
         if file.readinto(memory) < size:
             raise DataError(f"{path} was cut while it was read")
     base = ctypes.addressof(c_char.from_buffer(memory))
-    return {name: Tensor(base + first, shape) for name, (first, shape) in places.items()}, memory
+    return {name: Tensor(base + first, shape) for name, (first, shape) in entries.items()}, memory
 
 
 def release(memory: mmap.mmap, kept: Iterable[Tensor]) -> None:
-    """Give back the memory of all tensors of a file but these."""
+    """Release the memory of all tensors of a file except these."""
     base = ctypes.addressof(c_char.from_buffer(memory))
     spans = sorted((tensor.address - base, tensor.address - base + tensor.bytes) for tensor in kept)
     end = 0
@@ -62,30 +64,30 @@ def release(memory: mmap.mmap, kept: Iterable[Tensor]) -> None:
         end = max(end, last)
 
 
-def _header(file: BinaryIO, path: Path) -> tuple[int, Places]:
-    """Read a header; return how many bytes follow it, and where in them the tensors lie."""
+def _header(file: BinaryIO, path: Path) -> tuple[int, Entries]:
+    """Read a header. Return the number of bytes after it, and the offset and shape of each tensor in them."""
     try:
         size = int.from_bytes(file.read(8), "little")
-        if size > MOST_HEADER_BYTES:
-            raise ValueError(f"its header would have more than {MOST_HEADER_BYTES:,} bytes")
+        if size > MAX_HEADER_BYTES:
+            raise ValueError(f"its header would have more than {MAX_HEADER_BYTES:,} bytes")
         header = json.loads(file.read(size), object_pairs_hook=_unique)
         left = file.seek(0, 2) - file.seek(8 + size)
         tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        spans = sorted((_place(name, entry), name) for name, entry in tensors.items())
-        end, places = 0, Places()
+        spans = sorted((_span(name, entry), name) for name, entry in tensors.items())
+        end, entries = 0, Entries()
         for (first, last, shape), name in spans:
             if tensors[name]["dtype"] != "F32":
                 what = printable(f"{name} is {tensors[name]['dtype']}", 100)
                 raise DataError(f"{path} has weights of another type than F32: {what}")
             if first != end or last != first + 4 * math.prod(shape) or last > left:
                 raise ValueError(f"the bytes of {name} are not there")
-            end, places[name] = last, (first, shape)
+            end, entries[name] = last, (first, shape)
         if end != left:
             raise ValueError(f"{left - end:,} bytes belong to no tensor")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = printable(error, 200)
         raise DataError(f"{path} is damaged or no safetensors file: {what}") from None
-    return left, places
+    return left, entries
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -95,10 +97,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _place(name: str, entry: Any) -> tuple[int, int, tuple[int, ...]]:
-    """Return the offsets and the shape of a header's entry; ValueError where they are no sizes."""
+def _span(name: str, entry: Any) -> tuple[int, int, tuple[int, ...]]:
+    """Return the first offset, the end and the shape in a header's entry; ValueError if they are not sizes."""
     offsets, shape = entry["data_offsets"], entry["shape"]
-    if len(offsets) != 2 or len(shape) > MOST_DIMENSIONS:
+    if len(offsets) != 2 or len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"the entry of {name} is no tensor's")
     if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (*offsets, *shape)):
         raise ValueError(f"the bytes of {name} are not there")

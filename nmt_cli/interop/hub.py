@@ -75,8 +75,8 @@ def licence(place: Path) -> str:
     card, about = place / "README.md", dict[str, Any]()
     if card.is_file():
         with card.open("rb") as file:
-            text = file.read(yaml_file.MOST_BYTES)
+            text = file.read(yaml_file.MAX_BYTES)
         if metadata := re.match(rb"\s*---[ \t]*\r?\n(.*?\n)---[ \t]*(\r?\n|\Z)", text, re.DOTALL):
             with contextlib.suppress(UsageError):
-                about = yaml_file.mapping(metadata[1], card)
+                about = yaml_file.parse_mapping(metadata[1], card)
     return printable(about.get("license", "not named; see its page on the hub"))

@@ -149,7 +149,7 @@ def _yaml(data: bytes, where: Path) -> Any:
     if len(data) > MOST_YAML_BYTES:
         raise DataError(f"{where} is too large for YAML: {MOST_YAML_BYTES:,} bytes at most")
     try:
-        return yaml_file.mapping(data, where, MOST_YAML_VALUES)
+        return yaml_file.parse_mapping(data, where, MOST_YAML_VALUES)
     except UsageError as error:
         raise DataError(str(error)) from None
 

@@ -121,13 +121,13 @@ def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]
 
 def compare(translator: Translator, peer: Peer, lines: dict[int, str], exact: bool) -> tuple[str, list[Ids], list[Ids]]:
     """Translate `lines` (by their index in the file) with both; where `exact`, raise DataError if they differ."""
-    beam, numbers = peer.beam or translator.recipe.decoding.beam, [*lines]
+    beam, numbers = peer.beam or translator.config.decoding.beam, [*lines]
     texts = lines.values()
     translations = translator.translate(texts, beam=beam, alpha=0.0, split=False, copy_wordless=False)
     found = [translation.segments[0] for translation in translations]
     pairs = [(segment.ids, [*segment.hypotheses[0].ids, EOS]) for segment in found]
     sources, ours = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-    limits = [len(source) + translator.recipe.decoding.extra_length for source in sources]
+    limits = [len(source) + translator.config.decoding.extra_length for source in sources]
     theirs = ours if peer.differs else list(peer.translate(sources, beam, max(limits)))
     ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
     differing = [i for i in ended if ours[i] != theirs[i]]

@@ -1,4 +1,4 @@
-"""The files of recipes: those of the package by name, a user's by path."""
+"""The files of recipes: the package's own by name, a user's by path."""
 
 import re
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from nmt_cli.system.errors import MissingError, meant
 
-# The package brings the recipes along; in a source tree they lie beside it.
-HOME = next(place for place in Path(__file__).parents if (place / "recipes").is_dir())
+# An installed package contains the recipes; in a source tree they are beside it.
+HOME = next(directory for directory in Path(__file__).parents if (directory / "recipes").is_dir())
 
 
 def find(path: Path, beside: Path = Path()) -> Path:
-    """Return the file of a recipe; one of the package may be "toy", "table3/base" or "recipes/toy.yaml"."""
-    own = (place / name for place in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
+    """Return the file of a recipe. The package's own are also found as "toy", "table3/base" or "recipes/toy.yaml"."""
+    own = (directory / name for directory in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
     for candidate in (beside / path, path, *own):
         if candidate.is_file():
             return candidate
@@ -23,14 +23,14 @@ def find(path: Path, beside: Path = Path()) -> Path:
 
 
 def listed() -> Iterator[tuple[str, str]]:
-    """Yield the name of each recipe of the package and its first line, which says what it is."""
+    """Yield the name of each of the package's recipes and its first line, a description."""
     for path in sorted((HOME / "recipes").rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
         first_line = path.read_text("utf-8").partition("\n")[0]
         yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")
 
 
 def to_copy(path: Path) -> bytes:
-    """Return a recipe of the package as it can stand anywhere, its base found by the package's path; others as is."""
+    """Return the text of a recipe for a copy in any directory: the base of a package's recipe is named by its path."""
     text = path.read_bytes()
     own = path.resolve().is_relative_to((HOME / "recipes").resolve())
     return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text) if own else text

@@ -1,14 +1,38 @@
-"""Limits on the sizes of a model together, for every reader of a recipe."""
+"""Limits on the settings that translation reads. No pydantic here: importing it takes longer than a translation."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-MOST_POSITIONS = 1 << 26  # numbers of positional encodings: 256 MB
+
+class Range(NamedTuple):
+    """Both bounds are allowed values."""
+
+    low: float
+    high: float = float("inf")
+
+    @property
+    def rule(self) -> str:
+        return f"at least {self.low:,}" if self.high == float("inf") else f"from {self.low:,} to {self.high:,}"
+
+    def allows(self, value: Any) -> bool:
+        return bool(self.low <= value <= self.high)
+
+
+LAYERS = Range(1, 1000)
+WIDTH = Range(2, 65536)
+INNER_WIDTH = Range(1, 1 << 20)
+HEADS = Range(1, 1024)
+HEAD_SIZE = Range(1, 65536)
+LENGTH = Range(8, 1 << 20)
+BEAM = Range(1, 1000)
+ALPHA = Range(0, 10)
+EXTRA_LENGTH = Range(1, 100_000)
+MAX_POSITION_NUMBERS = 1 << 26  # positional encodings of 256 MB
 
 
 def contradictions(model: Any) -> Iterator[str]:
-    """Yield complaints about settings of a recipe's section `model` that are valid alone and wrong together."""
+    """Yield an error message for each pair of model sizes that are valid alone but not together."""
     if model.positions != "learned" and model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
-    if model.max_length * model.d_model > MOST_POSITIONS:
-        yield f"model.max_length x d_model may be {MOST_POSITIONS:,} at most: positions would fill the memory"
+    if model.max_length * model.d_model > MAX_POSITION_NUMBERS:
+        yield f"model.max_length x d_model may be {MAX_POSITION_NUMBERS:,} at most: positions would fill the memory"

@@ -1,4 +1,4 @@
-"""Read recipes: files, their base, `--set` overrides, and checks across settings."""
+"""Load recipes: files, their base, `--set` overrides, and checks across settings."""
 
 import difflib
 import re
@@ -10,25 +10,25 @@ from typing import Any
 from pydantic import ValidationError
 
 from nmt_cli import __version__
-from nmt_cli.recipe import files as recipe_files
-from nmt_cli.recipe import limits, yaml_file
+from nmt_cli.recipe import files, limits, yaml_file
 from nmt_cli.recipe.named import NAMED_CORPORA
-from nmt_cli.recipe.schema import OF_STEPS, Expect, Recipe
+from nmt_cli.recipe.schema import POLICIES, Expect, Policy, Recipe
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
-MOST_COMPLAINTS = 5
+MAX_COMPLAINTS = 5
+STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations of one number of steps
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Return `low` with what `high` says laid over it, section by section."""
+    """Return `low` with the settings in `high` replaced, section by section."""
     merged = dict(low)
     for key, value in high.items():
         old = merged.get(key)
         if isinstance(value, dict) and isinstance(old, list) and old and isinstance(old[0], dict):
             if len(old) > 1:
-                raise UsageError(f"{key} has {len(old)} entries: write the list whole, in the recipe")
-            merged[key] = [merge(old[0], value)]  # as of corpus.synthetic, to which one may add --set
+                raise UsageError(f"{key} has {len(old)} entries: write the whole list in the recipe")
+            merged[key] = [merge(old[0], value)]  # --set corpus.synthetic.beam=9 changes the only entry
         else:
             merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
@@ -54,7 +54,7 @@ def _complaint(error: Any) -> str:
 
 
 def _contradictions(recipe: Recipe) -> Iterator[str]:
-    """Yield complaints about settings that are valid alone and wrong together."""
+    """Yield an error message for each combination of settings that are valid alone but not together."""
     corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
     if str(corpus.name) in (".", ".."):
         yield f"corpus.name must name a directory of its own under data/, not {corpus.name!r}"
@@ -66,7 +66,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:
             yield f"corpus.{split}_src and corpus.{split}_tgt must name as many files"
     if any(entry.model is None for entry in corpus.synthetic):
-        yield "corpus.synthetic needs a model that translates: name it there, or as training.teacher"
+        yield "corpus.synthetic needs a model: name it there, or as training.teacher"
     if not (corpus.real_pairs or corpus.synthetic):
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
@@ -86,12 +86,12 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values laid over what their named corpus brings."""
+    """Return the values over the defaults of their named corpus."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return the identity of the training text, and the number of steps; None for both if a setting is wrong."""
+    """Return a fingerprint of the training text, and the number of steps; None for both if a setting is wrong."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
@@ -103,14 +103,14 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
     return text, settings.training.steps
 
 
-def _laid_over(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge. Drop the expectations of `low` if `high` names another text, and its scores if it names other steps."""
+def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    """Merge. If `high` changes the text, drop the expectations of `low`; if it changes the steps, drop the scores."""
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")
     if text != other_text:
         low = {key: value for key, value in low.items() if key != "expect"}
     elif steps != other_steps and isinstance(expect, dict):
-        low = {**low, "expect": {key: value for key, value in expect.items() if key not in OF_STEPS}}
+        low = {**low, "expect": {key: value for key, value in expect.items() if key not in STEP_FIGURES}}
     return merge(low, high)
 
 
@@ -123,8 +123,8 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
             entry.model = entry.model or recipe.training.teacher
         errors = list(_contradictions(recipe))
     except ValidationError as invalid:
-        errors = [_complaint(error) for error in invalid.errors()[:MOST_COMPLAINTS]]
-        errors += ["and more"] if len(invalid.errors()) > MOST_COMPLAINTS else []
+        errors = [_complaint(error) for error in invalid.errors()[:MAX_COMPLAINTS]]
+        errors += ["and more"] if len(invalid.errors()) > MAX_COMPLAINTS else []
     if errors:
         raise UsageError(f"{where}: {'; '.join(errors)}")
     return recipe
@@ -143,31 +143,31 @@ def override(text: str) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
-    """Read a recipe file, apply `key.key=value` overrides, and take the rest from training.init_from if `start`."""
-    path = recipe_files.find(path)
-    values = yaml_file.read(path)
+    """Load a recipe file and apply `key.key=value` overrides. With `start`, sizes are taken from training.init_from."""
+    path = files.find(path)
+    values = yaml_file.read_mapping(path)
     if not values:
-        raise UsageError(f"{path} is empty. A recipe says at least what differs from another: base: recipes/toy.yaml")
+        raise UsageError(f"{path} is empty. Start from another recipe, such as base: recipes/toy.yaml")
     if base := values.pop("base", None):
-        lower = yaml_file.read(recipe_files.find(Path(str(base)), path.parent))
+        lower = yaml_file.read_mapping(files.find(Path(str(base)), path.parent))
         if "base" in lower:
             advice = f"Name that one ({lower['base']}), and copy the settings between"
             raise UsageError(f"{path}: its base {base} has a base itself. {advice}")
-        values = _laid_over(lower, values)
-    values = _laid_over(values, reduce(merge, map(override, overrides), {}))
+        values = _overridden(lower, values)
+    values = _overridden(values, reduce(merge, map(override, overrides), {}))
     values["name"] = values.get("name") or path.stem
     if start and (directory := from_plain(values, str(path)).training.init_from):
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     recipe = from_plain(values, str(path))
-    if recipe.name in (".", "..") or "/" in recipe.name:  # as imported models have, which have no run
+    if recipe.name in (".", "..") or "/" in recipe.name:  # names of imported models, which have no run, may
         raise UsageError(f"{path}: name must name a directory of its own under runs/, not {recipe.name[:60]!r}")
     return recipe
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe with the languages of a corpus, by its manifest, where it names none itself; where it names
-    others, without what it expects."""
+    """Return the recipe with the languages in a corpus's manifest, unless it names its own. If those differ, its
+    expectations are dropped."""
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)
     same = (corpus.src, corpus.tgt) == (manifest["src"], manifest["tgt"])
@@ -175,7 +175,7 @@ def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
 
 
 def _settings_of(model: Path) -> dict[str, Any]:
-    """Return what a recipe takes from the model it starts from."""
+    """Return the sizes, languages and tokenizer of a model, for a recipe that starts from it."""
     if not (model / "recipe.yaml").is_file():
         raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
     stored = load_stored(model / "recipe.yaml").model_dump()
@@ -184,9 +184,9 @@ def _settings_of(model: Path) -> dict[str, Any]:
 
 
 def load_stored(path: Path) -> Recipe:
-    """Read the recipe of a run or a model, perhaps of another version: unknown settings but the model's are ignored."""
+    """Load the recipe of a run or a model, perhaps of another version. Unknown settings outside `model` are ignored."""
     try:
-        values = yaml_file.read(path)
+        values = yaml_file.read_mapping(path)
         if not values:
             raise UsageError(f"{path} is empty")
         recipe = from_plain(values, str(path), stored=True)
@@ -207,6 +207,11 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"{path.lstrip('.')}: {old} -> {new}"]
 
 
+def has_policy(change: str, policy: Policy) -> bool:
+    """Return whether the setting in a line of `differences` between two recipes has a policy."""
+    return policy in POLICIES[change.partition(":")[0]]
+
+
 def to_yaml(recipe: Recipe) -> bytes:
-    """Return the resolved recipe as YAML, every setting with its value, in the order of this file."""
+    """Return the recipe as YAML: every setting with its value, in the order of schema.py."""
     return yaml_file.dump(recipe.model_dump())

@@ -1,8 +1,8 @@
-"""Settings that a named corpus brings."""
+"""The default settings of named corpora."""
 
 from typing import Any
 
-# Defaults of the named corpora: what their recipes and `nmt prepare NAME` share; a recipe's own values win over them.
+# Their recipes and `nmt prepare NAME` share them. A recipe's own values override them.
 _MULTI30K = {"src": "en", "tokenizer": {"vocabulary_size": 8000}, "rows": 29_000}
 _37K, _32K = {"vocabulary_size": 37_000}, {"vocabulary_size": 32_000}
 NAMED_CORPORA: dict[str, dict[str, Any]] = {

@@ -1,13 +1,41 @@
-"""Recipes: every setting with its type, range and default. Types are the settings', never YAML's guess (no is text)."""
+"""The settings of a recipe: type, range, default, meaning and policy of each.
 
+The type of a value is its setting's, never a guess of YAML: the language "no" stays text.
+"""
+
+import enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from nmt_cli.recipe.limits import (
+    ALPHA,
+    BEAM,
+    EXTRA_LENGTH,
+    HEAD_SIZE,
+    HEADS,
+    INNER_WIDTH,
+    LAYERS,
+    LENGTH,
+    WIDTH,
+)
 from nmt_cli.recipe.named import NAMED_CORPORA
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Policy(enum.Flag):
+    """Which comparisons of recipes leave a setting out. The policy of a section holds for all its settings."""
+
+    MAY_CHANGE = enum.auto()  # a resumed run may change the setting: it does not affect the trained weights
+    UNPUBLISHED = enum.auto()  # the paper does not report the setting
+    LOCAL = enum.auto()  # the machines of a run may have different values, such as paths
+
+
+NO_POLICY = Policy(0)
+MAY_CHANGE, UNPUBLISHED, LOCAL = Policy
+OPERATION = MAY_CHANGE | UNPUBLISHED  # how a run is computed and shown
 
 
 class Section(BaseModel):
@@ -29,93 +57,120 @@ class Section(BaseModel):
         return [value] if is_list and not isinstance(value, list) else value
 
 
-class Cleaning(Section):  # what `prepare` repairs or drops; pairs that occur in dev or test are always dropped
+class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur in dev or test are always dropped
     unescape: bool = Field(True, description="undo HTML entities once (&amp; -> &)")
-    max_tokens: int | None = Field(250, ge=1, description="longest side, in subwords; longer pairs are dropped")
-    max_ratio: float | None = Field(9.0, ge=1, description="largest ratio of the two lengths in subwords (9: Moses)")
+    max_tokens: Annotated[int | None, UNPUBLISHED] = Field(
+        250, ge=1, description="maximum length of either side in subwords; longer pairs are dropped"
+    )
+    max_ratio: Annotated[float | None, UNPUBLISHED] = Field(
+        9.0, ge=1, description="maximum ratio of the two lengths in subwords (9: Moses)"
+    )
     drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
     drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
-    drop_near_twins: bool = Field(False, description="drop pairs with a side nearly that of a held-out line")
-    check_script: bool = Field(True, description="drop pairs with a side mostly in another script than its language's")
+    drop_near_twins: bool = Field(False, description="drop pairs with a side that nearly equals a held-out line")
+    check_script: bool = Field(True, description="drop pairs with a side mostly in a foreign script")
 
 
 class Tokenizer(Section):  # the joint SentencePiece BPE model
     vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="tokens, both languages together")
-    file: str | None = Field(None, description="reuse this model file instead of training one")
+    file: Annotated[str | None, MAY_CHANGE] = Field(None, description="existing model file to use instead of training")
 
 
-class Synthetic(Section):  # real text of one language, of which a model supplies the other side
-    side: Literal["src", "tgt"] = Field("src", description="the side that is real")
-    files: list[str] = Field([], description="files of that side; none: that side of the training pairs")
+class Synthetic(Section):  # real text in one language, which a model translates into the other
+    side: Literal["src", "tgt"] = Field("src", description="the side of the real text")
+    files: list[str] = Field([], description="files of real text; none: that side of the training pairs")
     model: str | None = Field(None, description="model directory that translates it; null: training.teacher")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
-    beam: int = Field(4, ge=1, le=1000, description="hypotheses of the model's search")
-    sampling: bool = Field(False, description="draw each token from the model's probabilities instead")
+    beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
+    sampling: bool = Field(False, description="sample from the model's probabilities instead of searching")
 
 
-OF_STEPS = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations that hold for a recipe's own steps
-SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side that is real
+SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
 
 
-class Corpus(Section):  # where the text comes from; a named corpus brings its own defaults
+class Corpus(Section):  # the sources of the text; a named corpus has its own defaults
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
     format: Literal["text", "trees"] = Field("text", description="trees: files of Penn Treebank trees, for parsing")
-    src: str = Field("en", description="source language code; of a hub data set also its key or column")
-    tgt: str = Field("de", description="target language code; of a hub data set also its key or column")
-    train_src: list[str] = Field([], description="your own training files, source side")
-    train_tgt: list[str] = Field([], description="your own training files, target side, in the same order")
-    dev_src: str | None = Field(None, description="development file, source side")
-    dev_tgt: str | None = Field(None, description="development file, target side")
-    test_src: str | None = Field(None, description="test file, source side")
-    test_tgt: str | None = Field(None, description="test file, target side")
-    hold_out: int = Field(
-        0, ge=0, description="pairs of your text held out, with all that share a side, for dev and test if not named"
+    src: Annotated[str, MAY_CHANGE] = Field(
+        "en", description="source language code; also key or column of a hub data set"
     )
-    mix_src: list[str] = Field([], description="files of general text to mix into your own, source side")
-    mix_tgt: list[str] = Field([], description="files of general text to mix into your own, target side")
-    mix_share: float = Field(0.5, gt=0, lt=1, description="share of the training pairs that is general text")
-    general_src: str | None = Field(None, description="general text to see what is forgotten, source side")
-    general_tgt: str | None = Field(None, description="general text to see what is forgotten, target side")
-    synthetic: list[Synthetic] = Field([], description="sources of pairs of which a model supplies one side")
-    real_pairs: bool = Field(True, description="train on the real pairs, too, where there are synthetic ones")
-    moses: bool = Field(False, description="normalise, tokenise and lower-case all text, as older published figures")
-    rows: int | None = Field(None, ge=1, description="training pairs the source must hold, before cleaning")
+    tgt: Annotated[str, MAY_CHANGE] = Field(
+        "de", description="target language code; also key or column of a hub data set"
+    )
+    train_src: Annotated[list[str], MAY_CHANGE] = Field([], description="your own training files, source side")
+    train_tgt: Annotated[list[str], MAY_CHANGE] = Field(
+        [], description="your own training files, target side, in the same order"
+    )
+    dev_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="development file, source side")
+    dev_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="development file, target side")
+    test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
+    test_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, target side")
+    hold_out: int = Field(
+        0, ge=0, description="pairs to hold out for dev and for test if these name no files; no pair left shares a side"
+    )
+    mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
+    mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
+    mix_share: float = Field(0.5, gt=0, lt=1, description="share of general text in the training pairs")
+    general_src: Annotated[str | None, MAY_CHANGE] = Field(
+        None, description="general text to measure forgetting, source side"
+    )
+    general_tgt: Annotated[str | None, MAY_CHANGE] = Field(
+        None, description="general text to measure forgetting, target side"
+    )
+    synthetic: list[Synthetic] = Field([], description="sources of pairs with one side translated by a model")
+    real_pairs: bool = Field(True, description="also train on the real pairs if there are synthetic pairs")
+    moses: bool = Field(False, description="normalize, tokenize and lower-case all text, as older published figures")
+    rows: int | None = Field(None, ge=1, description="required number of training pairs in the source, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
-    seed: int = Field(1, ge=0, lt=2**63, description="of the tokenizer's sample")
+    seed: Annotated[int, UNPUBLISHED] = Field(
+        1, ge=0, lt=2**63, description="random seed of the sample that trains the tokenizer"
+    )
     tokenizer: Tokenizer = Tokenizer()
     cleaning: Cleaning = Cleaning()
 
     @property
     def directory(self) -> Path:
-        """Where the prepared corpus lies unless the user says otherwise; with synthetic text beside that without."""
+        """The default directory of the prepared corpus; synthetic text is kept beside the corpus without it."""
         kinds = dict.fromkeys(SYNTHETIC_KINDS[entry.side] for entry in self.synthetic)
         return Path("data") / "-".join([str(self.name).removeprefix("hub:").replace("/", "-"), *kinds])
 
     @property
     def has_text(self) -> bool:
-        """Whether `nmt prepare` of the recipe knows where the text is; else --src and --tgt must say it."""
+        """Whether the recipe names its text; otherwise `nmt prepare` needs --src and --tgt."""
         return bool(self.train_src) or str(self.name) in NAMED_CORPORA or str(self.name).startswith("hub:")
 
 
 class Model(Section):  # the Transformer (section 3 of the paper); the defaults are the base model
-    num_layers: int = Field(6, ge=1, le=1000, description="layers in the encoder and in the decoder (N)")
-    encoder_layers: int | None = Field(None, ge=1, le=1000, description="layers in the encoder; null: num_layers")
-    decoder_layers: int | None = Field(None, ge=1, le=1000, description="layers in the decoder; null: num_layers")
-    d_model: int = Field(512, ge=2, le=65536, description="width of the residual stream")
-    d_ff: int = Field(2048, ge=1, le=1 << 20, description="inner width of the feed-forward sub-layers")
-    num_heads: int = Field(8, ge=1, le=1024, description="attention heads (h)")
-    d_k: int = Field(64, ge=1, le=65536, description="size of a query or key per head")
-    d_v: int = Field(64, ge=1, le=65536, description="size of a value per head")
+    num_layers: int = Field(
+        6, ge=LAYERS.low, le=LAYERS.high, description="layers in the encoder and in the decoder (N)"
+    )
+    encoder_layers: int | None = Field(
+        None, ge=LAYERS.low, le=LAYERS.high, description="layers in the encoder; null: num_layers"
+    )
+    decoder_layers: int | None = Field(
+        None, ge=LAYERS.low, le=LAYERS.high, description="layers in the decoder; null: num_layers"
+    )
+    d_model: int = Field(512, ge=WIDTH.low, le=WIDTH.high, description="width of the residual stream")
+    d_ff: int = Field(
+        2048, ge=INNER_WIDTH.low, le=INNER_WIDTH.high, description="inner width of the feed-forward sub-layers"
+    )
+    num_heads: int = Field(8, ge=HEADS.low, le=HEADS.high, description="attention heads (h)")
+    d_k: int = Field(64, ge=HEAD_SIZE.low, le=HEAD_SIZE.high, description="size of a query or key per head")
+    d_v: int = Field(64, ge=HEAD_SIZE.low, le=HEAD_SIZE.high, description="size of a value per head")
     dropout: float = Field(0.1, ge=0, le=0.99, description="residual dropout, and on embedding sums (P_drop)")
     norm: Literal["post", "pre"] = Field("post", description="layer norm after (paper) or before each sub-layer")
     positions: Literal["sinusoidal", "marian", "learned"] = Field("sinusoidal", description="positional encoding")
-    max_length: int = Field(1024, ge=8, le=1 << 20, description="longest sequence in tokens, of source and of target")
+    max_length: Annotated[int, UNPUBLISHED] = Field(
+        1024, ge=LENGTH.low, le=LENGTH.high, description="maximum length of source and target in tokens"
+    )
     attention_bias: bool = Field(False, description="biases on query, key, value and output projections")
     output_bias: bool = Field(False, description="a bias on the logits (Marian's models have one, the paper's none)")
-    activation: Literal["relu", "swish", "gelu"] = Field("relu", description="of the feed-forward sub-layers")
-    source_vocabulary: int = Field(0, ge=0, description="tokens of an embedding for the source alone; 0: none (paper)")
-    tied_output: bool = Field(True, description="logits by the target embedding (paper), not by a matrix of their own")
+    activation: Literal["relu", "swish", "gelu"] = Field(
+        "relu", description="activation function of the feed-forward sub-layers"
+    )
+    source_vocabulary: int = Field(0, ge=0, description="size of a separate source embedding; 0: shared (paper)")
+    tied_output: bool = Field(True, description="logits from the target embedding (paper), not from a separate matrix")
 
     @property
     def depths(self) -> tuple[int, int]:
@@ -123,65 +178,122 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
         return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
 
 
-class Training(Section):  # how the model is trained (section 5)
-    steps: int = Field(100_000, ge=1, description="steps of the optimiser in all")
-    max_hours: float | None = Field(None, ge=0, description="stop after this many hours of training")
-    tokens_per_step: int = Field(25_000, ge=1, description="source tokens and target tokens, of each, on average")
-    micro_batches: int = Field(8, ge=1, le=4096, description="parts of a step; with more processes, as many as those")
+class Training(Section):  # section 5 of the paper
+    steps: Annotated[int, MAY_CHANGE] = Field(100_000, ge=1, description="optimizer steps in total")
+    max_hours: Annotated[float | None, OPERATION] = Field(
+        None, ge=0, description="stop after this many hours of training"
+    )
+    tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step on either side")
+    micro_batches: Annotated[int, OPERATION] = Field(
+        8, ge=1, le=4096, description="parts of a step; with more processes, one per process"
+    )
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up")
     rate_factor: float = Field(1.0, ge=0, description="factor on the paper's learning rate")
-    cooldown_steps: int = Field(0, ge=0, description="last steps, in which the rate falls to zero (not in the paper)")
+    cooldown_steps: int = Field(0, ge=0, description="final steps with a rate falling to zero (not in the paper)")
     adam_beta1: float = Field(0.9, ge=0, le=0.999999, description="Adam beta 1")
     adam_beta2: float = Field(0.98, ge=0, le=0.999999, description="Adam beta 2")
     adam_epsilon: float = Field(1e-9, ge=0, description="Adam epsilon")
     label_smoothing: float = Field(0.1, ge=0, le=0.999, description="probability mass spread over all tokens")
-    seed: int = Field(1, ge=0, lt=2**63, description="of initial weights, data order and dropout")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="arithmetic; weights are always float32")
-    memory_tokens: int | None = Field(None, ge=1, description="target tokens computed at once; null: by the memory")
-    cuda_graphs: bool = Field(True, description="on one GPU in bf16, replay steps as graphs where memory suffices")
-    processes: int | None = Field(None, ge=1, description="processes on a CPU; null: one per core with enough tokens")
-    log_every: int = Field(50, ge=1, description="steps between lines of metrics")
-    validate_every: int = Field(1000, ge=1, description="steps between validations")
-    validate_bleu: int = Field(500, ge=0, description="dev sentences translated at each validation; 0 for none")
-    checkpoint_every: int = Field(1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)")
-    keep_checkpoints: int = Field(5, ge=2, description="checkpoints kept; averaging needs this many")
-    patience: int | None = Field(None, ge=1, description="stop after so many validations not better by more than 0.2 %")
-    teacher: str | None = Field(None, description="model of the entries of corpus.synthetic that name none")
-    init_from: str | None = Field(None, description="model directory to start from: its sizes, tokenizer, languages")
+    seed: Annotated[int, UNPUBLISHED] = Field(
+        1, ge=0, lt=2**63, description="random seed of initial weights, data order and dropout"
+    )
+    precision: Annotated[Literal["auto", "fp32", "bf16"], UNPUBLISHED] = Field(
+        "auto", description="arithmetic; weights are always float32"
+    )
+    memory_tokens: Annotated[int | None, OPERATION] = Field(
+        None, ge=1, description="maximum target tokens computed at once; null: chosen by the memory"
+    )
+    cuda_graphs: Annotated[bool, MAY_CHANGE] = Field(
+        True, description="on one GPU in bf16, replay steps as CUDA graphs if memory suffices"
+    )
+    processes: Annotated[int | None, MAY_CHANGE] = Field(
+        None, ge=1, description="processes on a CPU; null: one per core with enough tokens"
+    )
+    log_every: Annotated[int, OPERATION] = Field(50, ge=1, description="steps between lines of metrics")
+    validate_every: Annotated[int, OPERATION] = Field(1000, ge=1, description="steps between validations")
+    validate_bleu: Annotated[int, OPERATION] = Field(
+        500, ge=0, description="dev sentences translated at each validation; 0 for none"
+    )
+    checkpoint_every: Annotated[int, OPERATION] = Field(
+        1500, ge=1, description="steps between checkpoints (10 minutes of the paper's run)"
+    )
+    keep_checkpoints: Annotated[int, OPERATION] = Field(
+        5, ge=2, description="checkpoints to keep, at least averaging.last"
+    )
+    patience: Annotated[int | None, OPERATION] = Field(
+        None, ge=1, description="validations without an improvement of more than 0.2 % before training stops"
+    )
+    teacher: str | None = Field(None, description="default model of the entries in corpus.synthetic")
+    init_from: Annotated[str | None, LOCAL] = Field(
+        None, description="model directory to start from: its sizes, tokenizer and languages are used"
+    )
 
 
 class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
-    last: int = Field(5, ge=1, description="checkpoints averaged")
-    best: bool = Field(False, description="take the one checkpoint of the lowest dev loss instead of the last ones")
+    last: int = Field(5, ge=1, description="checkpoints to average")
+    best: bool = Field(False, description="use the checkpoint with the lowest dev loss instead of the last ones")
     with_start: list[Share] = Field([], description="shares of init_from's weights to try; the best on dev is mixed in")
 
 
 class Decoding(Section):  # search (section 6.1)
-    beam: int = Field(4, ge=1, le=1000, description="hypotheses kept per sentence; 1 is greedy search")
-    alpha: float = Field(0.6, ge=0, le=10, description="length penalty ((5 + length) / 6) ^ alpha")
-    extra_length: int = Field(50, ge=1, le=100_000, description="longest output: source length plus this many tokens")
-    split: bool = Field(True, description="cut long lines at sentence ends, retry empty or looping output in halves")
-    copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14; else translate them")
+    beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size; 1 is greedy search")
+    alpha: float = Field(0.6, ge=ALPHA.low, le=ALPHA.high, description="length penalty ((5 + length) / 6) ^ alpha")
+    extra_length: int = Field(
+        50, ge=EXTRA_LENGTH.low, le=EXTRA_LENGTH.high, description="maximum output tokens beyond the source length"
+    )
+    split: Annotated[bool, UNPUBLISHED] = Field(
+        True, description="split long lines at sentence ends; retry empty or looping output in halves"
+    )
+    copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14, untranslated")
 
 
-class Expect(Section):  # what the recipe should give, and according to whom; compared by `train` and `reproduce`
-    pairs: list[int] = Field([], description="fewest and most plausible training pairs after cleaning")
-    parameters: int | None = Field(None, ge=1, description="trainable numbers")
-    dev_steps: list[int] = Field([], description="steps after which the dev figures below are known, rising")
+class Expect(Section):  # expected results and their source; `train` and `reproduce` compare
+    pairs: list[int] = Field([], description="lowest and highest plausible number of training pairs after cleaning")
+    parameters: int | None = Field(None, ge=1, description="trainable parameters")
+    dev_steps: list[int] = Field([], description="steps of the dev figures below, ascending")
     dev_perplexity: list[float] = Field([], description="dev perplexity per token after each of dev_steps")
-    dev_bleu: list[float] = Field([], description="sacreBLEU that validations show after each of dev_steps")
+    dev_bleu: list[float] = Field([], description="sacreBLEU of the validation after each of dev_steps")
     bleu: list[float] = Field([], description="lowest and highest plausible sacreBLEU on the test set")
-    paper_bleu: float | None = Field(None, ge=0, le=100, description="the paper's figure (tokenised, compound-split)")
-    paper_f1: float | None = Field(None, ge=0, le=100, description="the paper's F1 of labelled brackets")
+    paper_bleu: float | None = Field(None, ge=0, le=100, description="the paper's figure (tokenized, compound-split)")
+    paper_f1: float | None = Field(None, ge=0, le=100, description="the paper's F1 of labeled brackets")
     paper_dev_bleu: float | None = Field(None, ge=0, le=100, description="the paper's figure on its development set")
-    source: str | None = Field(None, description="where these numbers come from")
+    source: str | None = Field(None, description="where these numbers are from")
 
 
 class Recipe(Section):  # all settings of one run
-    name: str = Field("", description="name of the run; default: the file's name")
-    corpus: Corpus = Corpus()
+    name: Annotated[str, OPERATION | LOCAL] = Field("", description="name of the run; default: the file's name")
+    corpus: Annotated[Corpus, LOCAL] = Corpus()
     model: Model = Model()
     training: Training = Training()
-    averaging: Averaging = Averaging()
-    decoding: Decoding = Decoding()
-    expect: Expect = Expect()
+    averaging: Annotated[Averaging, MAY_CHANGE | LOCAL] = Averaging()
+    decoding: Annotated[Decoding, MAY_CHANGE | LOCAL] = Decoding()
+    expect: Annotated[Expect, OPERATION | LOCAL] = Expect()
+
+
+def policies(section: type[Section] = Recipe, inherited: Policy = NO_POLICY, prefix: str = "") -> dict[str, Policy]:
+    """Return the policy of every setting, by its key: "training.seed"."""
+    found = dict[str, Policy]()
+    for name, field in section.model_fields.items():
+        policy = inherited
+        for each in field.metadata:
+            if isinstance(each, Policy):
+                policy |= each
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found |= policies(field.annotation, policy, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = policy
+    return found
+
+
+POLICIES = policies()
+
+
+def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
+    """Return a dumped recipe without the settings of a policy. `prefix` is for the keys of a section."""
+    kept = dict[str, Any]()
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            kept |= {} if policy in POLICIES[prefix + name] else {name: value}
+        elif section := without(value, policy, f"{prefix}{name}."):
+            kept[name] = section
+    return kept

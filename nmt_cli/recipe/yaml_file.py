@@ -1,6 +1,6 @@
-"""The one reader of YAML: nested mappings and lists, every scalar as text. Text that would take gigabytes is refused.
+"""Read YAML: nested mappings and lists with every scalar as text. Files that could exhaust memory are refused.
 
-It reads the parser's events. PyYAML's own constructors recurse, in C without a limit, and expand aliases.
+The reader consumes the parser's events, because PyYAML's own constructors expand aliases and recurse without a limit.
 """
 
 import re
@@ -11,17 +11,20 @@ import yaml
 
 from nmt_cli.system.errors import UsageError
 
-MOST_BYTES, MOST_VALUES = 1 << 20, 20_000  # what can be many in a recipe are files of training text
-MOST_DEPTH = 50
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # neither a file's name nor UTF-8 can hold them
+MAX_BYTES = 1 << 20
+MAX_VALUES = 20_000  # a recipe may list many files of training text
+MAX_DEPTH = 50
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that file names and UTF-8 cannot contain
 _Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class _Level:
-    """A mapping or a list that is not complete yet."""
+    """A mapping or a list that is still being read."""
 
     def __init__(self, is_mapping: bool) -> None:
-        self.is_mapping, self.values, self.names = is_mapping, list[Any](), set[str]()
+        self.is_mapping = is_mapping
+        self.values = list[Any]()  # of a mapping, keys and values in turn
+        self.names = set[str]()
 
     def add_name(self, event: Any) -> None:
         """Check a key of a mapping."""
@@ -31,7 +34,7 @@ class _Level:
             raise _refusal(f"key {event.value!r} occurs twice", event)
         self.names.add(event.value)
 
-    def whole(self) -> Any:
+    def complete(self) -> Any:
         return dict(zip(self.values[::2], self.values[1::2], strict=True)) if self.is_mapping else self.values
 
 
@@ -39,15 +42,15 @@ def _refusal(why: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(None, None, why, event.start_mark)
 
 
-def _parse(data: bytes, most_values: int) -> Any:
-    """Return the document of a YAML text, or None where it is empty; yaml.YAMLError for a text that is refused."""
+def _parse(data: bytes, max_values: int) -> Any:
+    """Return the document in a YAML text, or None if it is empty; yaml.YAMLError for a text that is refused."""
     levels, count = [_Level(False)], 0
     for event in yaml.parse(data, Loader=_Parser):
         if isinstance(event, yaml.DocumentStartEvent) and levels[0].values:
             raise _refusal("it has more than one document", event)
         if isinstance(event, yaml.CollectionEndEvent):
-            whole = levels.pop().whole()
-            levels[-1].values.append(whole)
+            complete = levels.pop().complete()
+            levels[-1].values.append(complete)
         if not isinstance(event, yaml.NodeEvent):
             continue
         count, level = count + 1, levels[-1]
@@ -55,25 +58,25 @@ def _parse(data: bytes, most_values: int) -> Any:
             raise _refusal("aliases (*) are not supported; write the value out", event)
         if getattr(event, "tag", None) not in (None, "!"):
             raise _refusal("tags (!) are not supported", event)
-        if count > most_values:
-            raise _refusal(f"it has more than {most_values:,} values", event)
+        if count > max_values:
+            raise _refusal(f"it has more than {max_values:,} values", event)
         if level.is_mapping and len(level.values) % 2 == 0:
             level.add_name(event)
         if not isinstance(event, yaml.ScalarEvent):
             levels.append(_Level(isinstance(event, yaml.MappingStartEvent)))
         elif _NO_TEXT.search(event.value):
-            raise _refusal("a character that is no text", event)
+            raise _refusal("a character that is not text", event)
         else:
             level.values.append(event.value)
-        if len(levels) > MOST_DEPTH:
-            raise _refusal(f"it is nested more than {MOST_DEPTH} deep", event)
+        if len(levels) > MAX_DEPTH:
+            raise _refusal(f"it is nested more than {MAX_DEPTH} deep", event)
     return levels[0].values[0] if levels[0].values else None
 
 
-def mapping(data: bytes, where: object, most_values: int = MOST_VALUES) -> dict[str, Any]:
-    """Return a YAML text's mapping; UsageError, which names `where`, for another text."""
+def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    """Return the mapping in a YAML text; UsageError for any other text. `where` is its name in the message."""
     try:
-        values = _parse(data, most_values) or {}
+        values = _parse(data, max_values) or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         what = " ".join(str(error).replace('in "<byte string>", ', "in ").split())[:300]
         raise UsageError(f"{where} is not valid YAML: {what}") from None
@@ -83,17 +86,17 @@ def mapping(data: bytes, where: object, most_values: int = MOST_VALUES) -> dict[
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return a recipe's bytes; UsageError where they are too many: a corpus may have been named by mistake."""
+    """Return the bytes of a recipe; UsageError if there are too many, as of a corpus named by mistake."""
     with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
         raise UsageError(f"{path} is too large for a recipe")
     return data
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the file's mapping; UsageError where it is none."""
-    return mapping(read_bytes(path), path)
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the mapping in a recipe's file; UsageError if it contains anything else."""
+    return parse_mapping(read_bytes(path), path)
 
 
 def dump(values: dict[str, Any]) -> bytes:

@@ -1,34 +1,27 @@
 """Which of the paper's models a recipe repeats, by the package's own recipes, and where it departs from them."""
 
-import re
-
-from nmt_cli.recipe import files as recipe_files
-from nmt_cli.recipe import loading
-from nmt_cli.recipe.schema import Recipe
-
-# Settings of which the paper does not speak: how a run is computed and shown, not what is learnt.
-SILENT = re.compile("max_|log_|validate_|checkpoint_every|keep_|patience|memory_|micro_|seed|precision|split")
+from nmt_cli.recipe import files, loading
+from nmt_cli.recipe.schema import UNPUBLISHED, Recipe
 
 
 def matters(change: str) -> bool:
-    """Return whether the paper speaks of the setting in this line of `loading.differences`."""
-    key = change.partition(":")[0]
-    return not key.startswith(("name", "expect.")) and not SILENT.match(key.rpartition(".")[2])
+    """Return whether the paper reports the setting in this line of `loading.differences`."""
+    return not loading.has_policy(change, UNPUBLISHED)
 
 
 def _published(name: str) -> Recipe:
-    return loading.load(recipe_files.HOME / "recipes" / f"{name}.yaml")
+    return loading.load(files.HOME / "recipes" / f"{name}.yaml")
 
 
 def _differences(published: Recipe, settings: Recipe) -> list[str]:
-    """Return `key: paper's -> recipe's` for every setting of which the paper speaks and that differs."""
+    """Return `key: paper's -> recipe's` for every setting that the paper reports and that differs."""
     changes = loading.differences(published.model_dump(), settings.model_dump())
     return [change for change in changes if matters(change) and not change.startswith("corpus.")]
 
 
 def table_3(settings: Recipe) -> Recipe | None:
     """Return the recipe of the row of Table 3 that a recipe repeats, however it averages and decodes."""
-    rows = (_published(name) for name, _ in recipe_files.listed() if name.startswith("table3/"))
+    rows = (_published(name) for name, _ in files.listed() if name.startswith("table3/"))
     kinds = "model.", "training."
     return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 

@@ -227,7 +227,7 @@ def load(directory: Path, precision: str, workers: int | None) -> list[Model]:
     """Load a model, and translate with it once; return it for each of its target languages."""
     later = None if may_have_gpu() else LATER
     translator = Translator(directory, precision=precision, workers=workers, later=later)
-    source, target = translator.recipe.corpus.src, translator.recipe.corpus.tgt
+    source, target = translator.config.src, translator.config.tgt
     pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))
     tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]
     models = [Model(translator, source, token[2:-2], f"{token} ") for token in tokens]

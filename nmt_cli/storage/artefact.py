@@ -1,4 +1,8 @@
-"""Directories that describe themselves and are whole wherever the program stops: staged, hashed, renamed, verified."""
+"""Artefacts: directories with a manifest that lists the hash of every file.
+
+An artefact is written to a temporary directory and committed by one rename, so it is complete or absent, even if the
+process is killed. Readers verify it against its manifest.
+"""
 
 import contextlib
 import errno
@@ -14,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli import __version__
+from nmt_cli.storage import manifests
 from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError
 
 FORMAT_VERSION = 1
-MANIFEST, LOCK = "manifest.json", ".lock"
-MOST_JSON_BYTES = 1 << 25  # a vocabulary of a million tokens
-HOST = os.uname().nodename  # a directory may be shared by several hosts
-TEMPORARY = re.compile(
-    rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL
-)  # with the process
+MANIFEST = "manifest.json"
+LOCK = ".lock"
+MAX_JSON_BYTES = 1 << 25  # enough for a vocabulary of a million tokens
+HOST = os.uname().nodename  # several hosts may share a directory
+# Names of temporary files and directories of this host; the group is the process ID.
+TEMPORARY = re.compile(rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL)
 
 
 def sha256(path: Path) -> str:
@@ -36,13 +41,13 @@ def digest(value: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, or raise a MissingError or a DataError."""
+    """Return the JSON object in a file; MissingError if there is no file, DataError if it contains anything else."""
     if not path.exists():
         raise MissingError(f"{path} is missing")
     with path.open("rb") as file:
-        data = file.read(MOST_JSON_BYTES + 1)
-    if len(data) > MOST_JSON_BYTES:
-        raise DataError(f"{path} is too large: JSON may have {MOST_JSON_BYTES:,} bytes at most")
+        data = file.read(MAX_JSON_BYTES + 1)
+    if len(data) > MAX_JSON_BYTES:
+        raise DataError(f"{path} is too large: JSON may have {MAX_JSON_BYTES:,} bytes at most")
     with contextlib.suppress(ValueError, RecursionError):
         if isinstance(value := json.loads(data), dict):
             return value
@@ -50,10 +55,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def json_bytes(value: Any) -> bytes:
+    """Return indented JSON; ValueError for NaN and infinities."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def sync(path: Path) -> None:
+    """Force a file, or the entries of a directory, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -62,32 +69,35 @@ def sync(path: Path) -> None:
 
 
 def free_megabytes(path: Path) -> int:
+    """Return the free disk space at a path, which need not exist yet."""
     return shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free // 1_000_000
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, each entry forced to the disk; OutputError where that is impossible."""
+    """Create a directory and its parents, and sync each entry to disk; OutputError if that is impossible."""
     try:
-        for place in [place for place in (path, *path.parents) if not place.is_dir()][::-1]:
-            place.mkdir(exist_ok=True)
-            sync(place.parent)
+        for directory in [each for each in (path, *path.parents) if not each.is_dir()][::-1]:
+            directory.mkdir(exist_ok=True)
+            sync(directory.parent)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
-        raise OutputError(f"cannot create {path}: {error.strerror}. Choose another place") from None
+        raise OutputError(f"cannot create {path}: {error.strerror}. Choose another path") from None
 
 
 def open_unlinked(path: str, flags: int) -> int:
-    """Open a file whose name others can guess, as `opener` of `open`; OSError where it is a link."""
+    """Open a file with a name that others can guess; OSError if it is a symbolic link. For `opener` of `open`."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def write_file(path: Path, data: bytes) -> None:
+    """Write a new file and sync it to disk."""
     with path.open("xb") as file:
         file.write(data)
     sync(path)
 
 
 def beside(path: Path, before: str, after: str = "") -> Path:
-    path = path if path.name else path.absolute()  # "." has no name to pathlib
+    """Return a path in the same directory, with a prefix and a suffix added to the name."""
+    path = path if path.name else path.absolute()  # Path(".").name is empty
     return path.with_name(f"{before}{path.name}{after}")
 
 
@@ -96,7 +106,7 @@ def _temporary(path: Path) -> Path:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, making its directory: a reader sees the old bytes or the new ones."""
+    """Write a file, and its directory if needed, in one step: readers see the old content or the new one."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory. Name a file in it")
     make_directory(path.parent)
@@ -110,8 +120,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory, if it is there, so that no half of it keeps its name: rename first, then delete. Of a link
-    only itself is removed."""
+    """Remove a directory if it exists, or the symbolic link in its place.
+
+    It is renamed before its files are deleted, so an incomplete directory never has its name.
+    """
     if path.is_symlink():
         path.unlink()
         return
@@ -121,9 +133,9 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def _clear(place: Path) -> None:
-    """Remove what processes of this host that are gone left in a directory."""
-    for entry in place.iterdir():
+def _remove_leftovers(directory: Path) -> None:
+    """Remove temporary files and directories of ended processes of this host."""
+    for entry in directory.iterdir():
         if not (ours := TEMPORARY.fullmatch(entry.name)):
             continue
         try:
@@ -134,16 +146,16 @@ def _clear(place: Path) -> None:
             else:
                 entry.unlink(missing_ok=True)
         except PermissionError:
-            continue  # alive, of another user
+            continue  # another user's running process
 
 
-def _linked(target: Path) -> Path:
-    """Return where an artefact lies: a link stays, and what it points to is replaced."""
+def _resolved(target: Path) -> Path:
+    """Return the target of a symbolic link, or the path itself: a link stays, and its target is replaced."""
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
 def _set_aside(target: Path) -> Path | None:
-    """Return the artefact that stepped aside for a new one; None where there is none, or a directory of others."""
+    """Return the old artefact that was moved aside for a new one; None if there is none, or nmt did not make it."""
     aside = beside(target, ".old-")
     with contextlib.suppress(MissingError, DataError, OSError):
         if not aside.is_symlink() and {"format", "kind", "nmt", "files"} <= read_json(aside / MANIFEST).keys():
@@ -158,8 +170,8 @@ def _check_aside(target: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Put an artefact back that stepped aside for a new one which never came; remove it where the new one is there."""
-    target = _linked(target)
+    """Finish a replacement that was interrupted: move the old artefact back, or remove it if the new one exists."""
+    target = _resolved(target)
     aside = _set_aside(target)
     if aside and target.exists():
         remove_tree(aside)
@@ -175,13 +187,13 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
             raise OutputError(f"{target} was created by another process meanwhile")
         _check_aside(target)
         try:
-            if target.exists():  # it steps aside until the new one is there
+            if target.exists():  # move it aside until the new one has its name
                 remove_tree(aside)
                 target.rename(aside)
             stage.rename(target)
         except OSError as error:
             restore(target)
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a reader has put the old one back: again
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else a reader has moved the old one back: retry
                 raise
     sync(target.parent)
     if _set_aside(target):
@@ -192,11 +204,12 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
 def staged(
     target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool = False, own_name: bool = False
 ) -> Iterator[Path]:
-    """Yield a directory to fill; then commit it as `target`, with `entries` (as they are by then) in its manifest.
+    """Yield a directory to fill, and commit it as `target` at the end, with `entries` in its manifest.
 
-    OutputError where the target exists, unless `overwrite` is set and it has a manifest, or a name that only nmt gives.
+    `entries` may be changed until then. OutputError if the target exists, unless `overwrite` is set and the target has
+    a manifest or, with `own_name`, a name that only nmt gives.
     """
-    target = _linked(target)
+    target = _resolved(target)
     restore(target)
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
@@ -204,14 +217,14 @@ def staged(
         raise OutputError(f"{target} is in the way: nmt did not make it, and does not replace it. Move it away")
     _check_aside(target)
     make_directory(target.parent)
-    _clear(target.parent)
+    _remove_leftovers(target.parent)
     stage = _temporary(target)
     stage.mkdir()
     try:
         yield stage
         files = {}
         for path in sorted(p for p in stage.rglob("*") if p.is_file()):
-            path.chmod(stage.stat().st_mode & 0o666)  # as the umask says: safetensors writes 0600 whatever it is
+            path.chmod(stage.stat().st_mode & 0o666)  # follow the umask; safetensors always writes 0600
             sync(path)
             files[path.relative_to(stage).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         manifest = {"format": FORMAT_VERSION, "kind": kind, "nmt": __version__, "files": files, **entries}
@@ -223,46 +236,19 @@ def staged(
 
 
 def present(directory: Path) -> bool:
-    """Return whether there is an artefact, after putting back one whose replacement was cut short."""
+    """Return whether an artefact exists, after finishing an interrupted replacement."""
     restore(directory)
     return (directory / MANIFEST).is_file()
 
 
-def _plain_model(manifest: dict[str, Any]) -> bool:
-    """Return whether a model's manifest is surely right, as manifests.py says, whose import takes longer than a
-    translation; those that are not are for it to judge."""
-    files, seen = manifest.get("files"), manifest.get("seen_tokens", 1)
-    texts = [manifest.get(name, "") for name in ("created", "corpus", "imported")]
-    steps = manifest.get("steps", [])
-    return (
-        isinstance(files, dict)
-        and {"model.safetensors", "recipe.yaml", "tokenizer.model"} <= files.keys()
-        and all(re.fullmatch(r"\w[\w.-]*", name) and isinstance(each, dict) for name, each in files.items())
-        and all(_is_count(each.get("bytes")) for each in files.values())
-        and all(re.fullmatch("[0-9a-f]{64}", str(each.get("sha256"))) for each in files.values())
-        and all(isinstance(text, str) for text in texts)
-        and isinstance(steps, list)
-        and all(_is_count(step) for step in steps)
-        and _is_count(seen)
-        and seen > 0
-    )
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking it, and sizes and, with `content`, SHA-256 hashes of files."""
+    """Return the manifest of an artefact after checking it and the size of each file; with `content`, also the hash."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"
     if stored != f"{kind} of format {FORMAT_VERSION}":
         raise DataError(f"{directory} holds a {stored}, not a {kind} of format {FORMAT_VERSION}")
-    if not (kind == "model" and _plain_model(manifest)):
-        from nmt_cli.storage import manifests  # and pydantic with it
-
-        manifests.check(manifest, kind, directory / MANIFEST)
+    manifests.check(manifest, kind, directory / MANIFEST)
     for name, expected in manifest["files"].items():
         path = directory / name
         same = path.is_file() and path.stat().st_size == expected["bytes"]
@@ -272,7 +258,7 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
 
 
 def was_locked(directory: Path) -> bool:
-    """Return whether a directory may have been made by `locked`: it has a lock, is empty, or is gone by now."""
+    """Return whether `locked` may have created a directory: it has a lock file, is empty, or no longer exists."""
     try:
         return (directory / LOCK).exists() or not any(directory.iterdir())
     except FileNotFoundError:
@@ -282,15 +268,15 @@ def was_locked(directory: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(directory: Path, what: str) -> Iterator[None]:
-    """Hold `directory` for this process alone, until it ends; else raise BusyError."""
+def locked(directory: Path, name: str) -> Iterator[None]:
+    """Lock a directory for this process; BusyError if another process has locked it. `name` is for the message."""
     make_directory(directory)
     with open(directory / LOCK, "a+", opener=open_unlinked) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             file.seek(0)
-            raise BusyError(f"{what} {directory} is in use by {file.read()}. Wait or choose another place") from None
+            raise BusyError(f"{name} {directory} is in use by {file.read()}. Wait or choose another path") from None
         file.truncate(0)
         print(f"host {HOST}, process {os.getpid()}, since {time.strftime('%F %T')}", end="", file=file, flush=True)
         yield

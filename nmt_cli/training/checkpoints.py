@@ -1,7 +1,6 @@
 """Training state on disk: one directory per step, committed by one rename, verified before it is trusted."""
 
 import dataclasses
-import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading, schema
-from nmt_cli.storage import artefact, manifests
+from nmt_cli.storage import artefact, records
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.transformer.directory import TOKENIZER, parameter_count
@@ -21,12 +20,6 @@ from nmt_cli.transformer.weights import load_tensors, save_tensors
 
 MAX_FAILED_SAVES = 3  # in a row
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-# Settings that may change between the parts of a run: they do not say what is learnt. Texts are compared by hash.
-FREE_SETTINGS = re.compile(
-    r"(training\.(steps|max_hours|log_every|validate_every|validate_bleu|checkpoint_every|keep_checkpoints"
-    r"|patience|memory_tokens|micro_batches|cuda_graphs|processes)|corpus\.(((train|dev|test|mix|general)_)?(src|tgt)|tokenizer\.file)"
-    r"|name|(averaging|decoding|expect)\.\w+): "
-)
 
 
 @dataclasses.dataclass
@@ -140,7 +133,7 @@ def newest(run: Path, corpus: str) -> int:
 def read_state(run: Path, step: int) -> State:
     """Return the state of a checkpoint; what another version of nmt wrote beside it is ignored."""
     file = directory_of(run, step) / STATE
-    return manifests.built(State, artefact.read_json(file), file)
+    return records.from_json(State, artefact.read_json(file), file)
 
 
 def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -195,7 +188,7 @@ def open_run(settings: schema.Recipe, data: Path, run: Path) -> int:
         if not stored.exists():
             raise DataError(f"{stored} is missing beside a model or checkpoints. Put it back, or use another --run")
         changes = loading.differences(loading.load_stored(stored).model_dump(), settings.model_dump())
-        fixed = [line for line in changes if not FREE_SETTINGS.match(line)]
+        fixed = [line for line in changes if not loading.has_policy(line, schema.MAY_CHANGE)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
         if fixed:

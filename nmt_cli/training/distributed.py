@@ -266,7 +266,7 @@ def hand_over(accelerator: Any, tensors: Iterable[Tensor]) -> None:
 
 def decisive(settings: schema.Recipe) -> dict[str, Any]:
     """Return the settings that must be the same on all machines; paths may differ."""
-    return settings.model_dump(include={"model": True, "training": True}, exclude={"training": {"init_from"}})
+    return schema.without(settings.model_dump(), schema.LOCAL)
 
 
 def open_here(accelerator: Any, settings: schema.Recipe, data: Path, begun: dict[str, Any]) -> Corpus:

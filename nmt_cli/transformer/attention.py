@@ -1,9 +1,9 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
-Shapes: B sentences, S source length, T target length, N tokens (M: of keys) in a batch, H heads, K size per head, D
-d_model, R rows (a head of a token), G of them on grids. A packed tensor x_ND holds the real tokens of all sentences end
-to end and no pads. CUDA has a kernel for that; elsewhere attention looks at padded grids, one for each block of
-neighbouring sentences of similar length.
+Shapes: B sentences, S source length, T target length, N query tokens and M key tokens in a batch, H heads, K size per
+head, D d_model, R rows (one per token and head), G rows on grids. A packed tensor x_ND is the concatenation of all
+sentences without padding. CUDA has an attention kernel for that. Elsewhere attention runs on padded grids, one for each
+block of consecutive sentences of similar length.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Device = torch.device | str
-TILE = 128  # tokens: flash attention rounds the greatest length up to it
-NARROWEST = 16  # of grids: a float32 softmax over fewer places takes ten times as long on a CPU
+TILE = 128  # tokens; flash attention rounds the maximum length up to a multiple
+MIN_WIDTH = 16  # of grids: on a CPU, a narrower float32 softmax takes ten times as long
 Int64s = npt.NDArray[np.int64]
-torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN would build a plan for every new shape, and most shapes are new
+torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new one
 
 
 def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return one buffer of 32-bit integers, which is copied to the device at once, and each array's part of it."""
+    """Copy arrays to the device as 32-bit integers at once. Return the buffer, and each array's part of it."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=torch.device(device).type == "cuda")
     np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
@@ -32,28 +32,28 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tenso
     return buffer, buffer.split(sizes)
 
 
-def token_places(lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the sentence of each token of a packed batch, and its position there."""
+def token_positions(lengths: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the sentence of each token of a packed batch, and its position in the sentence."""
     sentences_N = np.repeat(np.arange(len(lengths)), lengths)
     return sentences_N, np.arange(len(sentences_N)) - (lengths.cumsum() - lengths)[sentences_N]
 
 
 class Layout:
-    """Which tokens of a packed batch belong to which sentence, and which sentences form a block.
+    """The sentences of a packed batch and their blocks. `bounds` are the first sentence of each block, and B.
 
-    On the device: `positions_N` are each token's position in its sentence, `offsets_B` the first token of each sentence
-    and N, `widths_B` how wide the grids of its block are. `integers` are their copies on the host. On the host only:
-    `blocks`, how many sentences a block has and how wide its grids are; `full`, whether they have no pads;
-    `max_length`, which no sentence exceeds. `bounds` are the first sentence of each block, and B.
+    On the device: `positions_N`, the position of each token in its sentence; `lengths_B`; `offsets_B`, the first token
+    of each sentence, and N; `widths_B`, the grid width of the sentence's block. `integers` are copies on the host.
+    On the host only: `blocks`, the number of sentences and the grid width of each block; `full`, whether a block has no
+    padding; `max_length`, an upper bound of all lengths.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
         counts, bounds = np.asarray(lengths), bounds or (0, len(lengths))
-        sentences, widths = np.diff(bounds), np.maximum(np.maximum.reduceat(counts, bounds[:-1]), NARROWEST)
+        sentences, widths = np.diff(bounds), np.maximum(np.maximum.reduceat(counts, bounds[:-1]), MIN_WIDTH)
         self.blocks = list(zip(sentences.tolist(), widths.tolist(), strict=True))
         self.full = (np.minimum.reduceat(counts, bounds[:-1]) == widths).tolist()
         self.max_length = -(-int(counts.max()) // TILE) * TILE
-        self.integers = token_places(counts)[1], counts, np.append(0, counts.cumsum()), np.repeat(widths, sentences)
+        self.integers = token_positions(counts)[1], counts, np.append(0, counts.cumsum()), np.repeat(widths, sentences)
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
         self.hold(to_device(self.integers, device)[1])
 
@@ -61,8 +61,8 @@ class Layout:
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
     def index(self, heads: int) -> tuple[Tensor, Tensor]:
-        """Return where row (token, head) lies on the grids, and which row lies at each place there."""
-        if heads not in self._indices:  # made on the device
+        """Return the grid index of each row (token, head), and the row at each grid index."""
+        if heads not in self._indices:  # computed on the device
             tokens, heads_H = len(self.positions_N), torch.arange(heads, device=self.lengths_B.device)
             starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
             starts_NH = starts_BH.repeat_interleave(self.lengths_B, 0, output_size=tokens)
@@ -73,7 +73,7 @@ class Layout:
         return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-        """Return for each block what to add to scores so that no query sees a pad or, causal, what comes after it."""
+        """Return for each block a bias on the scores that hides padding or, if causal, all later tokens."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]
@@ -82,9 +82,11 @@ class Layout:
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
-    """Return the first pair of each block, and the number of pairs; a block's score grids are at least
-    half full, but for those of NARROWEST."""
-    bounds, scores, src, tgt = [0], 0, 0, 0  # src and tgt are the longest of the block
+    """Return the first pair of each block, and the number of pairs.
+
+    At least half of each block's score grids is used, unless MIN_WIDTH widens them.
+    """
+    bounds, scores, src, tgt = [0], 0, 0, 0  # src and tgt: maximum lengths in the block
     for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
         src, tgt, scores = max(src, s), max(tgt, t), scores + s * s + s * t + t * t
         if (i + 1 - bounds[-1]) * (src * src + src * tgt + tgt * tgt) > 2 * scores:
@@ -94,8 +96,11 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 
 
 class _ToGrid(torch.autograd.Function):
-    """Rows to their places on the grids. (index_select's gradient is a scatter-add; but for pads, which pass none on,
-    each row lies at one place, so a gather suffices.)"""
+    """Copy rows to the grids.
+
+    The gradient is a gather: padding has none, and every row has only one index on the grids. The gradient of
+    index_select would be a slower scatter-add.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_RK: Tensor, index_R: Tensor, rows_G: Tensor) -> Tensor:
@@ -108,8 +113,10 @@ class _ToGrid(torch.autograd.Function):
 
 
 def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
-    """Return B x H x T x K for each block: packed tokens on padded grids. Pads hold some token's vector, not zeros:
-    nobody may look at them, and they pass no gradient on."""
+    """Return B x H x T x K for each block: packed tokens on padded grids.
+
+    Padding has the vector of some token, not zeros, so it must be masked. It gets no gradient.
+    """
     _, heads, size = x_NHK.shape
     rows_GK: Tensor = _ToGrid.apply(x_NHK.reshape(-1, size), *layout.index(heads))  # type: ignore[no-untyped-call]
     grids = rows_GK.split([sentences * heads * width for sentences, width in layout.blocks])
@@ -117,32 +124,32 @@ def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
 
 
 def from_grids(grids: Sequence[Tensor], layout: Layout) -> Tensor:
-    """Return N x H x K: the real tokens of the padded grids, end to end; pads get no gradient."""
+    """Return N x H x K: the tokens of padded grids as a packed tensor. Padding gets no gradient."""
     _, heads, _, size = grids[0].shape
     rows_GK = torch.cat([grid.reshape(-1, size) for grid in grids])
     return F.embedding(layout.index(heads)[0], rows_GK).view(-1, heads, size)
 
 
 def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    # A large number, not -inf: a row that may attend nowhere, and its gradient, stay finite.
+    # A large number, not -inf: a fully masked row and its gradient stay finite.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
 def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Return B x 1 x 1 x size to add to scores so that no query sees a pad."""
+    """Return B x 1 x 1 x size: a bias on the scores that hides padding."""
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Return the softmax over the last dimension; on a CPU, up to three times as fast in float32 as in bfloat16."""
+    """Return the softmax over the last dimension, on a CPU in float32, which is up to three times as fast as bf16."""
     wide = None if scores.is_cuda else torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, -1, dtype=wide).to(scores.dtype)
 
 
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
-    """Return softmax(q k^T / sqrt(d_k)) v of shape B, H, T, K (equation 1); `bias` is added to the scores."""
+    """Return softmax(q k^T / sqrt(d_k) + bias) v (equation 1), B x H x T x K."""
     scale = q_BHTK.shape[-1] ** -0.5
-    if q_BHTK.is_cuda:  # on the CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
+    if q_BHTK.is_cuda:  # on a CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
     scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
     scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
@@ -150,16 +157,16 @@ def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: 
 
 
 def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
-    """Return whether variable-length flash attention takes such heads in the arithmetic of `x` where `x` lies."""
+    """Return whether variable-length flash attention supports these sizes and the dtype and device of `x`."""
     return x.device.type != "cpu" and x.dtype.itemsize == 2 and d_k == d_v <= 256 and d_k % 8 == 0
 
 
 def packed_attention(
     q_NHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, queries: Layout, keys: Layout, *, causal: bool
 ) -> Tensor:
-    """Return N x H x K: what each token finds in its own sentence, or, causal, up to itself."""
+    """Return N x H x K: attention within each sentence or, if causal, to no later token."""
     if has_kernel(q_NHK, q_NHK.shape[2], v_MHK.shape[2]):
-        from torch.nn.attention.varlen import varlen_attn  # takes 4 s: torch's whole compiler
+        from torch.nn.attention.varlen import varlen_attn  # takes 4 s: it imports torch's compiler
 
         sizes, window = (queries.max_length, keys.max_length), (-1, 0 if causal else -1)
         offsets = queries.offsets_B, keys.offsets_B
@@ -170,14 +177,17 @@ def packed_attention(
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Apply a layer in the arithmetic of `x`; its float32 weights are the master copy."""
+    """Apply a layer in the dtype of `x`; its own float32 weights are the master copy."""
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)
 
 
 class Attention(nn.Module):
-    """Multi-head attention. W^Q, W^K, W^V of the paper are rows of `query` and `key_value`, or, in self-attention, of
-    `query_key_value`: of all heads. The paper writes no biases; the released code of 2017 had them."""
+    """Multi-head attention.
+
+    The paper's W^Q, W^K and W^V of all heads are rows of `query` and `key_value` or, in self-attention, of
+    `query_key_value`. The paper has no biases; the released code of 2017 does.
+    """
 
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:
         super().__init__()
@@ -191,13 +201,13 @@ class Attention(nn.Module):
         self.output = nn.Linear(num_heads * d_v, d_model, bias=bias)
 
     def projections(self) -> list[Tensor]:
-        """Return views of W^Q, W^K, W^V (each for all heads) and W^O, in this order."""
+        """Return views of W^Q, W^K, W^V (each for all heads) and W^O."""
         if hasattr(self, "query"):
             return [self.query.weight, *self.key_value.weight.split(self.sizes[1:]), self.output.weight]
         return [*self.query_key_value.weight.split(self.sizes), self.output.weight]
 
     def heads(self, x_ND: Tensor, memory_MD: Tensor | None = None) -> list[Tensor]:
-        """Return queries of `x_ND`, keys and values of `memory_MD`, else of `x_ND`: N or M x H x K each."""
+        """Return queries of `x_ND`, and keys and values of `memory_MD` (default: `x_ND`): N or M x H x K each."""
         if memory_MD is None:
             parts = linear(x_ND, self.query_key_value).split(self.sizes, -1)
         else:
@@ -207,7 +217,7 @@ class Attention(nn.Module):
     def forward(
         self, x_ND: Tensor, layout: Layout, memory: tuple[Tensor, Layout] | None = None, *, causal: bool = False
     ) -> Tensor:
-        """Return attention's output, N x D; keys and values come from `memory`, else x_ND."""
+        """Return the output of attention, N x D. Keys and values are of `memory` (default: `x_ND`)."""
         memory_MD, keys = memory or (None, layout)
         q_NHK, k_MHK, v_MHK = self.heads(x_ND, memory_MD)
         return linear(packed_attention(q_NHK, k_MHK, v_MHK, layout, keys, causal=causal).flatten(1), self.output)

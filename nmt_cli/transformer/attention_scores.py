@@ -14,10 +14,10 @@ from nmt_cli.transformer.model import Transformer, layers, pack
 def attention_scores(
     model: Transformer, src_ids: Sequence[int], tgt_ids: Sequence[int], dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Return q k^T / sqrt(d_k) of every head by role, L x H x T x S in float64 on the CPU; -inf where none may look.
+    """Return q k^T / sqrt(d_k) of every head by role, L x H x T x S in float64 on the CPU; -inf if masked.
 
-    Rows of "decoder" and "cross" stand for the token that is about to be said; columns of "decoder" for those said
-    before, the first of which is the start. EOS closes both sides.
+    Roles are "encoder", "decoder" and "cross". A row of "decoder" or "cross" is the token to predict; a column of
+    "decoder" is an earlier token, or the start symbol. Both sides end with EOS.
     """
     roles: dict[nn.Module, str] = {layer.self_attention: "encoder" for layer in layers(model.encoder)}
     for layer in layers(model.decoder):

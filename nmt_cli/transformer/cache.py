@@ -1,10 +1,10 @@
-"""The decoder one token at a time, for many sentences at once, each at its own position.
+"""Incremental decoding: one token per step, for many sentences at once, each at its own position.
 
-Shapes: S slots (a slot holds one sentence being searched), W hypotheses per slot, R = S x W rows, H heads, K size per
+Shapes: S slots (a slot is for one sentence being searched), W hypotheses per slot, R = S x W rows, H heads, K size per
 head, E cache entries, L source positions, G = S x W x H rows that a step adds to a cache. Keys and values are not moved
-when a hypothesis continues another one: `used_SWE` says whose past an entry is. A new token takes an entry that no
-hypothesis of its slot needs. What is not keys or values is known on the host and kept there: a step never waits for the
-device.
+when a hypothesis continues another one: `used_SWE` lists the entries of each hypothesis. A new token is written to an
+entry that no hypothesis of its slot uses. Except for keys and values, all state is on the host, so that a step never
+waits for the device.
 """
 
 import copy
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt_cli.transformer.attention import (
-    NARROWEST,
+    MIN_WIDTH,
     Attention,
     Int64s,
     Layout,
@@ -26,16 +26,18 @@ from nmt_cli.transformer.attention import (
     mask_bias,
     padding_bias,
     softmax,
-    token_places,
+    token_positions,
 )
 from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
 
-BLOCK = 64  # the vocabulary is rounded up to a multiple of this
+BLOCK = 64  # the vocabulary is padded to a multiple
 
 
 def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
-    """Return a copy on the model's device whose matrix products run in `dtype`, with one more layer, `output`, for the
-    logits: the embedding matrix, with rows of zeros up to a multiple of BLOCK."""
+    """Return a copy of a model with matrix products in `dtype`, on the same device.
+
+    It has an additional layer for the logits, `output`: the embedding matrix, padded with zeros to a multiple of BLOCK.
+    """
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding_of("output").weight
     more = -len(weight_VD) % BLOCK
@@ -45,12 +47,12 @@ def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
         frozen.output.bias = nn.Parameter(F.pad(frozen.output_bias, (0, more)), requires_grad=False)
     for layer in frozen.modules():
         if isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
-            layer.to(dtype)  # on CUDA `layer_norm` would cast at each call
+            layer.to(dtype)  # on CUDA, `layer_norm` would cast in each call
     return frozen
 
 
 def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
-    """Return these rows of `x`, and zeros up to `size` rows."""
+    """Return these rows of `x`, padded with zeros to `size` rows."""
     return np.concatenate([x[list(keep)], np.zeros((size - len(keep), *x.shape[1:]), x.dtype)])
 
 
@@ -62,14 +64,14 @@ def _logits(x_RD: Tensor, output: nn.Linear) -> Tensor:
 
 
 class DecoderCache:
-    """Key/value caches of models from `for_inference`, for slots of `width` hypotheses; none at first."""
+    """Key/value caches of models from `for_inference`. A slot has `width` hypotheses; there are no slots at first."""
 
     def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, width: int) -> None:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
-        self.captured = self.device.type == "cuda"  # a graph of a step reads all that changes from tensors
-        # A step on CUDA is captured anew when the size of its caches changes, so there it changes seldom: caches hold a
-        # multiple of `round` entries, at most `spare` times as many as up to the last that is needed.
+        self.captured = self.device.type == "cuda"  # CUDA graphs read all changing values from tensors
+        # On CUDA, a step is captured again whenever the caches change size, so they seldom do: they have a multiple of
+        # `round` entries, at most `spare` times as many as are needed.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._empty(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -81,7 +83,7 @@ class DecoderCache:
         return [torch.zeros(0, heads, self.round, size, dtype=self.dtype, device=self.device) for size in sizes]
 
     def _rounded(self, entries: int) -> int:
-        return -(-max(entries, NARROWEST) // self.round) * self.round
+        return -(-max(entries, MIN_WIDTH) // self.round) * self.round
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
         index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
@@ -98,7 +100,7 @@ class DecoderCache:
         self.used_SWE = self.used_SWE[np.arange(self.slots)[:, None], parents_SW]
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
-        """Return cross-attention's keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
+        """Return the cross-attention keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
         encoded = []
         for model in self.models:
             memory_ND = model.encode(src_N, src, self.dtype)
@@ -106,13 +108,13 @@ class DecoderCache:
         return encoded
 
     def fill(self, slots: list[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Put sentences into slots: rows start to start + length of what `encode` returned."""
+        """Put sentences into slots. A sentence is `length` rows of the result of `encode`, from row `start`."""
         self.src_lengths_S[slots], self.used_SWE[slots] = lengths, False
         length, room = self._rounded(int(self.src_lengths_S.max())), self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
-            room, pads = length, (0, 0, 0, length - room)  # a negative one cuts
+            room, pads = length, (0, 0, 0, length - room)  # negative padding cuts
             self.memory = [[F.pad(x, pads) for x in pair] for pair in self.memory]
-        sentences_N, positions_N = token_places(np.asarray(lengths))
+        sentences_N, positions_N = token_positions(np.asarray(lengths))
         indices = np.asarray(starts)[sentences_N] + positions_N, np.asarray(slots)[sentences_N], positions_N
         from_N, slots_N, to_N = (torch.from_numpy(index_N).to(self.device) for index_N in indices)
         for pair, kv_NC in zip(self.memory, encoded, strict=True):
@@ -124,12 +126,12 @@ class DecoderCache:
         self.src_lengths_S[slots] = 0
 
     def allocate_entries(self) -> list[Int64s]:
-        """Take an entry for the next token of each hypothesis; return what `step` has to know about entries."""
+        """Take an entry for the next token of each hypothesis; return the last three arguments of `step`."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
-            more = enough - entries  # or fewer: products of slices would be copied first
+            more = enough - entries  # may be negative: matrix products would copy slices
             self.past = [[F.pad(x, (0, 0, 0, more)) for x in pair] for pair in self.past]
             self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
             needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))
@@ -138,15 +140,15 @@ class DecoderCache:
         return [self.used_SWE, new_SW, self.src_lengths_S]
 
     def storage(self) -> list[tuple[int, torch.Size]]:
-        """Return where on the device all keys and values lie, and in what shapes."""
+        """Return the addresses and shapes of all keys and values on the device."""
         return [(x.data_ptr(), x.shape) for pair in (*self.past, *self.memory) for x in pair]
 
     def _attend(
         self, attention: Attention, k_v: list[Tensor], bias: Tensor, new_G: Tensor | None, x_RD: Tensor
     ) -> Tensor:
-        """Return attention's output R x D; keys and values are S x H x keys x K, `bias` is added to the scores.
+        """Return the output of attention, R x D. Keys and values are S x H x keys x K; `bias` is added to the scores.
 
-        In self-attention the keys and values of x_RD are put at the entries `new_G` first.
+        In self-attention, the keys and values of x_RD are first written to the entries `new_G`.
         """
         heads = attention.num_heads
         if new_G is None:
@@ -155,7 +157,7 @@ class DecoderCache:
             sizes = [heads * x.shape[3] for x in k_v]
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
-                # Of rows, index_copy_ takes half the time.
+                # index_copy_ of whole rows takes half the time.
                 cache_SHEK.view(-1, cache_SHEK.shape[3]).index_copy_(0, new_G, part_RC.reshape(-1, cache_SHEK.shape[3]))
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
@@ -168,8 +170,11 @@ class DecoderCache:
     def step(
         self, ids_R: Tensor, positions_R: Tensor, used_SWE: Tensor, new_SW: Tensor, lengths_S: Tensor
     ) -> list[Tensor]:
-        """Return each model's logits after every hypothesis' last token (PAD at the first position), R x V rounded up
-        to BLOCK; the last three are from `allocate_entries`. It can be repeated, and captured as a CUDA graph."""
+        """Return each model's logits after the last token of each hypothesis, R x V, with V padded to BLOCK.
+
+        The first token of a hypothesis is PAD. `used_SWE`, `new_SW` and `lengths_S` are from `allocate_entries`. A step
+        may be repeated, and captured as a CUDA graph.
+        """
         past_bias = mask_bias(used_SWE[:, None], self.dtype)
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)
         caches, logits = zip(self.past, self.memory, strict=True), []

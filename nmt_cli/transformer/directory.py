@@ -1,4 +1,4 @@
-"""The model directory: weights, recipe and tokenizer together, movable anywhere. It is opened without torch."""
+"""The model directory: weights, tokenizer, model.json and recipe. It can be moved, and opening it needs no torch."""
 
 import functools
 import math
@@ -7,23 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.engine import layout
 from nmt_cli.engine import weights as weights_file
-from nmt_cli.storage import artefact, stored
+from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.transformer import config as model_config
+from nmt_cli.transformer.config import MODEL_JSON, RECIPE, ModelConfig
 
 if TYPE_CHECKING:
     from nmt_cli.recipe import schema
 
 KIND = "model"
-MOST_NAMED = 8  # models in an error
-WEIGHTS, RECIPE, TOKENIZER = "model.safetensors", "recipe.yaml", "tokenizer.model"
-Shapes = dict[str, tuple[int, ...]]
+MAX_NAMED = 8  # models in an error message
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.model"
 
 
 @dataclass(frozen=True)
 class ModelDirectory:
     directory: Path
-    recipe: Any  # a schema.Recipe, or the same attributes without its methods
+    config: ModelConfig
     manifest: dict[str, Any]
 
     @property
@@ -36,68 +38,74 @@ class ModelDirectory:
 
 
 def open_model(directory: Path) -> ModelDirectory:
-    """Open and verify a model directory: MissingError where there is none, DataError where it is damaged."""
+    """Open and verify a model directory: MissingError if there is none, DataError if it is damaged."""
     if directory.is_file():
         raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
-        if artefact.present(directory / "model"):  # a run was named
+        if artefact.present(directory / "model"):  # the directory of a run
             return open_model(directory / "model")
         raise MissingError(f"no model in {directory}. {other_models()}")
     if artefact.read_json(directory / artefact.MANIFEST).get("kind") == "checkpoint":
         advice = f"Make one of it: nmt average-checkpoints {directory.parent.parent}"
         raise DataError(f"{directory} is a checkpoint of training, not a model. {advice}")
     manifest = artefact.verify(directory, KIND)
-    opened = ModelDirectory(directory, stored.load(directory / RECIPE), manifest)
-    weights = directory / WEIGHTS
-    check_sizes(tensor_shapes(weights), opened.recipe.model, opened.tokenizer, weights)
+    shapes = weights_file.read_shapes(directory / WEIGHTS)
+    if MODEL_JSON in manifest["files"]:
+        config = model_config.read_model_json(directory / MODEL_JSON)
+    else:
+        recipe = _stored_recipe(directory)
+        config = model_config.from_recipe(recipe, _rows(shapes), manifest.get("seen_tokens"))
+    opened = ModelDirectory(directory, config, manifest)
+    _check_shapes(shapes, opened)
     return opened
+
+
+def output_of(directory: Path) -> str:
+    """Return the output of a model, "text" or "trees". The directory is not verified."""
+    if (directory / MODEL_JSON).is_file():
+        return model_config.read_model_json(directory / MODEL_JSON).output
+    return _stored_recipe(directory).corpus.format
+
+
+def _stored_recipe(directory: Path) -> "schema.Recipe":
+    from nmt_cli.recipe import loading  # imports pydantic
+
+    return loading.load_stored(directory / RECIPE)
 
 
 def models_here() -> str:
     """Return a sentence that names the models under runs/ and models/; "" if there are none."""
-    places = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
-    here = [str(place).removesuffix("/model") for place in places if artefact.present(place)]
-    more = f", and {len(here) - MOST_NAMED} more" if len(here) > MOST_NAMED else ""
-    return f"Here: {', '.join(here[:MOST_NAMED])}{more}. " if here else ""
+    directories = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
+    here = [str(directory).removesuffix("/model") for directory in directories if artefact.present(directory)]
+    more = f", and {len(here) - MAX_NAMED} more" if len(here) > MAX_NAMED else ""
+    return f"Here: {', '.join(here[:MAX_NAMED])}{more}. " if here else ""
 
 
 def other_models() -> str:
-    """Return which models there are instead, and how to get one."""
+    """Return the models that can be used instead, and how to get one."""
     here = models_here()
     train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
     return f"{here}From the hub: --model OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
-def tensor_shapes(file: Path) -> Shapes:
-    """Return the shape of each tensor of a safetensors file, from its header; DataError where one is not float32."""
-    return weights_file.shapes(file)
+def _rows(shapes: dict[str, layout.Shape]) -> int:
+    """Return the number of target tokens with an embedding."""
+    return next(iter(shapes.get("embedding.weight", ())), 0)
 
 
-def check_sizes(shapes: Shapes, settings: "schema.Model", tokenizer: Tokenizer, file: Path) -> None:
-    """Compare weights with both vocabularies, and with their number by the recipe before memory is taken for those."""
-    rows, width = [*shapes.get("embedding.weight", ()), 0, 0][:2]
-    source = settings.source_vocabulary or rows
+def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> None:
+    """Compare the header of the weights with the tokenizer and the settings, before memory is taken for the weights."""
+    file, tokenizer, architecture = opened.directory / WEIGHTS, opened.tokenizer, opened.config.architecture
+    rows = _rows(shapes)
+    source = architecture.source_vocabulary or rows
     if (source, rows) != (vocabulary := (tokenizer.vocabulary_size, tokenizer.target.vocabulary_size)):
-        texts = " and ".join(f"{size:,}" for size in dict.fromkeys(vocabulary))
-        raise DataError(f"{file} has embeddings of {rows:,} tokens, its tokenizer has {texts}: they are of two models")
-    numbers = sum(math.prod(shape) for shape in shapes.values())
-    if width != settings.d_model or numbers != parameter_count(settings, rows):
-        what = f"{numbers:,} numbers, not {parameter_count(settings, rows):,}"
-        raise DataError(f"{file} does not fit its recipe: it has {what}")
+        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(vocabulary))
+        raise DataError(f"{file} has embeddings of {rows:,} tokens, its tokenizer has {sizes}: they are of two models")
+    for difference in layout.differences(shapes, layout.tensor_shapes(architecture, opened.config.vocabulary_size)):
+        settings = MODEL_JSON if MODEL_JSON in opened.manifest["files"] else RECIPE
+        raise DataError(f"{file} does not fit {settings}: {difference}")
 
 
-def parameter_count(settings: "schema.Model", vocabulary_size: int) -> int:
-    """Return how many numbers are trained, by the closed form of sections 3.1-3.4."""
-    d, h = settings.d_model, settings.num_heads
-    attention = 2 * d * h * (settings.d_k + settings.d_v)
-    if settings.attention_bias:
-        attention += 2 * h * settings.d_k + h * settings.d_v + d
-    feed_forward = 2 * d * settings.d_ff + settings.d_ff + d
-    encoder_layers = settings.encoder_layers or settings.num_layers
-    decoder_layers = settings.decoder_layers or settings.num_layers
-    layers = encoder_layers * (attention + feed_forward + 2 * 2 * d)
-    layers += decoder_layers * (2 * attention + feed_forward + 3 * 2 * d)
-    final_norms = 4 * d * (settings.norm == "pre")
-    positions = 2 * settings.max_length * d * (settings.positions == "learned")
-    embeddings = vocabulary_size * (1 + (not settings.tied_output)) + settings.source_vocabulary
-    return layers + final_norms + positions + embeddings * d + vocabulary_size * settings.output_bias
+def parameter_count(settings: layout.Settings, vocabulary_size: int) -> int:
+    """Return the number of trained parameters. `vocabulary_size` counts the tokens of the target."""
+    return sum(map(math.prod, layout.tensor_shapes(settings, vocabulary_size).values()))

@@ -1,4 +1,4 @@
-"""What the hardware offers: devices, arithmetic, memory, copies to the host."""
+"""Devices, dtypes, memory, CUDA graphs, and copies to the host."""
 
 import contextlib
 import ctypes
@@ -20,12 +20,12 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 
 BACKEND = "inductor"  # of torch.compile
-ALIGNMENT = 16  # bytes: of arrays that share memory
+ALIGNMENT = 16  # bytes, of arrays in one buffer
 T = TypeVar("T")
 
 
 def choose_device() -> torch.device:
-    """Return this process's GPU (by LOCAL_RANK, else the first); the CPU without one or with ACCELERATE_USE_CPU."""
+    """Return this process's GPU, number LOCAL_RANK or the first; without GPUs or with ACCELERATE_USE_CPU, the CPU."""
     count = torch.cuda.device_count()
     if not count or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
         return torch.device("cpu")
@@ -33,7 +33,7 @@ def choose_device() -> torch.device:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the arithmetic for "auto", "fp32" or "bf16": auto is bf16 where the hardware has it."""
+    """Return the dtype for "auto", "fp32" or "bf16"; auto is bf16 if the hardware supports it."""
     if device.type == "cuda":
         has = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -53,45 +53,48 @@ def _cpu_has(*flags: str) -> bool:
 
 @functools.cache
 def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function compiled for tensors of any size, or `eager`: on a CPU, where compiled code is slower, and
-    where nothing can be compiled."""
-    return torch.compile(function, dynamic=True, backend=BACKEND) if _can_compile(device) else eager
+    """Return a function compiled for tensors of any size, or `eager` on a CPU, where compiled code is slower, and if
+    torch.compile does not work."""
+    return torch.compile(function, dynamic=True, backend=BACKEND) if can_compile(device) else eager
 
 
 @functools.cache
-def _can_compile(device: torch.device) -> bool:
+def can_compile(device: torch.device) -> bool:
+    """Return whether torch.compile works for a device, after a trial; a warning gives the reason if it does not."""
     if device.type == "cpu":
         return False
-    from torch._inductor import config as inductor  # takes a second: torch's compiler
+    from torch._inductor import config as inductor  # takes a second: it imports torch's compiler
 
-    torch.fx.experimental._config.use_duck_shape = False  # two sizes that are equal now may differ in the next batch
-    torch._dynamo.config.specialize_float = True  # floats are settings, not data
-    torch._dynamo.config.optimize_ddp = False  # it would cut graphs at DDP's buckets; a graph is but one layer
-    # One kernel for all weights that a layer casts; not for reductions, which may fail (issue 187269 of pytorch).
+    torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal in one batch may differ in the next
+    torch._dynamo.config.specialize_float = True  # floats are settings
+    torch._dynamo.config.optimize_ddp = False  # it would cut graphs at DDP's buckets; ours are single layers
+    # One kernel casts all weights of a layer. Not for reductions, which may fail (pytorch issue 187269).
     inductor.combo_kernels = inductor.combo_kernels_pointwise_only = True
     try:
         torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
-    except Exception as error:  # for want of Triton, a C compiler, Python's headers, a cache that can be written
+    except Exception as error:  # no Triton, C compiler, Python headers or writable cache
         warn(f"torch.compile does not work here, so training is slower: {str(error).strip() or error!r}")
         return False
     return True
 
 
 def reuse_memory() -> None:
-    """Make glibc keep freed memory for the next tensor; large ones would come anew from the kernel. That saves a sixth
-    of a training step, a third of a search step with 37,000 subwords (tests/benchmarks/README.md). It holds for the
-    whole process, so it is for commands and their forks, not for a user's own process."""
+    """Make glibc keep freed memory for the next tensor, instead of returning large blocks to the kernel.
+
+    It saves a sixth of a training step, and a third of a search step with 37,000 subwords (tests/benchmarks/README.md).
+    It affects the whole process, so only commands and their forks call it.
+    """
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(m_arena_max, 1)  # else what the thread that prepares batches frees is of no use to the others
+        mallopt(m_arena_max, 1)  # else memory freed by the thread that prepares batches is of no use to the others
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, 2**31 - 1)
 
 
 class Staged:
-    """Memory for arrays of these shapes and types, on the host and on the device: a call copies them all at once.
+    """Buffers on the host and on the device for arrays of these shapes and dtypes, copied all at once.
 
-    The host's is written anew by each call, so the device must have done with the one before.
+    Each copy overwrites the host's buffer, so the device must have finished the previous one.
     """
 
     def __init__(self, device: torch.device, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -116,15 +119,19 @@ class Staged:
 
 @functools.cache
 def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """Return what all captures of this process take turns on. Torch hands out 32 streams in turn: with a new one for
-    each search, one would soon be that on which batches are copied."""
+    """Return the stream, and its lock, of all graph captures of this process.
+
+    Torch has a pool of 32 streams: with a new stream for each search, one would soon be the stream that copies batches.
+    """
     return torch.cuda.Stream(device), threading.Lock()
 
 
 class Replayed:
-    """Calls of one function of arrays that reads nothing on the host. On CUDA a call with the same shapes, and the same
-    value of `storage`, as the call before is captured as a graph, which the next ones replay: one copy and one launch
-    for hundreds of kernels. What a call returns is to be read before the next one."""
+    """A function of arrays, replayed as a CUDA graph: one copy and one launch for hundreds of kernels.
+
+    The second call in a row with the same shapes, and the same value of `storage`, is captured as a graph; later ones
+    replay it. The function must not read from the device. A result is valid until the next call.
+    """
 
     def __init__(self, device: torch.device, storage: Callable[[], object]) -> None:
         self.device, self.storage = device, storage
@@ -147,26 +154,26 @@ class Replayed:
 
 
 def captured(device: torch.device, function: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
-    """Return a graph of what `function` launches, and its result, which every replay overwrites.
+    """Return a CUDA graph of the kernels that `function` launches, and its result, which every replay overwrites.
 
-    `function` must not read from the device. Graphs with the same `pool` (`CUDAGraph.pool`) reuse each other's memory:
-    never replay two at once, and copy a result before the next replay.
+    `function` must not read from the device. Graphs with the same `pool` (`CUDAGraph.pool`) share memory: never replay
+    two at once, and copy a result before the next replay.
     """
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
     with lock, torch.cuda.stream(stream):
-        if free < total / 8:  # a capture cannot use what the allocator keeps; freeing it is slow
+        if free < total / 8:  # a capture cannot use the allocator's cache; emptying it is slow
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
-        # A beginning allocates a little. Where that failed, torch would abort as it destroys the graph: fail here.
+        # capture_begin allocates a little. If that failed, torch would abort while destroying the graph: fail here.
         torch.empty(1024, dtype=torch.uint8, device=device)
         graph = torch.cuda.CUDAGraph()
-        # Other threads prepare batches and write checkpoints meanwhile.
+        # "thread_local", because other threads prepare batches and write checkpoints.
         graph.capture_begin(pool, capture_error_mode="thread_local")
         try:
             output = function()
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # of a capture that the first error ended
+            with contextlib.suppress(RuntimeError):  # the first error has ended the capture
                 graph.capture_end()
             raise
         graph.capture_end()
@@ -174,10 +181,10 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
 
 
 class ToHost:
-    """Copies of tensors to the host, enqueued on the current stream; `get` waits for them, in any thread."""
+    """Copies of tensors to the host, enqueued on the current stream. Any thread may wait for them with `get`."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
-        # From CUDA and not blocking, so into pinned memory.
+        # A non-blocking copy from CUDA allocates pinned memory.
         self._copies = {name: x.detach().to("cpu", non_blocking=True, copy=True) for name, x in tensors.items()}
         self._copied = recorded(next(iter(tensors.values())).device)
 
@@ -187,6 +194,7 @@ class ToHost:
 
 
 def recorded(device: torch.device) -> Any:
+    """Return an event recorded on the device's current stream."""
     event = torch.get_device_module(device).Event()
     event.record()
     return event

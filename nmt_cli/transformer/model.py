@@ -1,7 +1,8 @@
 """The Transformer, in the order of section 3 of the paper, with residual dropout.
 
-Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary. Layer norm
-epsilon is 1e-5: the paper gives none, the released code had 1e-6; other toolkits load the exported model with 1e-5.
+Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary. The epsilon
+of layer norm is 1e-5, with which other toolkits load exported models. The paper gives none; the released code of 2017
+had 1e-6.
 """
 
 import math
@@ -26,32 +27,32 @@ from nmt_cli.transformer.attention import (
     has_kernel,
     linear,
     to_device,
-    token_places,
+    token_positions,
 )
 from nmt_cli.transformer.hardware import compiled
 
 Int32s = npt.NDArray[np.int32]
-PAD = 0  # no piece of text: it has no logit, and its zero embedding row is the decoder's first input
+PAD = 0  # never predicted; its embedding of zeros is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
 LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
-GOLDEN = -1640531527  # 2^32 / golden ratio, as 32 bits: multiples of it are far apart
+GOLDEN = -1640531527  # 2^32 / golden ratio as a signed integer: its multiples are far apart
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
 @dataclass(frozen=True)
 class Batch:
-    buffer: Tensor  # the memory of all tensors below
-    src_N: Tensor  # source ids, each sentence closed by EOS
+    buffer: Tensor  # memory of all tensors below
+    src_N: Tensor  # source ids, EOS after each sentence
     src: Layout
-    tgt_in_N: Tensor  # target ids shifted right by one, each sentence opened by PAD
-    tgt_out_N: Tensor  # target ids, each sentence closed by EOS: what the decoder must say
+    tgt_in_N: Tensor  # target ids shifted right by one, PAD before each sentence
+    tgt_out_N: Tensor  # target ids, EOS after each sentence: the labels
     tgt: Layout
-    src_seeds_N: Tensor | None = None  # as `token_seeds` returns them; None: no dropout
+    src_seeds_N: Tensor | None = None  # from `token_seeds`; None: no dropout
     tgt_seeds_N: Tensor | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What decides which kernels compute the batch where attention takes packed tokens."""
+        """The sizes that determine the kernels of the batch, if attention takes packed tokens."""
         sides = (self.src_N, self.src), (self.tgt_in_N, self.tgt)
         return tuple(size for ids_N, side in sides for size in (len(ids_N), len(side.lengths_B), side.max_length))
 
@@ -59,8 +60,10 @@ class Batch:
 def pack(
     src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s
 ) -> Batch:
-    """Return a batch from ids that lie end to end, each sentence closed by EOS; seeds are of both sides or of none.
-    All its integers travel in one copy."""
+    """Return a batch of concatenated ids, with EOS after each sentence. `seeds_N` are for both sides, or absent.
+
+    All integers are copied to the device at once.
+    """
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
     tgt_in_N[np.cumsum(tgt_lengths) - tgt_lengths] = PAD
@@ -74,27 +77,27 @@ def pack(
 
 
 def mix_(x: Tensor) -> Tensor:
-    """Hash 32-bit integers in place by the last steps of MurmurHash3; `&` makes the shifts logical."""
+    """Hash 32-bit integers in place with the finalizer of MurmurHash3; `&` makes the shifts logical."""
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(-2048144789)
     x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(-1028477387)
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
 
 
 def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32s:
-    """Return 32 bits for each token, a hash of the key, the number of its sentence in the corpus and its position."""
+    """Return 32 bits per token: a hash of the key, of the sentence's number in the corpus, and of the position."""
     start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
     numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32))).numpy()
-    sentences_N, positions_N = token_places(lengths)
+    sentences_N, positions_N = token_positions(lengths)
     seeds_N = numbers_B[sentences_N] + positions_N * GOLDEN
     return mix_(torch.from_numpy(seeds_N.astype(np.int32))).numpy()
 
 
 def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
-    """Return N x width zeros, with this probability, and ones; each hash of 32 bits decides two channels."""
+    """Return N x width zeros (with this probability) and ones. Each hash of 32 bits decides on two channels."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # fused with what follows: each channel hashes its pair and takes its half
-        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # & keeps compilers from multiplying indices without wrapping
+    if torch.compiler.is_compiling():  # fused with the caller: each channel hashes its pair and takes one half
+        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # & makes compilers wrap the product below
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
     bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
@@ -102,13 +105,16 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
 
 
 def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
-    """Return the seeds of the next site in the model where something drops out."""
+    """Return the seeds of the next place in the model with dropout."""
     return None if seeds_N is None else mix_(seeds_N + GOLDEN)
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
-    """Return dropout(y), or x + dropout(y); without seeds nothing drops out. What does is a hash of the token's seed,
-    the site in the model and the channel, the same on every device and beside any other sentences."""
+    """Return dropout(y), or x + dropout(y); without seeds, nothing drops out.
+
+    A hash of the token's seed, the place in the model and the channel decides, so that results do not depend on the
+    device or on the other sentences of the batch.
+    """
     if seeds_N is None:
         return y_ND if x_ND is None else x_ND + y_ND
     mask_ND, scale = dropout_mask(seeds_N, y_ND.shape[1], probability, y_ND.dtype), 1 / (1 - probability)
@@ -126,9 +132,9 @@ def dropped_sum(
 
 
 def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
-    """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd places.
+    """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd channels.
 
-    "marian": as Marian has them. There the last wavelength is 10000 x 2 pi; in the paper one after it would be.
+    Kind "marian" follows Marian: its last wavelength is 10000 x 2 pi, which the paper's stop just short of.
     """
     pairs = d_model // 2
     last = max(1, pairs - 1) if kind == "marian" else pairs
@@ -138,10 +144,10 @@ def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
 
 
 def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Normalise each token; the statistics are float32 whatever the arithmetic of `x_ND`."""
+    """Normalize each token, with float32 statistics for any dtype of `x_ND`."""
     weight: Tensor = norm.weight
     bias: Tensor = norm.bias
-    if not x_ND.is_cpu:  # the CUDA kernel takes no mixed types
+    if not x_ND.is_cpu:  # the CUDA kernel does not accept mixed dtypes
         weight, bias = weight.to(x_ND.dtype), bias.to(x_ND.dtype)
     return F.layer_norm(x_ND, norm.normalized_shape, weight, bias, norm.eps)
 
@@ -160,7 +166,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """Section 3.1: norm(x + dropout(sublayer(x))), "post"; or x + dropout(sublayer(norm(x))), "pre"."""
+    """norm(x + dropout(sublayer(x))), "post" (section 3.1), or x + dropout(sublayer(norm(x))), "pre"."""
 
     def __init__(self, settings: schema.Model) -> None:
         super().__init__()
@@ -186,7 +192,7 @@ class Layer(nn.Module):
     def packed(
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer on packed tokens; a layer of the decoder attends to `memory` too."""
+        """Run the layer on packed tokens. A decoder layer also attends to `memory`."""
         attends = [partial(self.self_attention, layout=layout, causal=memory is not None)]
         if memory is not None:
             attends.append(partial(self.cross_attention, layout=layout, memory=memory))
@@ -195,7 +201,7 @@ class Layer(nn.Module):
     def forward(
         self, x_ND: Tensor, attends: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the layer's output and the seeds of its last dropout site."""
+        """Return the layer's output and the seeds of its last dropout."""
         for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
             seeds_N = next_dropout_site(seeds_N)
             x_ND = residual(x_ND, sublayer, seeds_N)
@@ -207,8 +213,11 @@ def layers(stack: nn.ModuleList) -> list[Layer]:
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of figure 1 with one embedding matrix for source, target and output, unless the settings give
-    "src" or "output" its own. V is the size of the target's vocabulary, PAD included."""
+    """The encoder-decoder of figure 1.
+
+    Source, target and output share one embedding matrix, unless the settings ask for a separate one. V is the size of
+    the target's vocabulary, PAD included.
+    """
 
     def __init__(self, settings: schema.Model, vocabulary_size: int) -> None:
         super().__init__()
@@ -231,11 +240,11 @@ class Transformer(nn.Module):
         if settings.norm == "pre":
             self.encoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
             self.decoder_norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
-        self.initialise()
+        self.initialize()
 
     @torch.no_grad()
-    def initialise(self) -> None:
-        """Draw weights as the released code of 2017: Glorot uniform matrices, N(0, 1/d_model) embeddings."""
+    def initialize(self) -> None:
+        """Draw weights like the released code of 2017: Glorot uniform matrices, N(0, 1/d_model) embeddings."""
         for module in self.modules():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
@@ -251,7 +260,7 @@ class Transformer(nn.Module):
             self.embedding_of(side).weight[PAD].zero_()
 
     def embedding_of(self, side: str) -> nn.Embedding:
-        """Return the embedding of "src" or "tgt", or that whose matrix gives the logits, "output"."""
+        """Return the embedding of a side, "src" or "tgt", or the one for the logits, "output"."""
         return cast(nn.Embedding, self.own_embeddings[side]) if side in self.own_embeddings else self.embedding
 
     def positions(self, side: str) -> Tensor:
@@ -266,22 +275,25 @@ class Transformer(nn.Module):
     def _first_input(
         self, ids_N: Tensor, positions_N: Tensor, side: str, dtype: torch.dtype, seeds_N: Tensor | None
     ) -> Tensor:
-        """Return what the first layer gets, in `dtype`; for gradients compiled to one kernel, but for the look-ups:
-        torch's sort their gradients, compiled ones would add each to the same few rows at once."""
+        """Return the input of the first layer in `dtype`.
+
+        For gradients the sum is compiled to one kernel, without the look-ups: torch sorts the gradients of a look-up,
+        whereas compiled code would add them to a few rows with atomics.
+        """
         vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
         function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
         if function is not dropped_sum:
             for x_ND in vectors:
-                torch._dynamo.mark_static(x_ND, 1)  # the width, unlike the number of tokens
+                torch._dynamo.mark_static(x_ND, 1)  # only the number of tokens is dynamic
         return cast(Tensor, function(*vectors, seeds_N, self.settings.dropout, dtype))
 
     def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        """Return what computes a layer: compiled to one graph for gradients of packed tokens."""
+        """Return the function of a layer, compiled to one graph for gradients of packed tokens."""
         fits = torch.is_grad_enabled() and has_kernel(x_ND, self.settings.d_k, self.settings.d_v)
         return compiled(Layer.packed, x_ND.device, Layer.packed) if fits else Layer.packed
 
     def encode(self, src_N: Tensor, src: Layout, dtype: torch.dtype, seeds_N: Tensor | None = None) -> Tensor:
-        """Return memory_ND, the encoder's output, computed in `dtype`."""
+        """Return memory_ND, the output of the encoder, computed in `dtype`."""
         seeds_N = next_dropout_site(seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(src_N, src.positions_N, "src", dtype, seeds_N)
         forward = self._packed_layer(x_ND)
@@ -290,7 +302,7 @@ class Transformer(nn.Module):
         return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
 
     def decode(self, batch: Batch, memory_ND: Tensor) -> Tensor:
-        """Return hidden_ND, the decoder's output before the logits, for known target prefixes."""
+        """Return hidden_ND, the output of the decoder before the logits, for known target prefixes."""
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
@@ -299,13 +311,15 @@ class Transformer(nn.Module):
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
 
     def forward(self, batch: Batch, dtype: torch.dtype | None = None) -> Tensor:
-        """Return hidden_ND for every target token of a batch, computed in `dtype`; default: that of the weights."""
+        """Return hidden_ND for every target token of a batch, computed in `dtype` (default: that of the weights)."""
         dtype = dtype or self.embedding.weight.dtype
         return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is multiplied for the logits: hidden states and embedding matrix, with a column for the bias and
-        zeros up to a multiple of 8 columns, which GPUs' fast products need."""
+        """Return the factors of the logits, hidden states and embedding matrix, with a column for the bias.
+
+        They are padded with zeros to a multiple of 8 columns, which the fast matrix products of GPUs need.
+        """
         weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:
             return hidden_ND, weight_VD
@@ -314,7 +328,7 @@ class Transformer(nn.Module):
         return torch.cat([hidden_ND, columns[0]], 1), torch.cat([weight_VD, columns[1]], 1)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Return logits_NV; PAD's is -inf."""
+        """Return logits_NV, -inf for PAD."""
         hidden_ND, weight_VD = self.output_terms(hidden_ND)
         logits_NV = F.linear(hidden_ND, weight_VD.to(hidden_ND.dtype))
         logits_NV[:, PAD] = -torch.inf

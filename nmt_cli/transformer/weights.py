@@ -1,4 +1,4 @@
-"""The weights of a model directory, for torch; and safetensors files in general."""
+"""Load and save models and safetensors files with torch."""
 
 import contextlib
 import datetime
@@ -11,16 +11,19 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from nmt_cli.engine import layout
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, StorageError
-from nmt_cli.transformer.directory import KIND, RECIPE, TOKENIZER, WEIGHTS, ModelDirectory, open_model
+from nmt_cli.transformer import config as model_config
+from nmt_cli.transformer.config import MODEL_JSON, RECIPE
+from nmt_cli.transformer.directory import KIND, TOKENIZER, WEIGHTS, ModelDirectory, open_model
 from nmt_cli.transformer.model import Transformer
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what safetensors raises on a full disk into a StorageError."""
+    """Turn the error of safetensors on a full disk into a StorageError."""
     from safetensors import SafetensorError
 
     try:
@@ -37,7 +40,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a safetensors file in order of their names, one in memory at a time."""
+    """Yield the tensors of a safetensors file by name, in alphabetical order, with one in memory at a time."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -49,23 +52,20 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors, copied from the file, which may be cut or overwritten later."""
+    """Return copies of the tensors: a later change of the file does not affect them."""
     return {name: tensor.clone() for name, tensor in read_tensors(path)}
 
 
-def load_into(model: Transformer, tensors: dict[str, Tensor], where: Path) -> None:
-    """Give a model these tensors as its weights, or raise DataError naming the first one that does not fit."""
-    own = model.state_dict()
-    for name in [*own, *tensors]:
-        shapes = [tuple(side[name].shape) if name in side else None for side in (tensors, own)]
-        if shapes[0] != shapes[1]:
-            raise DataError(f"{where} does not fit its recipe: {name} has shape {shapes[0]}, not {shapes[1]}")
+def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
+    """Replace a model's weights. DataError names `source` and the first tensor that does not fit."""
+    shapes = [{name: tuple(tensor.shape) for name, tensor in side.items()} for side in (tensors, model.state_dict())]
+    for difference in layout.differences(*shapes):
+        raise DataError(f"{source} does not fit the model: {difference}")
     model.load_state_dict(tensors, assign=True)
 
 
-class _SkipInit(TorchFunctionMode):
-    """Skips the initialisation of weights that are loaded next. (The meta device would make torch import its whole
-    compiler.)"""
+class SkipInit(TorchFunctionMode):
+    """Skip the initialization of weights that will be loaded. The meta device would make torch import its compiler."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -75,15 +75,9 @@ class _SkipInit(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _model_of(tensors: dict[str, Tensor], resolved: schema.Recipe, where: Path) -> Transformer:
-    with _SkipInit():
-        model = Transformer(resolved.model, len(tensors["embedding.weight"]))
-    load_into(model, tensors, where)
-    return model
-
-
 @dataclass(frozen=True)
 class LoadedModel(ModelDirectory):
+    recipe: schema.Recipe
     model: Transformer
 
 
@@ -92,26 +86,37 @@ def save_model(
     tensors: dict[str, Tensor],
     resolved: schema.Recipe,
     tokenizer_file: Path,
-    about: dict[str, Any],
+    entries: dict[str, Any],
 ) -> None:
-    """Commit a model directory, replacing the one that is there; `about` goes into its manifest."""
+    """Commit a model directory, replacing an existing one. `entries` are added to its manifest."""
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
+    config = model_config.from_recipe(resolved, len(tensors["embedding.weight"]), entries.get("seen_tokens"))
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
+    with artefact.staged(directory, KIND, {"created": created, **entries}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
+        artefact.write_file(stage / MODEL_JSON, model_config.to_json(config))
         artefact.write_file(stage / RECIPE, loading.to_yaml(resolved))
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
-        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # target text has one of its own
+        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # a tokenizer of the target text
             artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
 
 
+def load_transformer(opened: ModelDirectory, settings: schema.Model | None = None) -> Transformer:
+    """Return the network of an opened model directory, by default with the settings of its model.json."""
+    with SkipInit():
+        model = Transformer(settings or schema.Model(**vars(opened.config.architecture)), opened.config.vocabulary_size)
+    load_into(model, load_tensors(opened.directory / WEIGHTS), opened.directory / WEIGHTS)
+    return model.eval()
+
+
 def load_model(directory: Path) -> LoadedModel:
-    """Open and verify a model directory, as `open_model` does, and load its weights."""
+    """Open and verify a model directory, and load its recipe and its weights."""
     opened = open_model(directory)
-    resolved = loading.load_stored(opened.directory / RECIPE)
-    tensors = load_tensors(opened.directory / WEIGHTS)
-    model = _model_of(tensors, resolved, opened.directory / WEIGHTS)
-    return LoadedModel(opened.directory, resolved, opened.manifest, model.eval())
+    file = opened.directory / RECIPE
+    recipe = loading.load_stored(file)
+    if opened.config != model_config.from_recipe(recipe, opened.config.vocabulary_size, opened.config.seen_tokens):
+        raise DataError(f"{file} does not fit {MODEL_JSON} beside it: one of them was edited")
+    return LoadedModel(opened.directory, opened.config, opened.manifest, recipe, load_transformer(opened, recipe.model))

@@ -61,7 +61,7 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
     if precision == "bf16":
         raise UsageError("--precision bf16 needs a GPU. Leave it out: a CPU computes in int8 or fp32")
     if engine := library.load(SIGNATURES):
-        weights = [(each.recipe.model, *weights_file.read(each.directory / WEIGHTS)) for each in models]
+        weights = [(each.config.architecture, *weights_file.read_tensors(each.directory / WEIGHTS)) for each in models]
         return of_engine(engine, weights, precision, threads)
     if precision == "int8":
         raise UsageError("--precision int8 needs the engine, which is not there (nmt env says why). Leave it out")

@@ -17,7 +17,7 @@ from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.directory import ModelDirectory
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import load_model
+from nmt_cli.transformer.weights import load_transformer
 from nmt_cli.translation.backends import Backend, by_settings, of_engine
 from nmt_cli.translation.search import score_targets, search_with_oom_retry
 from nmt_cli.translation.segments import Feed, Results, SearchSettings
@@ -46,7 +46,7 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
         raise UsageError("--precision int8 is for CPUs. Leave it out, or set CUDA_VISIBLE_DEVICES=")
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())][:workers]
     own = choose_device() if "LOCAL_RANK" in os.environ else devices[0]
-    weights = [load_model(each.directory).model for each in models]
+    weights = [load_transformer(each) for each in models]
     dtype = choose_dtype(precision, own)
 
     @functools.cache
@@ -75,7 +75,7 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
 def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
     """Return a backend of torch's own threads, in float32."""
     torch.set_num_threads(threads)
-    return of_models([load_model(each.directory).model for each in models], torch.float32)
+    return of_models([load_transformer(each) for each in models], torch.float32)
 
 
 def of_models(weights: Sequence[Transformer], dtype: torch.dtype) -> Backend:

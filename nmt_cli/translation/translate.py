@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
-from nmt_cli.storage import artefact, stored
+from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, counted, say, warn
 from nmt_cli.system.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
-from nmt_cli.transformer.directory import RECIPE, other_models
+from nmt_cli.transformer.directory import other_models, output_of
 from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segments import Hypothesis
 from nmt_cli.translation.translator import NOT_YET, Translator
@@ -56,7 +56,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
     models.sort(key=lambda model: str(artefact.read_json(model / artefact.MANIFEST).get("created", "")))
-    while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
+    while models and output_of(models[-1]) == "trees":
         models.pop()  # it parses
     if not models:
         raise MissingError(f"no model under runs/ and no --model. {other_models()}")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, has_letter, normalise, visible, writable
-from nmt_cli.storage import stored
 from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.system.processors import usable_cores
+from nmt_cli.transformer.config import ModelConfig, checked_decoding, from_recipe
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends, segments
 from nmt_cli.translation.pending import Copy, Joiner, Options, Pending, Translation, terms_of
@@ -88,22 +88,22 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if any(other != tokenizers[0] for other in tokenizers):
             raise DataError("the models have different tokenizers: no ensemble of these")
         backend = backends.choose(opened, precision, workers, usable_cores())
-        longest = min(one.recipe.model.max_length for one in opened)
+        longest = min(one.config.architecture.max_length for one in opened)
         # The 99.9th percentile of training source lengths, EOS counted. Older models have only the longest allowed.
-        seen = [one.manifest["seen_tokens"] for one in opened if "seen_tokens" in one.manifest]
-        self._set(backend, first.tokenizer, first.recipe, longest, min(seen, default=math.inf), later)
+        seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
+        self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), later)
 
     def _set(
         self,
         backend: backends.Backend,
         tokenizer: Tokenizer,
-        settings: "schema.Recipe",
+        config: ModelConfig,
         longest: int,
         seen: float,
         later: int | None = None,
     ) -> None:
-        self.backend, self.tokenizer, self.recipe, self.max_length = backend, tokenizer, settings, longest
-        self.filter_tokens = min(settings.corpus.cleaning.max_tokens or longest, longest)
+        self.backend, self.tokenizer, self.config, self.max_length = backend, tokenizer, config, longest
+        self.filter_tokens = min(config.max_tokens or longest, longest)
         self.seen_tokens = int(min(self.filter_tokens, seen))
         self.counts: Counter[str] = Counter()
         self._calls = dict[int, deque[Pending]]()  # what each call of `translate` has read and not given back
@@ -127,7 +127,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
         translator = cls.__new__(cls)
         longest = model.settings.max_length
-        translator._set(of_memory(model, dtype), tokenizer, settings, longest, seen_tokens)
+        config = from_recipe(settings, model.vocabulary_size)
+        translator._set(of_memory(model, dtype), tokenizer, config, longest, seen_tokens)
         return translator
 
     @property
@@ -218,11 +219,11 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if not 1 <= options.n_best <= MOST_HYPOTHESES:
             raise UsageError(f"n_best must be from 1 to {MOST_HYPOTHESES:,}, not {options.n_best:,}")
         named = {name: getattr(options, name) for name in ("beam", "alpha", "extra_length", "split", "copy_wordless")}
-        section = vars(self.recipe.decoding) | {name: v for name, v in named.items() if v is not None}
-        chosen = stored.checked_decoding(section)
+        section = vars(self.config.decoding) | {name: v for name, v in named.items() if v is not None}
+        chosen = checked_decoding(section)
         width, best = (1, 1) if options.sampling else (max(options.n_best, chosen.beam), options.n_best)
         settings = SearchSettings(width, chosen.alpha, chosen.extra_length, best, options.sampling, options.alignments)
-        copy = chosen.copy_wordless and self.recipe.corpus.format != "trees"  # a parse is a tree
+        copy = chosen.copy_wordless and self.config.output != "trees"  # a parse is a tree
         return How(settings, chosen.split, options.n_best if options.sampling else 0, options.terms, copy)
 
     def _translate(self, lines: Iterator[Any], how: How, prefixes: Iterator[Any]) -> Iterator[Translation]:
@@ -332,7 +333,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the scores of every (source, translation), in order."""
-        alpha = self.recipe.decoding.alpha if alpha is None else alpha
+        alpha = self.config.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []

@@ -346,8 +346,8 @@ def test_options_of_the_search_arrive_and_progress_is_counted(
             if fail:
                 raise DataError("no")
 
-    recipe = SimpleNamespace(corpus=SimpleNamespace(tgt="de"))
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, recipe=recipe)
+    config = SimpleNamespace(tgt="de")
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, config=config)
     monkeypatch.setattr(module, "translate_aligned", search)
     data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search={"beam": 3}, strict=True)
     with Progress("translating", None, "lines") as progress:

@@ -410,8 +410,8 @@ def test_a_catalogue_that_is_complete_keeps_its_header() -> None:
 
 
 def test_the_target_language_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = SimpleNamespace(corpus=SimpleNamespace(tgt="ru"))
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, recipe=recipe)
+    config = SimpleNamespace(tgt="ru")
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, config=config)
     monkeypatch.setattr(module, "translate_aligned", lambda _, texts, **__: map(same, texts))
     source, target = memory_file(TEMPLATE.encode()), memory_file()
     with Progress("translating", None, "lines") as progress:

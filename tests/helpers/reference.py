@@ -1,6 +1,6 @@
-"""A plain float64 Transformer, written from the paper's equations and from nothing else.
+"""A plain float64 Transformer, written only from the paper's equations, without any optimization.
 
-Everything the package does cleverly is done here the long way round. It takes the package's weights by name.
+It uses the package's weights by name.
 """
 
 import math
@@ -21,7 +21,7 @@ EPSILON = 1e-5
 def batch_of(
     pairs: Sequence[Pair], device: torch.device | str = "cpu", key: Sequence[int] = (), numbers: Any = None
 ) -> Batch:
-    """Pack (source ids, target ids) as the package does; the ids should end with EOS. Pairs with `numbers` drop out."""
+    """Pack pairs of source and target ids, which should end with EOS. With `numbers` of sentences, there is dropout."""
     flat = [np.concatenate([np.asarray(pair[side], np.int64) for pair in pairs]) for side in (0, 1)]
     lengths = [np.array([len(pair[side]) for pair in pairs]) for side in (0, 1)]
     seeds = [token_seeds((*key, side), numbers, lengths[side]) for side in (0, 1) if numbers is not None]
@@ -29,7 +29,7 @@ def batch_of(
 
 
 def random_pairs(seed: int, vocabulary: int, lengths: Sequence[tuple[int, int]]) -> list[Pair]:
-    """Return pairs of random ids (3 to vocabulary - 1) of these lengths, the last id being EOS (2)."""
+    """Return pairs of these lengths with random ids from 3 to vocabulary - 1, and EOS (2) at the end."""
     draw = np.random.default_rng(seed)
     return [
         ([*draw.integers(3, vocabulary, s - 1).tolist(), 2], [*draw.integers(3, vocabulary, t - 1).tolist(), 2])
@@ -44,7 +44,7 @@ def tiny(**changes: object) -> schema.Model:
 
 
 def random_model(settings: schema.Model, vocabulary: int, seed: int = 0) -> Transformer:
-    """Return a float64 model in which no bias is 0 and no scale is 1, so that none can be forgotten."""
+    """Return a float64 model in which no bias is 0 and no scale is 1, so that a forgotten one changes results."""
     torch.manual_seed(seed)
     model = Transformer(settings, vocabulary).double()
     with torch.no_grad():
@@ -57,18 +57,18 @@ def random_model(settings: schema.Model, vocabulary: int, seed: int = 0) -> Tran
 
 
 class Reference:
-    """The model of section 3 with the weights of `model`, as leaves of their own that gradients can be taken of.
+    """The model of section 3 with copies of the weights of `model` that require gradients.
 
-    `masks`, if any, are zeros and ones: for each place in the order of the paper one N_i x D mask per sentence.
+    `masks` are zeros and ones: for each dropout, in the order of the paper, one N_i x D mask per sentence.
     """
 
     def __init__(self, model: Transformer, masks: Iterator[list[Tensor]] | None = None) -> None:
         self.settings, self.masks = model.settings, masks
         self.weights = {name: p.detach().double().clone().requires_grad_() for name, p in model.named_parameters()}
-        self.attended: dict[str, Tensor] = {}  # by layer, the last weights: B x H x queries x keys
+        self.attended: dict[str, Tensor] = {}  # attention weights of the last call, by layer: B x H x queries x keys
 
     def logits(self, pairs: Sequence[Pair]) -> list[Tensor]:
-        """Return T x (V - 1) logits per pair: of every piece but PAD."""
+        """Return T x (V - 1) logits per pair, without those of PAD."""
         src, src_keys = self.rectangle([pair[0] for pair in pairs])
         tgt, tgt_keys = self.rectangle([[0, *pair[1][:-1]] for pair in pairs])
         causal = torch.tensor([[j <= i for j in range(tgt.shape[1])] for i in range(tgt.shape[1])])
@@ -89,14 +89,14 @@ class Reference:
         return [out[i, : len(pair[1])] for i, pair in enumerate(pairs)]
 
     def rectangle(self, sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Return B x T ids and, B x 1 x T, which of them are real."""
-        # Pads hold a real piece, not PAD: a mask that is missing anywhere must show.
+        """Return B x T ids and a mask of the real ones, B x 1 x T."""
+        # Padding has the id of a real token, so that a missing mask changes results.
         width = max(map(len, sentences)) + 2
         real = torch.tensor([[[i < len(s) for i in range(width)]] for s in sentences])
         return torch.tensor([[*s, *[5] * (width - len(s))] for s in sentences]), real
 
     def embed(self, ids: Tensor, side: str) -> Tensor:
-        # PAD opens the target: a vector of zeros that is never learnt.
+        # PAD before the target has a vector of zeros, which is never trained.
         vectors = self.embedding(side)[ids] * math.sqrt(self.settings.d_model) * (ids != 0)[:, :, None]
         return self.dropout(vectors + torch.stack([self.position(i, side) for i in range(ids.shape[1])]))
 

@@ -1,4 +1,4 @@
-"""An untrained model with a real tokenizer, for tests of everything around the search: it says any piece at all."""
+"""An untrained model with a real tokenizer and arbitrary output, for tests of everything around the search."""
 
 import os
 import random
@@ -17,17 +17,17 @@ WORDS = [
 
 
 def train_tokenizer(seed: int = 5) -> bytes:
-    """Return a tokenizer of 340 tokens; other seeds give others."""
+    """Return a tokenizer of 340 tokens, which depends on the seed."""
     draw = random.Random(seed)
     return spm.train(
         [" ".join(draw.choices(WORDS, k=8)) + draw.choice([" .", " ?", ",", "!"]) for _ in range(400)], 340
     )
 
 
-def make_model(place: Path, *changes: str, seed: int = 1) -> Path:
-    """Write a model directory; `changes` are made to its recipe."""
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "tokenizer.model").write_bytes(train_tokenizer())
+def make_model(parent: Path, *changes: str, seed: int = 1) -> Path:
+    """Write a model directory into `parent`. `changes` are overrides of its recipe."""
+    parent.mkdir(parents=True, exist_ok=True)
+    (parent / "tokenizer.model").write_bytes(train_tokenizer())
     values = {
         "name": "tiny",
         "corpus": {"name": "own", "train_src": ["a"], "train_tgt": ["b"]},
@@ -37,18 +37,18 @@ def make_model(place: Path, *changes: str, seed: int = 1) -> Path:
     for change in changes:
         values = loading.merge(values, loading.override(change))
     settings = loading.from_plain(values, "the test's recipe")
-    vocabulary = spm.Tokenizer(place / "tokenizer.model").vocabulary_size
+    vocabulary = spm.Tokenizer(parent / "tokenizer.model").vocabulary_size
     torch.manual_seed(seed)
     model = Transformer(settings.model, vocabulary)
     with torch.no_grad():
         model.embedding.weight *= 3
-        model.embedding.weight[2] *= 1.5  # so that sentences end now and then
-    save_model(place / "model", model.state_dict(), settings, place / "tokenizer.model", {"steps": [seed]})
-    return place / "model"
+        model.embedding.weight[2] *= 1.5  # so that some sentences end
+    save_model(parent / "model", model.state_dict(), settings, parent / "tokenizer.model", {"steps": [seed]})
+    return parent / "model"
 
 
 def memory_file(data: bytes = b"") -> int:
-    """Return a file descriptor of a file in memory, at its start."""
+    """Return the descriptor of a file in memory, positioned at its start."""
     descriptor = os.memfd_create("test")
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -56,7 +56,7 @@ def memory_file(data: bytes = b"") -> int:
 
 
 def content(descriptor: int) -> bytes:
-    """Return all of a file, and close it."""
+    """Return the whole content of a file, and close it."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(descriptor, "rb") as file:
         return file.read()

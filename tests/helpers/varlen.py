@@ -1,4 +1,4 @@
-"""torch's attention over packed sentences, `varlen_attn`, and its gradient, in float64 and the long way round."""
+"""Plain float64 versions of torch's attention over packed sentences, `varlen_attn`, and its gradient."""
 
 import itertools
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def probabilities(q: Tensor, k: Tensor, offsets_q: Tensor, offsets_k: Tensor, *rest: Any) -> Tensor:
-    """Return H x N x M: attention within sentences by one mask over all tokens; `rest` ends with the window."""
+    """Return H x N x M attention weights, with one mask over all tokens. The last of `rest` is the window."""
     rows, columns = (
         torch.searchsorted(offsets, torch.arange(len(x)), right=True) for offsets, x in ((offsets_q, q), (offsets_k, k))
     )
@@ -20,13 +20,13 @@ def probabilities(q: Tensor, k: Tensor, offsets_q: Tensor, offsets_k: Tensor, *r
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """torch's varlen_attn, in float64."""
+    """Compute torch's varlen_attn in float64."""
     out = torch.einsum("hnm,mhk->nhk", probabilities(q, k, *rest), v.double())
     return out.to(q.dtype).contiguous(), torch.zeros(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
 
 
 def varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Its gradient; `rest` begins with the output and its log Z."""
+    """Compute the gradient of varlen_attn. `rest` begins with the output and its log Z."""
     grad, own_HNM, scale = grad.double(), probabilities(q, k, *rest[2:]), q.shape[2] ** -0.5
     of_own = torch.einsum("nhk,mhk->hnm", grad, v.double())
     of_scores = own_HNM * (of_own - (of_own * own_HNM).sum(-1, keepdim=True)) * scale
@@ -37,7 +37,7 @@ def varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -
 
 
 def plain_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
-    """What torch documents of its `varlen_attn`: a query sees `window_size` keys to its left and right; -1 is all."""
+    """Compute `varlen_attn` as documented: a query sees `window_size` keys to the left and right; -1 means all."""
     cumulative, longest, outputs = rest[:2], rest[2:], []
     assert all(x.dtype == torch.int32 and x.is_contiguous() for x in cumulative)
     assert all(size >= x.diff().max() for size, x in zip(longest, cumulative, strict=True))

@@ -318,7 +318,7 @@ def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypa
     assert export(reference_run, "ctranslate2", tmp_path / "out", "int8", None) == 0
     proof = artefact.verify(tmp_path / "out", "export")["proof"]
     translator, (src, tgt) = translator_of(reference_run), open_corpus(numbers_corpus).lines("dev")
-    longest = translator.max_length - translator.recipe.decoding.extra_length
+    longest = translator.max_length - translator.config.decoding.extra_length
     short = [i for i, ids in enumerate(translator.tokenizer.encode(src)) if len(ids) < longest]
     translations = translator.translate([src[i] for i in short], alpha=0, split=False)
     ours = translator.tokenizer.decode([translation.segments[0].hypotheses[0].ids for translation in translations])

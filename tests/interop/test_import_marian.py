@@ -371,6 +371,6 @@ def test_tokens_in_our_order():
 
 
 def test_a_vocabulary_may_have_more_entries_than_a_recipe_has_values() -> None:
-    count = yaml_file.MOST_VALUES + 1
+    count = yaml_file.MAX_VALUES + 1
     text = "".join(f"w{number}: {number}\n" for number in range(count)).encode()
     assert len(npz._yaml(text, Path("vocab.yml"))) == count

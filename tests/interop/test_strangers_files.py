@@ -45,7 +45,7 @@ HEADERS = {
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS.keys())
 def test_a_header_of_weights_is_taken_only_if_it_describes_the_bytes(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "w").write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
-    for act in (weights.read, weights.shapes):
+    for act in (weights.read_tensors, weights.read_shapes):
         with pytest.raises(DataError) as caught:
             act(tmp_path / "w")
         assert str(caught.value).isprintable()
@@ -57,7 +57,7 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
         file.write((1 << 32).to_bytes(8, "little"))
         file.truncate(1 << 33)  # it takes no room
     with pytest.raises(DataError, match="header would have more than"):
-        weights.shapes(tmp_path / "w")
+        weights.read_shapes(tmp_path / "w")
 
 
 def archive(
@@ -144,7 +144,7 @@ def test_json_that_is_too_deep_too_large_or_no_number_is_refused(tmp_path: Path)
         with pytest.raises(DataError, match=r"config\.json is damaged"):
             artefact.read_json(file)
     with file.open("wb") as large:
-        large.truncate(artefact.MOST_JSON_BYTES + 1)
+        large.truncate(artefact.MAX_JSON_BYTES + 1)
     with pytest.raises(DataError, match="too large"):
         artefact.read_json(file)
 
@@ -178,7 +178,7 @@ def test_only_embeddings_stay_in_memory_once_weights_are_packed(tmp_path: Path) 
         start += 4 * numbers
     text = json.dumps(header).encode()
     (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text + b"\1" * start)
-    tensors, memory = weights.read(tmp_path / "w")
+    tensors, memory = weights.read_tensors(tmp_path / "w")
     weights.release(memory, [tensors["embedding"], tensors["embedding"]])
     first, last = 12 * 4096, 20 * 4096
     assert memory[first:last] == b"\1" * (last - first)

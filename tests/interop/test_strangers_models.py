@@ -16,8 +16,8 @@ import yaml
 from tiny_model import make_model
 
 from nmt_cli.recipe import loading, yaml_file
-from nmt_cli.storage import stored
 from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.transformer.config import read_model_json
 
 GIGABYTE = 1 << 30
 ESCAPE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e"
@@ -152,13 +152,44 @@ def changed(values: Any, path: tuple[Any, ...], value: Any) -> Any:
     return values
 
 
-# Sections of which a translation reads every value.
+# Sections of a recipe that translation reads where there is no model.json.
 READ = {"model", "decoding"}
+
+
+def of_nmt_0_1(model: Path, to: Path) -> Path:
+    """Copy a model without its model.json."""
+    copied(model, to)
+    manifest = json.loads((to / "manifest.json").read_text())
+    del manifest["files"]["model.json"]
+    (to / "model.json").unlink()
+    seal(to, manifest)
+    return to
+
+
+def test_no_value_in_model_json_breaks_or_fills_what_opens_it(model: Path, opener: Opener, tmp_path: Path) -> None:
+    values, directory = json.loads((model / "model.json").read_text()), copied(model, tmp_path / "changed")
+    for path in paths_of(values):
+        for value in EXTREME:
+            (directory / "model.json").write_text(json.dumps(changed(values, path, value)))
+            seal(directory)
+            must_be_mild(opener.open(directory), (path, value))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "[" * 100_000, '{"a":' * 100_000, '{"format": 1}', "9" * 5000, '{"src": "\\ud800"}', "\0"]
+)
+def test_a_model_json_that_is_not_one_is_refused(model: Path, opener: Opener, tmp_path: Path, text: str) -> None:
+    directory = copied(model, tmp_path / "changed")
+    (directory / "model.json").write_text(text)
+    seal(directory)
+    answer = opener.open(directory)
+    must_be_mild(answer, text[:20])
+    assert answer[0].startswith("refused: ")
 
 
 def test_no_value_in_a_stored_recipe_breaks_or_fills_what_opens_it(model: Path, opener: Opener, tmp_path: Path) -> None:
     values, draw = yaml.safe_load((model / "recipe.yaml").read_text()), random.Random(1)
-    place = copied(model, tmp_path / "changed")
+    place = of_nmt_0_1(model, tmp_path / "changed")
     for path in paths_of(values):
         each = EXTREME if path[0] in READ or path[-1] in ("src", "tgt", "max_tokens") else draw.sample(EXTREME, 2)
         for value in each:
@@ -197,7 +228,7 @@ def texts_of_yaml() -> dict[str, str]:
 
 @pytest.mark.parametrize("text", texts_of_yaml().values(), ids=texts_of_yaml().keys())
 def test_yaml_is_read_in_little_time_or_refused(model: Path, opener: Opener, tmp_path: Path, text: str) -> None:
-    place = copied(model, tmp_path / "changed")
+    place = of_nmt_0_1(model, tmp_path / "changed")
     (place / "recipe.yaml").write_text(text)
     seal(place)
     answer = opener.open(place)
@@ -230,16 +261,19 @@ def test_marians_options_and_a_hub_card_are_read_as_safely(tmp_path: Path, text:
 
 
 def test_the_sizes_of_a_model_together_have_one_check(model: Path, tmp_path: Path) -> None:
-    """Read lightly or in full: positions of a gigabyte, and a language that YAML takes for a number."""
+    """Positions of a gigabyte in model.json and in a recipe; a language that YAML takes for a number."""
     text = (model / "recipe.yaml").read_text()
     (tmp_path / "long.yaml").write_text(
         text.replace("max_length: 128", f"max_length: {1 << 20}").replace("d_model: 16", "d_model: 256")
     )
-    for read in (stored.load, loading.load_stored):
+    values = json.loads((model / "model.json").read_text())
+    values["architecture"] |= {"max_length": 1 << 20, "d_model": 256}
+    (tmp_path / "model.json").write_text(json.dumps(values))
+    for read, name in ((read_model_json, "model.json"), (loading.load_stored, "long.yaml")):
         with pytest.raises(DataError, match=r"max_length x d_model may be 67,108,864 at most"):
-            read(tmp_path / "long.yaml")
+            read(tmp_path / name)
     (tmp_path / "five.yaml").write_text((model / "recipe.yaml").read_text().replace("  src: en\n", "  src: 5\n"))
-    assert stored.load(tmp_path / "five.yaml").corpus.src == "5"
+    assert loading.load_stored(tmp_path / "five.yaml").corpus.src == "5"
     with pytest.raises(UsageError, match="nested more than 50 deep"):
-        yaml_file.mapping(b"a: " + b"[" * 60, "a test")
-    assert yaml_file.mapping(b"a: " + b"[" * 40 + b"]" * 40, "a test")
+        yaml_file.parse_mapping(b"a: " + b"[" * 60, "a test")
+    assert yaml_file.parse_mapping(b"a: " + b"[" * 40 + b"]" * 40, "a test")

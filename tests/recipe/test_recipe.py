@@ -1,6 +1,7 @@
-"""Recipes are read strictly: by each setting's type, all errors at once, nothing that YAML invented."""
+"""Recipes are read strictly: values have the types of their settings, and all mistakes are reported at once."""
 
 import itertools
+import re
 import typing
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from nmt_cli.recipe.loading import from_plain, load, load_stored, to_yaml
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.system.errors import DataError, MissingError, UsageError
-from nmt_cli.training import checkpoints
 
 Read = typing.Callable[..., Recipe]
 MIX = "mix_src: a, mix_tgt: b"
@@ -29,7 +29,7 @@ def read(tmp_path: Path) -> Read:
     return read
 
 
-def complaint(read: Read, text: str | bytes, *overrides: str) -> str:
+def error_of(read: Read, text: str | bytes, *overrides: str) -> str:
     with pytest.raises(UsageError) as caught:
         read(text, *overrides)
     assert "\n" not in str(caught.value)
@@ -46,10 +46,10 @@ def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
     assert (empty.decoding.beam, empty.decoding.alpha, empty.decoding.extra_length) == (4, 0.6, 50)
     assert [read(text).name for text in ("model:", "name: ''", "name: base-en-de")] == ["mine", "mine", "base-en-de"]
     assert read("model: {d_model: 66}").model.d_model == 66
-    assert read("model:\ntraining:\n") == empty  # a section whose settings are all commented out
+    assert read("model:\ntraining:\n") == empty  # all settings of the sections are commented out
 
 
-# Each setting with its default and its least and most values: a recipe that leaves one out means the same for ever.
+# Each setting with its default and its range. They may not change: recipes leave settings out.
 SETTINGS = """
 Corpus: name=toy-en-de config=None format=text src=en tgt=de train_src=[] train_tgt=[] dev_src=None dev_tgt=None
   test_src=None test_tgt=None hold_out=0,ge0 mix_src=[] mix_tgt=[] mix_share=0.5,gt0,lt1 general_src=None
@@ -75,7 +75,7 @@ Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] 
   paper_f1=None,ge0,le100 paper_dev_bleu=None,ge0,le100 source=None"""
 
 
-def test_defaults_and_ranges_are_what_they_were() -> None:
+def test_defaults_and_ranges_never_change() -> None:
     def shown(field: typing.Any) -> str:
         kinds = ("ge", "gt", "le", "lt", "pattern")
         bounds = [f"{kind}{getattr(x, kind)}" for kind in kinds for x in field.metadata if hasattr(x, kind)]
@@ -97,7 +97,7 @@ def test_defaults_and_ranges_are_what_they_were() -> None:
     }  # fmt: skip
 
 
-def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
+def test_every_setting_has_a_description_and_a_default_in_range() -> None:
     for section in schema.Section.__subclasses__():
         for name, field in section.model_fields.items():
             assert field.description or issubclass(field.annotation, schema.Section), f"{section}: {name}"
@@ -109,20 +109,20 @@ def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
     [
         *((f"training: {{rate_factor: {text}}}", 3e-4) for text in ("3e-4", "'3e-4'", ".0003", "+3E-4", "3_0e-5")),
         *((f"training: {{tokens_per_step: {text}}}", 25_000) for text in ("25000", "25_000", "+25000")),
-        # PyYAML makes False, True, a date, 15 and 45000 of some of these. Norwegian is "no".
+        # PyYAML converts some of these to False, True, a date, 15 and 45000. "no" is Norwegian.
         *((f"corpus: {{src: {text}}}", text) for text in ("no", "on", "123", "1e3", "2026-01-01", "0o17", "12:30:00")),
         *((f"model: {{attention_bias: {text}}}", text in ("yes", "true")) for text in ("no", "off", "yes", "true")),
         *((f"corpus: {{cleaning: {{max_ratio: {text}}}}}", None) for text in ("null", "~", "", "None")),
         ("expect: {pairs: [1, 2_0]}", [1, 20]),
         ("expect: {dev_steps: 300}", [300]),
-        # valid alone, and together just so
+        # at the limit of their combination
         ("model: {d_model: 63, positions: learned}", 63),
         ("model: {max_length: 8192, d_model: 8192}", 8192),
         ("averaging: {last: 7}\ntraining: {keep_checkpoints: 7}", 7),
         ("corpus: {train_src: , train_tgt: }", []),
     ],
 )
-def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: object) -> None:
+def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: object) -> None:
     node: typing.Any = read(text)
     keys = yaml.safe_load(text)
     while isinstance(keys, dict):
@@ -145,7 +145,7 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("max_ratio: 3", "unknown key 'max_ratio'; did you mean 'corpus.cleaning.max_ratio'?"),
         ("qqq: 1\nmodel: {norm: x}\ntraining: {steps: 0}", "model.norm must be 'post' or 'pre', not 'x'; training.st"),
         ("qqq: 1", "mine.yaml: unknown key 'qqq'; there are name, corpus, model,"),
-        # valid alone, wrong together
+        # valid alone but not together
         ("training: {keep_checkpoints: 4}\naveraging: {last: 5}", "averaging.last is larger"),
         ("model: {d_model: 65536, max_length: 1048576}", "max_length x d_model may be 67,108,864 at most"),
         ("model: {d_model: 63}", "model.d_model must be even"),
@@ -163,20 +163,20 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
         ("expect: {dev_steps: [300, 400], dev_perplexity: [1]}", "dev_perplexity and dev_bleu have as many"),
         ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
-        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model that translates"),
+        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model: name it there"),
         ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
         (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut corpus.mix_src off: leave one out"),
         ("averaging: {with_start: 0.5}", "averaging.with_start requires training.init_from"),
         ("averaging: {with_start: 1.5}", "averaging.with_start.0 must be less than or equal to 1"),
         (f"training: {{steps: {'x' * 50}}}", f"a valid integer, not '{'x' * 40}'"),
-        # YAML that is no recipe
+        # YAML that is not a recipe
         ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
         ("name: !!python/object/apply:os.system ['touch pwned']", "tags (!) are not supported"),
         ("name: &a [*a]", "not valid YAML: aliases (*) are not supported"),
-        ('name: "a\\0b"', "not valid YAML: a character that is no text"),
+        ('name: "a\\0b"', "not valid YAML: a character that is not text"),
         ('name: "\\ud800"', "not valid YAML: "),
         *((empty, "is empty") for empty in ("", "# a comment\n", "{}", "---\n...\n")),
-        # a name is a directory's under runs/ or data/
+        # names of directories under runs/ and data/
         *((f"name: {name}", "a directory of its own under runs/") for name in ("../../x", "/abs", "..", "a/b")),
         *((f"corpus: {{name: {name}}}", "a directory of its own under data/") for name in ("..", ".")),
         ("name: a\nmodel: {norm", "line 2"),
@@ -189,14 +189,24 @@ def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: obje
         ("# " + "x" * (1 << 20), "too large"),
     ],
 )
-def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str | bytes, message: str) -> None:
-    assert message in (said := complaint(read, text))
-    assert "byte string" not in said
+def test_a_mistake_is_named_with_its_correction(read: Read, text: str | bytes, message: str) -> None:
+    error = error_of(read, text)
+    assert message in error
+    assert "byte string" not in error
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "- a", "a: \x00", "", "{}", "name: " + "[" * 30_000, "{a: " * 30_000, "- " * 30_000]
+)
+def test_the_error_for_a_damaged_stored_recipe_names_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "recipe.yaml"))):
+        load_stored(tmp_path / "recipe.yaml")
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["a recipe", "a model's recipe"])
-def test_a_small_file_that_would_become_gigabytes_is_refused_at_once(tmp_path: Path, stored: bool) -> None:
-    """Nested aliases, and more values than a recipe can have; wrong ones are not all listed."""
+def test_a_small_file_that_would_expand_to_gigabytes_is_refused_at_once(tmp_path: Path, stored: bool) -> None:
+    """Nested aliases, and too many values. A message lists only some of many mistakes."""
     letters, path = "abcdefghi", tmp_path / "bomb.yaml"
     nested = [f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]" for a, b in itertools.pairwise(letters)]
     for text in ("\n".join(["a: &a [x]", *nested]), "a: [" + "x," * 100_000 + "]"):
@@ -214,7 +224,7 @@ def test_a_small_file_that_would_become_gigabytes_is_refused_at_once(tmp_path: P
     with pytest.raises(UsageError) as caught:
         load(path)
     assert len(str(caught.value)) < len(str(path)) + 330
-    assert (yaml_file.MOST_BYTES, yaml_file.MOST_VALUES) == (1 << 20, 20_000), "a recipe may name many files"
+    assert (yaml_file.MAX_BYTES, yaml_file.MAX_VALUES) == (1 << 20, 20_000), "a recipe may name many files"
 
 
 def test_set_changes_one_setting(read: Read) -> None:
@@ -235,42 +245,42 @@ def test_set_changes_one_setting(read: Read) -> None:
         ("training.stepz=5", "did you mean 'training.steps'?"),
         ("training.steps.more=5", "training.steps must be a valid integer"),
     ):
-        assert message in complaint(read, "name: mine", override)
-    assert "a directory of its own" in complaint(read, text, "name=../x")
+        assert message in error_of(read, "name: mine", override)
+    assert "a directory of its own" in error_of(read, text, "name=../x")
 
 
-def test_a_recipe_may_stand_on_another(read: Read, tmp_path: Path) -> None:
+def test_a_recipe_may_have_a_base(read: Read, tmp_path: Path) -> None:
     (tmp_path / "low.yaml").write_text("name: low\nmodel: {num_layers: 2, d_ff: 99}\ntraining: {steps: 7}")
     upper = read("base: low.yaml\nmodel: {num_layers: 3}", "training.seed=9")
     assert (upper.model.num_layers, upper.model.d_ff) == (3, 99)
     assert (upper.training.steps, upper.training.seed) == (7, 9)
-    assert "its base mine.yaml has a base itself. Name that one (mine.yaml)" in complaint(read, "base: mine.yaml")
+    assert "its base mine.yaml has a base itself. Name that one (mine.yaml)" in error_of(read, "base: mine.yaml")
     (tmp_path / "toy.yaml").write_text("model: {d_ff: 77}")
-    assert read("base: toy.yaml").model.d_ff == 77, "not the package's"
+    assert read("base: toy.yaml").model.d_ff == 77, "found in the package"
     for missing in ("nowhere.yaml", "."):
         with pytest.raises(MissingError, match="no recipe"):
             read(f"base: {missing}")
-    assert read("base: recipes/parsing.yaml").model.d_model == 1024  # the package's own
+    assert read("base: recipes/parsing.yaml").model.d_model == 1024  # of the package
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "parsing.yaml").write_text("model: {d_model: 768}")
-    assert read("base: recipes/parsing.yaml").model.d_model == 768  # that beside the recipe comes first
+    assert read("base: recipes/parsing.yaml").model.d_model == 768  # beside the recipe
 
 
-def test_depths_are_num_layers_unless_the_recipe_says_otherwise(read: Read) -> None:
+def test_depths_are_num_layers_by_default(read: Read) -> None:
     assert read("model: {num_layers: 3}").model.depths == (3, 3)
     assert read("model: {num_layers: 3, decoder_layers: 1}").model.depths == (3, 1)
     assert read("model: {encoder_layers: 6, decoder_layers: 2}").model.depths == (6, 2)
     assert read("model: {num_layers: 3, encoder_layers: 5, decoder_layers: null}").model.depths == (5, 3)
 
 
-def test_what_a_base_expects_is_expected_of_its_own_corpus_only(read: Read) -> None:
+def test_expectations_of_a_base_hold_only_for_its_corpus(read: Read) -> None:
     assert read("base: recipes/base.yaml\nmodel: {dropout: 0.2}").expect.bleu == [26.2, 27.0]
     other = read("base: recipes/base.yaml\ncorpus: {name: mine}\nexpect: {bleu: [20, 30]}")
     assert (other.expect.pairs, other.expect.paper_bleu, other.expect.bleu) == ([], None, [20, 30])
 
 
-def test_scores_are_expected_of_the_recipes_own_steps_only(read: Read) -> None:
-    """Pairs, parameters and published figures hold whatever the steps."""
+def test_expected_scores_hold_only_for_the_recipes_own_steps(read: Read) -> None:
+    """Pairs, parameters and published figures hold for any number of steps."""
     curve = "dev_steps: [600, 900], dev_perplexity: [3, 2], dev_bleu: [20, 30], bleu: [20, 30]"
     text = f"training: {{steps: 900}}\nexpect: {{{curve}, pairs: [40, 50], parameters: 7, paper_bleu: 27.3}}"
     kept = schema.Expect(pairs=[40, 50], parameters=7, paper_bleu=27.3)
@@ -281,7 +291,7 @@ def test_scores_are_expected_of_the_recipes_own_steps_only(read: Read) -> None:
     assert (derived.bleu, derived.dev_steps, derived.parameters) == ([], [], 1051136)
 
 
-def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_another(read: Read) -> None:
+def test_another_corpus_on_the_command_line_drops_the_expectations(read: Read) -> None:
     text = "corpus: {name: multi30k-en-de}\nexpect: {bleu: [38, 40], parameters: 7}"
     assert read(text, "corpus.name=multi30k-en-de", "corpus.moses=no", "model.dropout=0").expect.bleu == [38, 40]
     for change in ("name=multi30k-en-fr", "moses=yes", "limit=100", "src=de", "tgt=fr"):
@@ -299,7 +309,7 @@ def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_an
     assert read(text, "expect.bleu=[50,60]", "corpus.name=multi30k-en-fr").expect == schema.Expect(bleu=[50, 60])
 
 
-def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
+def test_named_corpora_have_defaults_that_recipes_override(read: Read) -> None:
     wmt14 = read("corpus: {name: wmt14-en-de}").corpus
     assert (wmt14.src, wmt14.tgt, wmt14.tokenizer.vocabulary_size, wmt14.rows) == ("en", "de", 37_000, 4_508_785)
     mine = read("corpus: {name: multi30k-de-en, tokenizer: {vocabulary_size: 4000}}").corpus
@@ -316,8 +326,8 @@ def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
     assert has_text == [True, True, True, False]
 
 
-def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:
-    """So the recipes of a teacher, of its student and of back-translation can be played one after the other."""
+def test_a_corpus_with_synthetic_text_has_its_own_directory() -> None:
+    """So the recipes of a teacher, of its student and of back-translation can run in turn."""
     recipes = [loading.load(Path(name)) for name in ("multi30k", "student", "backtranslate")]
     places = [each.corpus.directory for each in recipes]
     names = ["multi30k-en-de", "multi30k-en-de-distilled", "multi30k-en-de-back-translated"]
@@ -327,40 +337,40 @@ def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:
     assert corpus.directory == Path("data/mine-back-translated-distilled")
 
 
-def test_what_each_named_corpus_brings() -> None:
+def test_defaults_of_each_named_corpus() -> None:
     found = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in NAMED_CORPORA}
     brought = {name: (each.config, each.rows, each.tokenizer.vocabulary_size) for name, each in found.items()}
     assert {name: values for name, values in brought.items() if "-en-" in name} == {
         "toy-en-de": (None, None, 1000),
-        "wmt14-en-de": ("de-en", 4_508_785, 37_000),  # of the hub's wmt/wmt14
+        "wmt14-en-de": ("de-en", 4_508_785, 37_000),  # wmt/wmt14 on the hub
         "wmt14-en-fr": ("fr-en", 40_836_715, 32_000),
         **dict.fromkeys(("multi30k-en-de", "multi30k-en-fr", "multi30k-en-cs"), (None, 29_000, 8000)),
     }
 
 
-def test_a_synthetic_entrys_own_model_comes_before_the_teacher(read: Read) -> None:
-    """And settings of the only entry may be changed alone."""
+def test_a_synthetic_entrys_own_model_overrides_the_teacher(read: Read) -> None:
+    """If there is only one entry, its settings can be changed one by one."""
     text = "corpus: {synthetic: [{side: tgt, model: own}, {tag: x}]}\ntraining: {teacher: other}"
     assert [entry.model for entry in read(text).corpus.synthetic] == ["own", "other"]
     one = "corpus: {synthetic: [{side: tgt, model: own, tag: bt}]}"
-    with pytest.raises(UsageError, match="synthetic has 2 entries: write the list whole"):
+    with pytest.raises(UsageError, match="synthetic has 2 entries: write the whole list"):
         read(text, "corpus.synthetic.beam=9")
     (entry,) = read(one, "corpus.synthetic.files=[a,b]", "corpus.synthetic.beam=9").corpus.synthetic
     assert (entry.side, entry.model, entry.tag, entry.files, entry.beam) == ("tgt", "own", "bt", ["a", "b"], 9)
 
 
-def test_differences_are_of_every_key_of_either() -> None:
+def test_differences_cover_the_keys_of_both_sides() -> None:
     old, new = {"a": {"b": 1, "c": 2}, "d": 0}, {"a": {"b": 1, "c": "2", "e": None}, "f": False}
     assert loading.differences(old, new) == ["a.c: 2 -> 2", "d: 0 -> None", "f: None -> False"]
 
 
-def test_what_is_laid_over_leaves_the_rest_as_it_was() -> None:
+def test_merging_keeps_the_rest_and_changes_neither_side() -> None:
     low, high = {"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]}
     assert loading.merge(low, high) == {"a": {"b": 1, "d": 2}, "c": [3]}
     assert (low, high) == ({"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]})
 
 
-def test_every_named_corpus_goes_both_ways() -> None:
+def test_every_named_corpus_exists_in_both_directions() -> None:
     named = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in NAMED_CORPORA}
     for name, there in named.items():
         assert name.endswith(f"-{there.src}-{there.tgt}")
@@ -370,7 +380,7 @@ def test_every_named_corpus_goes_both_ways() -> None:
 
 @pytest.mark.parametrize("word", ["no", "1e3", "12:30", "2026-01-01", "'", '"', "#", "a: b", "é\u2028", "- x", " x "])
 @pytest.mark.parametrize(("rate", "ratio"), [(0.1 + 0.2, None), (1e-300, 9.000000000000002)])
-def test_what_is_written_reads_back_the_same(tmp_path: Path, word: str, rate: float, ratio: float | None) -> None:
+def test_a_written_recipe_reads_back_the_same(tmp_path: Path, word: str, rate: float, ratio: float | None) -> None:
     first = Recipe(name="n")
     first.corpus.name, first.corpus.src, first.corpus.cleaning.max_ratio = "mine", word, ratio
     first.corpus.train_src = first.corpus.train_tgt = [word, "x"] if ratio else []
@@ -378,11 +388,11 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, word: str, rate: fl
     path = tmp_path / "resolved.yaml"
     path.write_bytes(to_yaml(first))
     assert path.read_bytes().startswith(b"name: n\ncorpus:\n  name: mine\n  config: null\n")
-    assert word not in ("é\u2028", "-") or "é" in path.read_text("utf-8"), "people read it"
+    assert word not in ("é\u2028", "-") or "é" in path.read_text("utf-8"), "escaped"
     assert load(path) == from_plain(first.model_dump(), "here") == first
 
 
-def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
+def test_removed_settings_do_not_make_a_stored_recipe_unreadable(
     read: Read, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored, path = read("model: {d_model: 8}\ntraining: {steps: 7}"), tmp_path / "stored.yaml"
@@ -402,20 +412,45 @@ def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: s
         load_stored(path)
 
 
-def test_which_settings_a_begun_run_may_change() -> None:
-    free = {key for key in loading._keys(Recipe().model_dump()) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
-    for section, names in {
-        "training": "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
-        "memory_tokens micro_batches cuda_graphs processes",
-        "corpus": "src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src "
-        "general_tgt tokenizer.file",  # their hashes are compared
-        "model": "",
-    }.items():
-        assert {key for key in free if key.startswith(section)} == {f"{section}.{name}" for name in names.split()}
+def keys_with(policy: schema.Policy) -> set[str]:
+    return {key for key, each in schema.POLICIES.items() if policy in each}
 
 
-def test_what_a_start_decides_and_what_the_recipe_still_says(read: Read, tmp_path: Path) -> None:
-    """Sizes, languages and tokenizer are the model's; how it is trained, and what the recipe names itself, is not."""
+def keys_of(*sections: str) -> set[str]:
+    return {key for key in schema.POLICIES if key.startswith(sections)}
+
+
+def test_settings_that_may_change_when_a_run_resumes() -> None:
+    """Hashes of the training text are compared, so its files may be elsewhere."""
+    training = "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
+    training += "memory_tokens micro_batches cuda_graphs processes"
+    corpus = "src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src general_tgt "
+    corpus += "tokenizer.file"
+    free = {f"training.{name}" for name in training.split()} | {f"corpus.{name}" for name in corpus.split()}
+    assert keys_with(schema.MAY_CHANGE) == free | keys_of("name", "averaging", "decoding", "expect")
+    assert loading.has_policy("training.steps: 1 -> 2", schema.MAY_CHANGE)
+    assert not loading.has_policy("training.seed: 1 -> 2", schema.MAY_CHANGE)
+
+
+def test_settings_that_may_differ_between_machines() -> None:
+    others = keys_of("name", "corpus", "averaging", "decoding", "expect") | {"training.init_from"}
+    assert keys_with(schema.LOCAL) == others
+    values = Recipe().model_dump()
+    kept = {name: values[name] for name in ("model", "training")}
+    del kept["training"]["init_from"]
+    assert schema.without(Recipe().model_dump(), schema.LOCAL) == kept
+
+
+def test_settings_that_the_paper_does_not_report() -> None:
+    training = "max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
+    training += "memory_tokens micro_batches seed precision"
+    others = {"model.max_length", "decoding.split", "corpus.seed", "corpus.cleaning.max_tokens"}
+    others |= {f"training.{name}" for name in training.split()} | {"corpus.cleaning.max_ratio"}
+    assert keys_with(schema.UNPUBLISHED) == others | keys_of("name", "expect")
+
+
+def test_settings_taken_from_the_model_to_start_from(read: Read, tmp_path: Path) -> None:
+    """Sizes, languages and tokenizer are the model's. Training, and settings in the recipe itself, are not."""
     theirs = "model: {d_model: 48, norm: pre}\ntraining: {seed: 7}\ndecoding: {beam: 9}\n"
     stored = read(theirs + "corpus: {name: old, src: fr, tgt: zh, train_src: [a], train_tgt: [b]}")
     (tmp_path / "recipe.yaml").write_bytes(to_yaml(stored))
@@ -426,5 +461,5 @@ def test_what_a_start_decides_and_what_the_recipe_still_says(read: Read, tmp_pat
         assert found.corpus.tokenizer.file == str(tmp_path / "tokenizer.model")
         assert (found.corpus.train_src, found.training.seed, found.decoding.beam) == ([], 1, 4)
     named = read(f"corpus: {{name: multi30k-de-en}}\ntraining: {{init_from: {tmp_path}}}").corpus
-    assert (named.src, named.tgt, named.rows) == ("de", "en", 29_000), "a named corpus says what its text is"
+    assert (named.src, named.tgt, named.rows) == ("de", "en", 29_000), "languages not those of the named corpus"
     assert named.tokenizer.file == str(tmp_path / "tokenizer.model")

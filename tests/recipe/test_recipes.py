@@ -1,4 +1,4 @@
-"""The package's own recipes: each loads, builds, does one step, and expects what the paper says of it."""
+"""The package's own recipes: each loads, builds, takes a step, and expects the paper's figures."""
 
 import json
 import re
@@ -12,8 +12,7 @@ import nmt_cli
 from nmt_cli.commands import app as cli
 from nmt_cli.commands import recipes as recipe_commands
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.recipe import files as recipe_files
-from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe import files, loading, schema
 from nmt_cli.reporting import paper
 from nmt_cli.system.errors import MissingError, OutputError
 from nmt_cli.training.distributed import make_accelerator
@@ -29,7 +28,7 @@ TABLE_3 = [path for path in PATHS if path.parent.name == "table3"]
 
 @pytest.mark.parametrize("path", PATHS, ids=str)
 def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # found with the package, its base too
+    monkeypatch.chdir(tmp_path)  # recipes and their bases are found in the package
     settings = loading.load(path)
     vocabulary = settings.corpus.tokenizer.vocabulary_size
     with torch.device("meta"):
@@ -56,21 +55,21 @@ def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
         assert settings.averaging.last == 1
         assert paper.table_3(settings) == settings, "two rows are the same"
         lines = loading.differences(base.model_dump(), settings.model_dump())
-        learnt = (line for line in lines if line.startswith(("model.", "training.")) and paper.matters(line))
-        assert {re.sub(r"\w+\.(\w+): .* -> ", r"\1=", line) for line in learnt} == changed.pop(path.stem), path
+        learned = (line for line in lines if line.startswith(("model.", "training.")) and paper.matters(line))
+        assert {re.sub(r"\w+\.(\w+): .* -> ", r"\1=", line) for line in learned} == changed.pop(path.stem), path
         expect = settings.expect
         perplexity, bleu = rows.pop(f"table3/{path.stem}")
         assert (expect.dev_perplexity, expect.paper_dev_bleu) == ([perplexity], bleu), path
         assert (expect.dev_steps, expect.bleu, expect.paper_bleu) == ([settings.training.steps], [], None), path
     assert not rows
     assert not changed
-    for name in ("base", "big"):  # however it averages
+    for name in ("base", "big"):  # averaging is not compared
         assert paper.table_3(loading.load(ROOT / "recipes" / f"{name}.yaml")).name == f"table3-{name}"
     assert paper.table_3(loading.from_plain({"model": {"d_ff": 100}}, "test")) is None
 
 
 def _different() -> list[Path]:
-    """Return one recipe of each kind of step: how much dropout and smoothing there is makes no other one."""
+    """Return one recipe of each kind of step. Rates of dropout and smoothing do not change the kind."""
     kinds: dict[str, Path] = {}
     for path in PATHS:
         settings = loading.load(ROOT / path)
@@ -83,7 +82,7 @@ def _different() -> list[Path]:
 def test_one_step_of_every_recipe(
     path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "check_memory", lambda self: None)  # the step is enough
+    monkeypatch.setattr(Run, "check_memory", lambda self: None)  # the step itself is the check
     settings = loading.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])
     accelerator = make_accelerator(settings, tmp_path)
     run = Run(settings, open_corpus(numbers_corpus), accelerator, tmp_path, 0)
@@ -101,11 +100,11 @@ def test_recipes_are_listed_shown_and_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    listed = dict(recipe_files.listed())
+    listed = dict(files.listed())
     assert {f"recipes/{name}.yaml" for name in listed} == {str(path) for path in [*PATHS, FINETUNE]}
-    assert (below := ["/" in name for name in listed]) == sorted(below), "what one looks for first comes first"
+    assert (below := ["/" in name for name in listed]) == sorted(below), "recipes in subdirectories are not last"
     assert all(20 < len(about) <= 118 and about.endswith(".") for about in listed.values())
-    for name in (Path("toy"), Path("recipes/table3/a-h1.yaml")):  # the second has a base, which the copy finds too
+    for name in (Path("toy"), Path("recipes/table3/a-h1.yaml")):  # the second has a base, which its copy must find
         settings = loading.load(name)
         recipe_commands.show(name)
         shown = capsys.readouterr().out
@@ -118,13 +117,13 @@ def test_recipes_are_listed_shown_and_copied(
         schema = json.loads(capsys.readouterr().out)
         assert schema["examples"][0]["training"]["steps"] == 7
         assert schema["$defs"]["Training"]["properties"]["steps"]["minimum"] == 1
-    (tmp_path / "own.yaml").write_text("base: low.yaml  # of the user's own\n")
+    (tmp_path / "own.yaml").write_text("base: low.yaml  # own\n")
     recipe_commands.copy(Path("own.yaml"), tmp_path / "copied.yaml")
     assert (tmp_path / "copied.yaml").read_bytes() == (tmp_path / "own.yaml").read_bytes()
     recipe_commands.copy(tmp_path / "a-h1.yaml", tmp_path / "again.yaml")
     assert loading.load(tmp_path / "again.yaml").model == settings.model
-    for short in ("base.yaml", "table3/base.yaml", "recipes/toy", "toy"):  # not the copy of toy.yaml that lies here
-        assert recipe_files.find(Path(short)).is_relative_to(recipe_files.HOME)
+    for short in ("base.yaml", "table3/base.yaml", "recipes/toy", "toy"):  # not the copy of toy.yaml in this directory
+        assert files.find(Path(short)).is_relative_to(files.HOME)
     recipe_commands.show(Path("finetune"))
     assert capsys.readouterr().out.startswith("# The model's sizes, the tokenizer and both languages become those of")
     recipe_commands.show(Path("finetune"), format="json")
@@ -141,7 +140,7 @@ def test_recipes_are_listed_shown_and_copied(
         recipe_commands.copy(Path("nowhere"))
 
 
-# What each recipe says beside the defaults; expected and measured figures are of these very settings.
+# Each recipe's differences from the defaults. Its expected and measured figures hold for these settings.
 OWN_SETTINGS = """
 # backtranslate corpus: name=multi30k-en-de
   synthetic=[{'side':'tgt','files':['mono.de'],'model':'runs/reverse/model','tag':'bt','beam':4,'sampling':False}]
@@ -208,7 +207,7 @@ OWN_SETTINGS = """
 """
 
 
-def test_every_recipe_is_what_its_figures_were_measured_or_published_for() -> None:
+def test_every_recipe_has_the_settings_of_its_figures() -> None:
     default, found = schema.Recipe().model_dump(), dict[str, list[str]]()
     for path in sorted((ROOT / "recipes").glob("*.yaml")):
         words, section = found.setdefault(path.stem, []), ""
@@ -222,7 +221,7 @@ def test_every_recipe_is_what_its_figures_were_measured_or_published_for() -> No
     assert found == {name: words for name, *words in expected}
 
 
-def test_env_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_env_shows_versions_and_hardware(capsys: pytest.CaptureFixture[str]) -> None:
     cli.env(as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert (shown["nmt"], shown["torch"]) == (nmt_cli.__version__, torch.__version__)

@@ -1,4 +1,4 @@
-"""Artefacts appear whole or not at all, and no changed byte gets past a loader."""
+"""Artefacts are complete or absent, and readers notice every changed byte."""
 
 import json
 import os
@@ -6,13 +6,12 @@ import shutil
 import stat
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from conftest import held
 
 from nmt_cli import __version__
-from nmt_cli.storage import artefact, manifests
+from nmt_cli.storage import artefact
 from nmt_cli.storage.artefact import (
     MANIFEST,
     digest,
@@ -55,7 +54,7 @@ def test_an_artefact_describes_itself(made: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_a_failure_leaves_what_was_there(made: Path, error: type[BaseException]) -> None:
+def test_a_failure_leaves_the_old_artefact(made: Path, error: type[BaseException]) -> None:
     for target in (made, made.parent / "new"):
         with pytest.raises(error, match="on purpose"), staged(target, "thing", {}, overwrite=True) as stage:  # noqa: PT012
             (stage / "half").write_text("written")
@@ -66,27 +65,27 @@ def test_a_failure_leaves_what_was_there(made: Path, error: type[BaseException])
     assert verify(made, "thing")["steps"] == 3
 
 
-def test_an_existing_artefact_is_only_replaced_when_told(made: Path) -> None:
+def test_an_existing_artefact_is_only_replaced_with_overwrite(made: Path) -> None:
     with pytest.raises(OutputError, match="exists already"), staged(made, "thing", {}):
-        pytest.fail("no work is begun")
+        pytest.fail("work has started")
     with pytest.raises(OutputError, match="is a directory"):
         replace_file(made, b"")
     entries = {"steps": 1}
     with staged(made, "thing", entries, overwrite=True) as stage:
         write_file(stage / "new", b"new")
-        entries["pairs"] = 7  # what is learnt on the way goes into the manifest, too
-        assert stage.parent == made.parent, "one file system, so that a rename is enough"
-        assert (made / "a.bin").exists(), "the old one is whole until the new one is"
+        entries["pairs"] = 7  # entries added meanwhile are in the manifest too
+        assert stage.parent == made.parent, "not on the same file system"
+        assert (made / "a.bin").exists(), "the old artefact went before the new one was complete"
     assert (names(made), names(made.parent)) == ([MANIFEST, "new"], ["thing"])
     assert verify(made, "thing")["pairs"] == 7
 
 
-def test_a_file_is_written_with_its_directory(tmp_path: Path) -> None:
+def test_writing_a_file_creates_its_directory(tmp_path: Path) -> None:
     replace_file(tmp_path / "new" / "file", b"bytes")
     assert (tmp_path / "new" / "file").read_bytes() == b"bytes"
 
 
-def test_two_processes_making_one_artefact_do_not_mix(tmp_path: Path) -> None:
+def test_two_processes_that_write_one_artefact_do_not_mix(tmp_path: Path) -> None:
     target = tmp_path / "x"
     with pytest.raises(OutputError, match="meanwhile"), staged(target, "thing", {"who": "slow"}) as stage:  # noqa: PT012
         write_file(stage / "slow", b"1")
@@ -109,12 +108,12 @@ def test_files_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
         assert stat.S_IMODE((tmp_path / "x" / name).stat().st_mode) == mode
 
 
-def test_json_is_whole_lines_of_text() -> None:
+def test_json_is_indented_utf8() -> None:
     assert artefact.json_bytes({"a": "é", "b": [1]}) == '{\n "a": "é",\n "b": [\n  1\n ]\n}\n'.encode()
 
 
 @pytest.mark.parametrize("content", [True, False])
-def test_changed_missing_short_and_long_files_are_noticed(made: Path, content: bool) -> None:
+def test_changed_missing_short_and_long_files_are_errors(made: Path, content: bool) -> None:
     file, data = made / "a.bin", bytes(range(256))
     changed = [b"\1" + data[1:], data[:-1] + b"\xfe"]
     for other in (data[:-1], data + b"x", b"", None, *(changed if content else [])):
@@ -122,33 +121,33 @@ def test_changed_missing_short_and_long_files_are_noticed(made: Path, content: b
         with pytest.raises(DataError, match=r"a\.bin is damaged"):
             verify(made, "thing", content=content)
     file.write_bytes(changed[0])
-    verify(made, "thing", content=False)  # sizes alone do not show it
+    verify(made, "thing", content=False)  # sizes alone do not reveal it
 
 
-def test_a_manifest_of_something_else_or_none(made: Path) -> None:
+def test_a_manifest_of_another_kind_or_format_or_none(made: Path) -> None:
     with pytest.raises(DataError, match="holds a thing of format 1, not a corpus"):
         verify(made, "corpus")
     (made / MANIFEST).write_text(json.dumps({**read_json(made / MANIFEST), "format": 2}))
     with pytest.raises(DataError, match="of format 2, not"):
         verify(made, "thing")
-    for place in (made.parent, made.parent / "none"):
+    for directory in (made.parent, made.parent / "none"):
         with pytest.raises(MissingError, match=r"manifest\.json is missing"):
-            verify(place, "thing")
+            verify(directory, "thing")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"3", b'{"a": 1', b'{"a": "\xff"}', b"\x80\x04\x95", b'{"a":' * 100_000])
-def test_what_is_no_json_object(tmp_path: Path, data: bytes) -> None:
+def test_a_file_without_a_json_object_is_damaged(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.json").write_bytes(data)
     with pytest.raises(DataError, match="is damaged"):
         read_json(tmp_path / "x.json")
 
 
-def test_digests_ignore_order() -> None:
+def test_digests_ignore_the_order_of_keys() -> None:
     one, other = {"a": [1, 2.5], "é\u2028": None}, {"é\u2028": None, "a": [1, 2.5]}
     assert digest(one) == digest(other) != digest({"a": [1, 2.5]})
 
 
-def test_only_what_dead_processes_left_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_leftovers_of_ended_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(process: int, _: int) -> None:
         if process != os.getpid():
             raise PermissionError if process == 1 else ProcessLookupError
@@ -161,19 +160,19 @@ def test_only_what_dead_processes_left_is_cleared(tmp_path: Path, monkeypatch: p
     (tmp_path / f".tmp-nmt-link-{host}-{dead}-{mark}").symlink_to(tmp_path / "model")
     others = [f".tmp-nmt-x-{host}-{os.getpid()}-{mark}", f".tmp-nmt-x-{host}-1-{mark}"]
     others += [f".tmp-nmt-x-elsewhere-{dead}-{mark}", "model", "tmp-x-1-2", f"x.tmp-{dead}-ab"]
-    # of others, who chose names like ours
+    # similar names, chosen by other programs
     others += [f".tmp-x-{host}-{dead}-{mark}", f".tmp-nmt-x-{host}-{dead}-ab12", f".tmp-nmt-x-{host}-{dead}-{mark}.bak"]
     others += [f".tmp-a-{host}-x-y", f".tmp-nmt-a-{host}-x-{mark}", f".tmp-nmt-a-{host}-{'9' * 30}-{mark}"]
     for name in others:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "work").write_text("of a user")
+        (tmp_path / name / "work").write_text("user data")
     make(tmp_path / "made", 1)
     assert names(tmp_path) == sorted([*others, "made"])
     assert all((tmp_path / name / "work").exists() for name in others)
 
 
-def test_what_nmt_did_not_make_is_never_replaced_or_removed(made: Path) -> None:
-    """Directories beside an artefact, and at its place, named as nmt would name them: by reading and by writing."""
+def test_directories_that_nmt_did_not_make_are_never_replaced_or_removed(made: Path) -> None:
+    """Neither by reading nor by writing an artefact with the same path, or beside one with a name that nmt uses."""
     aside = made.parent / ".old-thing"
     for manifest in (None, "{}", "[]", json.dumps({"name": "of another tool", "files": {}})):
         aside.mkdir(exist_ok=True)
@@ -192,12 +191,12 @@ def test_what_nmt_did_not_make_is_never_replaced_or_removed(made: Path) -> None:
         make(made, 4, overwrite=True)
     assert (made / "a.bin").exists()
     remove_tree(aside)
-    make(made, 4, overwrite=True, own_name=True)  # a name that only nmt gives: of what was cut short
+    make(made, 4, overwrite=True, own_name=True)  # only nmt gives this name
     assert verify(made, "thing")["steps"] == 4
 
 
-def test_what_stepped_aside_comes_back_or_goes(made: Path) -> None:
-    """The old one beside a new one goes, alone it comes back; by whoever reads or writes next."""
+def test_an_interrupted_replacement_is_finished_by_the_next_reader_or_writer(made: Path) -> None:
+    """The old artefact is removed if the new one exists, and moved back otherwise."""
     aside = made.parent / ".old-thing"
     for act in (artefact.present, artefact.restore, lambda target: verify(target, "thing")):
         shutil.copytree(made, aside)
@@ -211,31 +210,31 @@ def test_what_stepped_aside_comes_back_or_goes(made: Path) -> None:
         make(made, 4)
 
 
-def test_a_link_to_an_artefact_stays_and_what_it_points_to_is_replaced(made: Path, tmp_path: Path) -> None:
+def test_a_link_to_an_artefact_stays_and_its_target_is_replaced(made: Path, tmp_path: Path) -> None:
     link = tmp_path / "run" / "model"
     link.parent.mkdir()
     link.symlink_to(Path("..") / "thing")
     make(link, 4, overwrite=True)
     assert (link.is_symlink(), verify(link, "thing")["steps"], verify(made, "thing")["steps"]) == (True, 4, 4)
     assert (names(link.parent), names(tmp_path)) == (["model"], ["run", "thing"])
-    made.rename(tmp_path / ".old-thing")  # as a process that is killed between the two renames leaves it
+    made.rename(tmp_path / ".old-thing")  # as after a kill between the two renames
     assert artefact.present(link)
     remove_tree(link)
     assert (names(link.parent), verify(made, "thing")["steps"]) == ([], 4)
 
 
-def test_a_directory_has_one_holder_until_it_ends(tmp_path: Path) -> None:
+def test_one_process_at_a_time_locks_a_directory(tmp_path: Path) -> None:
     with locked(tmp_path / "run", "the run"):
-        pass  # an earlier holder, who is not named later
+        pass  # an earlier process, which the error must not name
     with held(tmp_path / "run") as holder:
         with pytest.raises(BusyError, match=rf"the run .*run is in use by host \S+, process {holder}, since"):
             with locked(tmp_path / "run", "the run"):
-                pytest.fail("two holders")
+                pytest.fail("locked twice")
     with locked(tmp_path / "run", "the run"):
         pass
 
 
-def test_a_directory_that_a_process_may_have_locked(tmp_path: Path) -> None:
+def test_directories_that_a_process_may_have_locked(tmp_path: Path) -> None:
     for name in ("empty", "held", "full"):
         (tmp_path / name).mkdir()
     (tmp_path / "held" / artefact.LOCK).touch()
@@ -245,7 +244,7 @@ def test_a_directory_that_a_process_may_have_locked(tmp_path: Path) -> None:
     assert found == {"empty": True, "held": True, "full": False, "gone": True, "full/work": False}
 
 
-def test_room_on_the_disk_is_that_of_the_nearest_directory_there_is(
+def test_free_space_is_measured_at_the_nearest_existing_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[Path]()
@@ -256,43 +255,11 @@ def test_room_on_the_disk_is_that_of_the_nearest_directory_there_is(
     assert asked == [tmp_path] * 2
 
 
-def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
+def test_a_file_with_the_path_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OutputError, match=f"cannot create {path}: .*Choose another place"):
+        with pytest.raises(OutputError, match=f"cannot create {path}: .*Choose another path"):
             artefact.make_directory(path)
     artefact.make_directory(tmp_path / "new" / "deep")
     artefact.make_directory(tmp_path / "new" / "deep")
     assert (tmp_path / "new" / "deep").is_dir()
-
-
-FILE = {"bytes": 9, "sha256": "0" * 64}
-FILES = {"files": dict.fromkeys(("model.safetensors", "recipe.yaml", "tokenizer.model"), FILE)}
-
-
-@pytest.mark.parametrize(
-    ("entries", "plain", "right"),
-    [
-        (FILES, True, True),
-        ({**FILES, "steps": [], "seen_tokens": 1, "created": "x", "corpus": "y", "imported": "z"}, True, True),
-        ({**FILES, "steps": [0, 7]}, True, True),
-        ({**FILES, "corpus": None}, False, True),  # not surely right: manifests.py judges
-        ({"files": {**FILES["files"], "deep/name": FILE}}, False, True),
-        *(({"files": {k: v for k, v in FILES["files"].items() if k != name}}, False, False) for name in FILES["files"]),
-        ({"files": {**FILES["files"], "../x": FILE}}, False, False),
-        *(({"files": {**FILES["files"], "x": {**FILE, "bytes": n}}}, False, False) for n in (-1, "9", True, 9.0, None)),
-        *(({"files": {**FILES["files"], "x": {**FILE, "sha256": x}}}, False, False) for x in ("0" * 63, "G" * 64)),
-        ({"files": {**FILES["files"], "x": 3}}, False, False),
-        ({}, False, False),
-        *(({**FILES, "steps": steps}, False, False) for steps in (7, [-1], ["7"], [7.0])),
-        *(({**FILES, "seen_tokens": seen}, False, False) for seen in (0, -1, "9", 1.5)),
-        *(({**FILES, name: 5}, False, False) for name in ("created", "corpus", "imported")),
-    ],
-)  # fmt: skip
-def test_what_is_said_without_pydantic_is_what_pydantic_says(entries: dict[str, Any], plain: bool, right: bool) -> None:
-    assert artefact._plain_model(entries) == plain
-    if right:
-        manifests.check(entries, "model", Path("x"))
-    else:
-        with pytest.raises(DataError):
-            manifests.check(entries, "model", Path("x"))

@@ -1,4 +1,4 @@
-"""Attention where a row sees nothing, and of packed tokens by both of its forms; the blocks of a batch."""
+"""Attention with fully masked rows, attention over packed tokens in both forms, and the blocks of a batch."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from nmt_cli.transformer.attention import (
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_row_that_may_attend_nowhere_stays_finite_and_leaves_the_others_alone(dtype: torch.dtype) -> None:
+def test_a_fully_masked_row_stays_finite_and_does_not_affect_the_others(dtype: torch.dtype) -> None:
     generator, others = torch.Generator().manual_seed(0), [0, 2, 3]
     shapes = ((2, 3, 4, 6), (2, 3, 5, 6), (2, 3, 5, 7))  # d_k 6, d_v 7
     q, k, v = ((torch.randn(s, generator=generator) * 100).to(dtype).requires_grad_() for s in shapes)
@@ -31,7 +31,7 @@ def test_a_row_that_may_attend_nowhere_stays_finite_and_leaves_the_others_alone(
     out.float().sum().backward()
     assert out.isfinite().all()
     assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
-    # torch's own kernel, which CUDA uses, takes the same bias to the same end.
+    # torch's own kernel, which CUDA uses, gives the same result with the same bias.
     for expected in (
         dot_product_attention(q, k, v, torch.zeros_like(bias)),
         nn.functional.scaled_dot_product_attention(q, k, v, bias),
@@ -53,7 +53,7 @@ def test_each_token_attends_to_its_own_sentence(
     layouts = [Layout(x, bounds=[0, 3, 5]) for x in sides]
     q_NC, kv_MC = (torch.randn(sum(x), n, dtype=torch.float64) for x, n in zip(sides, (12, 12 + 3 * d_v), strict=True))
     q_NC.requires_grad_(), kv_MC.requires_grad_()
-    k_MC, v_MC = kv_MC.split([12, 3 * d_v], 1)  # as heads of a joint projection
+    k_MC, v_MC = kv_MC.split([12, 3 * d_v], 1)  # the heads of a joint projection
     q, k, v = (x.unflatten(1, (3, -1)) for x in (q_NC, k_MC, v_MC))
     cumulative = [torch.tensor([0, *x.cumsum()], dtype=torch.int32) for x in sides]
     expected = plain_varlen_attn(q, k, v, *cumulative, *map(max, sides), window_size=(-1, 0 if causal else -1))
@@ -77,13 +77,13 @@ def test_each_token_attends_to_its_own_sentence(
         ("cpu", torch.bfloat16, 64, 64, False),
     ],
 )
-def test_flash_attention_takes_what_its_kernel_does(
+def test_flash_attention_is_used_where_its_kernel_supports_it(
     device: str, dtype: torch.dtype, d_k: int, d_v: int, has: bool
 ) -> None:
     assert attention.has_kernel(torch.empty(1, dtype=dtype, device=device), d_k, d_v) == has
 
 
-def test_blocks_cover_all_sentences_and_are_as_long_as_they_stay_half_full() -> None:
+def test_blocks_cover_all_sentences_and_are_as_long_as_possible_while_half_full() -> None:
     draw = np.random.default_rng(1)
     exactly_half_full = np.array([(1, 1), (1, 1), (2, 2)])
     for src, tgt in (x.T for x in (exactly_half_full, *(draw.integers(1, 60, (n, 2)) for n in range(1, 40)))):
@@ -94,4 +94,4 @@ def test_blocks_cover_all_sentences_and_are_as_long_as_they_stay_half_full() -> 
                 s, t = src[a:end], tgt[a:end]
                 places = (end - a) * (s.max() ** 2 + s.max() * t.max() + t.max() ** 2)
                 assert a < end
-                assert (places <= 2 * (s * s + s * t + t * t).sum()) == (end == b), "half full, and not with one more"
+                assert (places <= 2 * (s * s + s * t + t * t).sum()) == (end == b), "not half full, or one more fits"

@@ -1,8 +1,7 @@
-"""The Transformer against a plain reference, Table 3 of the paper, and what it owes its readers."""
+"""The Transformer against a plain reference and Table 3 of the paper; stored tensor names; devices and dtypes."""
 
 import contextlib
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,14 +12,12 @@ import pytest
 import torch
 from reference import Pair, Reference, batch_of, random_model, random_pairs, tiny
 from torch import Tensor, nn
-from torch.nn.attention import varlen
 
+from nmt_cli.engine.layout import tensor_shapes
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, UsageError
-from nmt_cli.training import loss as loss_module
 from nmt_cli.training.loss import LossModel
-from nmt_cli.transformer import attention, hardware
-from nmt_cli.transformer import model as modelling
+from nmt_cli.transformer import hardware
 from nmt_cli.transformer.attention import Attention
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
@@ -33,7 +30,7 @@ from nmt_cli.transformer.model import (
     next_dropout_site,
     token_seeds,
 )
-from nmt_cli.transformer.weights import _SkipInit, load_into
+from nmt_cli.transformer.weights import SkipInit, load_into
 
 V = 23
 RAGGED = [(3, 7), (1, 1), (9, 2), (4, 4), (5, 6), (5, 6)]
@@ -50,13 +47,13 @@ VARIANTS = {
 
 
 def logits_of(model: Transformer, pairs: list[Pair], **seeds: Any) -> list[Tensor]:
-    """Return each pair's logits by the package, T x V."""
+    """Return the package's logits of each pair, T x V."""
     batch = batch_of(pairs, **seeds)
     return list(model.logits(model(batch)).split(batch.tgt.lengths_B.tolist()))
 
 
 def hashed(x: int) -> int:
-    """MurmurHash3's finaliser, as it is published."""
+    """Apply the published finalizer of MurmurHash3."""
     x &= 0xFFFFFFFF
     x = (x ^ x >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     x = (x ^ x >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
@@ -64,7 +61,7 @@ def hashed(x: int) -> int:
 
 
 def plain_mask(key: tuple[int, ...], sentence: tuple[int, int], place: int, width: int, probability: float) -> Tensor:
-    """Return the dropout mask of a sentence (its number and length), a token and channel at a time."""
+    """Return the dropout mask of a sentence, given its number and length, computed one token at a time."""
     golden, start = 0x9E3779B9, int(np.random.SeedSequence(key).generate_state(1)[0])
     rows = []
     for position in range(sentence[1]):
@@ -72,7 +69,7 @@ def plain_mask(key: tuple[int, ...], sentence: tuple[int, int], place: int, widt
         for _ in range(place + 1):
             token = hashed(token + golden)
         pairs = [hashed(token + hashed(i * golden)) for i in range(width // 2)]
-        halves = [half for x in pairs for half in (x & 0xFFFF, x >> 16)]  # as signed numbers
+        halves = [half for x in pairs for half in (x & 0xFFFF, x >> 16)]  # signed
         rows.append([float((half ^ 0x8000) < (1 - probability) * 2**16) for half in halves])
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -97,7 +94,7 @@ def test_logits_equal_the_plain_reference(changes: dict) -> None:
 
 @pytest.mark.parametrize(("norm", "changes"), [("post", {}), ("pre", OWN), ("post", VARIANTS["3 + 1 layers"])])
 def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, changes: dict) -> None:
-    # The reference drops the embedding sums and each sub-layer's output before it is added, and nothing else.
+    # In the reference, only embedding sums and the outputs of sub-layers drop out.
     model = random_model(tiny(norm=norm, dropout=0.3, positions="learned", attention_bias=True, **changes), V)
     pairs, numbers, masks = random_pairs(3, V, RAGGED), np.array([70, 3, 1, 2**33, 4, 5]), []
     encoder_layers, decoder_layers = model.settings.depths
@@ -107,7 +104,7 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, 
     drawn = iter(masks)
     reference, labels_N = Reference(model, drawn), batch_of(pairs).tgt_out_N.long()
     expected = reference.logits(pairs)
-    assert next(drawn, None) is None, "places"
+    assert next(drawn, None) is None, "fewer dropouts than in the package"
     actual = logits_of(model, pairs, key=(9,), numbers=numbers)
     assert difference([x[:, 1:] for x in actual], expected) < 1e-10
     nn.functional.cross_entropy(torch.cat(expected), labels_N - 1, reduction="sum").backward()
@@ -121,7 +118,7 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, 
 def test_the_drop_rate_is_the_probability(probability: float, width: int) -> None:
     seeds_N = torch.from_numpy(token_seeds((1, 2), np.arange(10), np.full(10, 70)))
     masks = dropout_mask(seeds_N, width, probability, torch.bfloat16)
-    traced = torch.compile(dropout_mask, backend="aot_eager", dynamic=True)  # what compilers get draws the same
+    traced = torch.compile(dropout_mask, backend="aot_eager", dynamic=True)  # other code for compilers
     assert torch.equal(traced(seeds_N, width, probability, torch.bfloat16), masks)
     assert masks.shape == (700, width)
     assert masks.dtype == torch.bfloat16
@@ -130,23 +127,23 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int) -> Non
     assert float(1 - masks.double().mean()) == pytest.approx(probability, abs=4 * sigma + 2**-16)
 
 
-def test_tokens_places_and_channels_drop_out_independently() -> None:
-    def places(*key: int) -> Tensor:
+def test_tokens_layers_and_channels_drop_out_independently() -> None:
+    def masks(*key: int) -> Tensor:
         seeds = [next_dropout_site(torch.from_numpy(token_seeds(key, np.arange(40, 56), np.full(16, 16))))]
         while len(seeds) < 4:
             seeds.append(next_dropout_site(seeds[-1]))
         return torch.stack([dropout(torch.ones(256, 64), each, 0.3).view(16, 16, 64) * 0.7 for each in seeds])
 
-    keys = [[[places(seed, step, side) for side in (0, 1)] for step in (0, 1, 2)] for seed in (1, 2)]
+    keys = [[[masks(seed, step, side) for side in (0, 1)] for step in (0, 1, 2)] for seed in (1, 2)]
     z = (torch.stack([torch.stack([torch.stack(c) for c in b]) for b in keys]) - 0.7) / 0.21**0.5
-    assert z.shape == (2, 3, 2, 4, 16, 16, 64), "seed, step, side, place, sentence, position, channel"
+    assert z.shape == (2, 3, 2, 4, 16, 16, 64), "seed, step, side, layer, sentence, position, channel"
     for dim, size in enumerate(z.shape):
         for lag in {1, size // 2}:
             products = z.narrow(dim, 0, size - lag) * z.narrow(dim, lag, size - lag)
             assert abs(float(products.mean())) < 4 / products.numel() ** 0.5, (dim, lag)
     channels_NC = z.flatten(0, -2)
     correlations = (channels_NC.T @ channels_NC / len(channels_NC)).fill_diagonal_(0)
-    assert float(correlations.abs().max()) < 5 / len(channels_NC) ** 0.5, "any two channels"
+    assert float(correlations.abs().max()) < 5 / len(channels_NC) ** 0.5, "two channels are correlated"
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
@@ -158,16 +155,16 @@ def test_a_sentence_longer_than_the_model_is_refused_not_wrapped(positions: str)
             logits_of(model, random_pairs(1, V, [lengths]))
 
 
-# --- what a GPU asks for, as far as it shows without one -----------------------------------------------------------
+# --- compilation for GPUs, without a GPU ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
-    """Set the backend of torch.compile, as if nothing had been compiled before."""
+    """Set the backend of torch.compile, and forget all compiled functions."""
 
     def set_backend(backend: Any) -> None:
         monkeypatch.setattr(hardware, "BACKEND", backend)
-        for function in (hardware.compiled, hardware._can_compile):
+        for function in (hardware.compiled, hardware.can_compile):
             function.cache_clear()
 
     torch._dynamo.reset()
@@ -175,7 +172,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     set_backend("inductor")
 
 
-def test_layers_of_a_kind_are_one_graph_whatever_the_sizes(backend: Callable[[Any], None]) -> None:
+def test_layers_of_a_kind_share_one_graph_for_all_sizes(backend: Callable[[Any], None]) -> None:
     backend("aot_eager")
     counters = torch._dynamo.utils.counters
     counters.clear()
@@ -183,54 +180,12 @@ def test_layers_of_a_kind_are_one_graph_whatever_the_sizes(backend: Callable[[An
     for lengths in ([(5, 5)] * 5, RAGGED, [(7, 2), (1, 3), (31, 30)], [(2, 9)] * 9):
         batch = batch_of(random_pairs(1, V, lengths), "meta", (1,), np.arange(len(lengths)))
         model(batch)[0].backward()
-    assert counters["stats"]["unique_graphs"] == 5, "a trial, what enters, a layer of each kind, the loss"
+    assert counters["stats"]["unique_graphs"] == 5, "not just the trial, the input, a layer of each kind and the loss"
     assert not counters["graph_break"]
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def masked_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
-    """torch's `varlen_attn` by one mask over all tokens, which compilers can trace."""
-    rows, columns = (
-        torch.searchsorted(offsets, torch.arange(len(x)), right=True)
-        for offsets, x in zip(rest[:2], (q, k), strict=True)
-    )
-    allowed = rows[:, None] == columns
-    if window_size[1] == 0:
-        allowed = allowed & (torch.arange(len(q))[:, None] >= torch.arange(len(k)))
-    scores_HNM = torch.einsum("nhk,mhk->hnm", q, k) * q.shape[2] ** -0.5
-    return torch.einsum("hnm,mhk->nhk", scores_HNM.masked_fill(~allowed, -torch.inf).softmax(-1), v)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "positions": "learned", "activation": "gelu"}])
-def test_compiled_layers_compute_what_eager_ones_do(
-    backend: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    """By Inductor's C++: the loss and all gradients of the graphs that GPUs get."""
-    sizes = {"d_model": 32, "d_ff": 48, "d_k": 16, "d_v": 16, "dropout": 0.2, **changes}
-    model = LossModel(random_model(tiny(**sizes), V).float(), 0.1, torch.float32)
-    monkeypatch.setattr(varlen, "varlen_attn", masked_varlen_attn)
-    for room in (attention, modelling):
-        monkeypatch.setattr(room, "has_kernel", lambda *_: True)
-    backend("eager")
-    assert hardware._can_compile(torch.device("meta")), "which sets how sizes and settings are traced"
-
-    def computed(lengths: list[tuple[int, int]]) -> list[Tensor]:
-        loss, nll = model(batch_of(random_pairs(1, V, lengths), "cpu", (1,), np.arange(len(lengths))))
-        gradients = torch.autograd.grad(loss, [*model.parameters()])
-        return [loss.detach(), nll.detach(), *gradients]
-
-    expected = [computed(lengths) for lengths in (RAGGED, [(7, 2), (1, 3), (31, 30)])]
-    torch._dynamo.utils.counters.clear()
-    for room in (modelling, loss_module):
-        monkeypatch.setattr(room, "compiled", lambda function, *_: torch.compile(function, dynamic=True))
-    found = [computed(lengths) for lengths in (RAGGED, [(7, 2), (1, 3), (31, 30)])]
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4
-    for ours, exact in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
-        assert (ours - exact).norm() <= 1e-5 * exact.norm() + 1e-8
-
-
-def test_where_nothing_compiles_one_warning_says_so(
+def test_one_warning_if_nothing_can_be_compiled(
     backend: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing(*_: Any) -> None:
@@ -246,7 +201,7 @@ def test_where_nothing_compiles_one_warning_says_so(
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
-# Row: changes, exact count without and with attention's biases.
+# Settings, and the exact number of parameters without and with attention biases.
 TABLE_3 = {
     "base": ({}, 65_073_152, 65_110_016),
     "B d_k 16": ({"d_k": 16}, 57_995_264, 58_018_304),
@@ -259,15 +214,23 @@ TABLE_3 = {
 
 
 @pytest.mark.parametrize(("changes", "plain", "biased"), TABLE_3.values(), ids=TABLE_3)
-def test_rows_of_table_3_have_the_closed_forms_parameters(changes: dict, plain: int, biased: int) -> None:
+def test_rows_of_table_3_have_exactly_these_parameters(changes: dict, plain: int, biased: int) -> None:
     for biases, expected in ((False, plain), (True, biased)):
         settings = schema.Model(**changes, attention_bias=biases)
-        with _SkipInit():
+        with SkipInit():
             model = Transformer(settings, 40_960)
         assert sum(p.numel() for p in model.parameters()) == parameter_count(settings, 40_960) == expected
 
 
-def test_initial_weights_are_the_released_codes() -> None:
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_the_layout_lists_every_tensor_of_the_network(changes: dict) -> None:
+    for more in ({}, {"output_bias": True, "attention_bias": True, "norm": "pre", "positions": "learned"}):
+        settings = tiny(**{**changes, **more})
+        shapes = {name: tuple(tensor.shape) for name, tensor in Transformer(settings, V).state_dict().items()}
+        assert tensor_shapes(settings, V) == shapes
+
+
+def test_initial_weights_follow_the_released_code() -> None:
     torch.manual_seed(3)
     settings = schema.Model(num_layers=1, d_model=128, d_ff=300, num_heads=4, d_k=24, d_v=40, attention_bias=True)
     model = Transformer(settings, 3000)
@@ -294,7 +257,7 @@ def test_initial_weights_are_the_released_codes() -> None:
             assert (parameter == expected).all(), name
 
 
-def test_layer_norm_statistics_are_float32_whatever_the_arithmetic() -> None:
+def test_layer_norm_statistics_are_float32_in_bf16() -> None:
     torch.manual_seed(0)
     norm = nn.LayerNorm(1024, eps=1e-5)
     x = (torch.randn(8, 1024) + 30).bfloat16()
@@ -302,7 +265,7 @@ def test_layer_norm_statistics_are_float32_whatever_the_arithmetic() -> None:
     actual = layer_norm(x, norm)
     assert actual.dtype == torch.bfloat16
     error = (actual.detach().double() - exact).abs()
-    assert (error <= exact.abs() * 2**-8 + 1e-5).all(), "only the result is rounded"
+    assert (error <= exact.abs() * 2**-8 + 1e-5).all(), "more than the result is rounded"
 
 
 def test_tensors_that_do_not_fit_are_refused_by_name() -> None:
@@ -320,13 +283,13 @@ def test_tensors_that_do_not_fit_are_refused_by_name() -> None:
 
 
 def test_weights_keep_their_names() -> None:
-    # Saved models are read by these names; this is the digest of the list of them.
+    # Stored models use these names. This is the digest of their list.
     model = Transformer(tiny(num_layers=1, norm="pre", positions="learned", attention_bias=True, output_bias=True), V)
     names = sorted(name for name, _ in model.named_parameters())
     assert hashlib.sha256("\n".join(names).encode()).hexdigest().startswith("65c58e1fa30feff2"), names
 
 
-def test_a_bias_of_logits_is_a_column_more_and_columns_are_a_multiple_of_eight() -> None:
+def test_the_bias_of_logits_is_a_column_and_columns_are_a_multiple_of_eight() -> None:
     model = random_model(tiny(output_bias=True), V)
     hidden_ND, bias_V = torch.randn(3, model.settings.d_model, dtype=torch.float64), model.output_bias
     assert bias_V is not None
@@ -349,7 +312,7 @@ def test_a_bias_of_logits_is_a_column_more_and_columns_are_a_multiple_of_eight()
         ("cuda", "AVX512", "avx512_bf16 emulated", False),
     ],
 )
-def test_the_arithmetic_is_what_the_hardware_has(
+def test_precision_depends_on_the_hardware(
     monkeypatch: pytest.MonkeyPatch, device: str, capability: str, flags: str, bf16: bool
 ) -> None:
     place = torch.device(device)
@@ -362,7 +325,7 @@ def test_the_arithmetic_is_what_the_hardware_has(
         assert choose_dtype("bf16", place) is torch.bfloat16
 
 
-def test_hardware_that_cannot_be_asked_has_no_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_hardware_has_no_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: Path) -> str:
         raise PermissionError
 
@@ -371,7 +334,7 @@ def test_hardware_that_cannot_be_asked_has_no_bf16(monkeypatch: pytest.MonkeyPat
     assert choose_dtype("auto", torch.device("cpu")) is torch.float32
 
 
-def test_what_is_copied_to_the_host_is_as_it_was() -> None:
+def test_copies_on_the_host_do_not_see_later_changes() -> None:
     tensors = {"a": torch.ones(3), "b": torch.ones(2, requires_grad=True)}
     copies = hardware.ToHost(tensors)
     for tensor in tensors.values():
@@ -390,7 +353,7 @@ def test_what_is_copied_to_the_host_is_as_it_was() -> None:
         (3, "", "True", "cpu"),
     ],
 )
-def test_a_process_takes_its_own_gpu(
+def test_each_process_uses_its_own_gpu(
     monkeypatch: pytest.MonkeyPatch, gpus: int, rank: str, on_cpu: str, device: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

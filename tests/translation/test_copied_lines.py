@@ -11,8 +11,6 @@ from tiny_model import content, make_model, memory_file
 
 from nmt_cli import Sampling, Terms, Translator
 from nmt_cli.corpus import tokenizer as spm
-from nmt_cli.recipe import schema
-from nmt_cli.storage.stored import load
 from nmt_cli.system.console import Progress
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import segments
@@ -118,15 +116,6 @@ def test_a_model_may_translate_digits(translator: Translator, tmp_path: Path) ->
     for name, change in (("digits", "decoding.copy_wordless=false"), ("trees", "corpus.format=trees")):
         with Translator(make_model(tmp_path / name, change), precision="fp32", workers=1) as other:
             assert [line.copy for line in other.translate(["3 4", "."])] == [None, None], name
-
-
-def test_a_model_of_before_the_setting_copies_and_is_read_as_quickly(model: Path, tmp_path: Path) -> None:
-    text = (model / "recipe.yaml").read_text()
-    (tmp_path / "recipe.yaml").write_text(text.replace("  copy_wordless: true\n", ""))
-    assert text != (tmp_path / "recipe.yaml").read_text()
-    light = load(tmp_path / "recipe.yaml")
-    assert not isinstance(light, schema.Recipe)
-    assert light.decoding.copy_wordless is True
 
 
 @pytest.fixture(scope="module")

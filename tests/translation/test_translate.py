@@ -1,5 +1,6 @@
 """Translator and the translate command in one process: pairing of lines, splitting, formats, what else it can do."""
 
+import dataclasses
 import gzip
 import json
 import math
@@ -379,15 +380,15 @@ def test_splitting_loses_nothing_and_keeps_the_limit(translator: Translator) -> 
 def test_a_line_is_split_where_it_is_longer_than_those_of_training(
     echo: Translator, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their 99.9th percentile is in the manifest; a single sentence is cut only beyond the limit of the filter."""
+    """Their 99.9th percentile is in model.json; a single sentence is cut only beyond the limit of the filter."""
     assert echo.seen_tokens == echo.filter_tokens == echo.max_length == 128
     assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).seen_tokens == 40
-    manifest = shutil.copytree(model, tmp_path / "seen") / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": 12}))
-    assert Translator([model, manifest.parent]).seen_tokens == 12 == Translator([manifest.parent, model]).seen_tokens
-    other = shutil.copytree(manifest.parent, tmp_path / "more") / "manifest.json"
-    other.write_text(other.read_text().replace('"seen_tokens": 12', '"seen_tokens": 20'))
-    assert Translator([other.parent, manifest.parent]).seen_tokens == 12
+    loaded, (twelve, twenty) = load_model(model), (tmp_path / "12", tmp_path / "20")
+    for directory in (twelve, twenty):
+        entries = {"seen_tokens": int(directory.name)}
+        save_model(directory, loaded.model.state_dict(), loaded.recipe, loaded.tokenizer_file, entries)
+    assert Translator([model, twelve]).seen_tokens == 12 == Translator([twelve, model]).seen_tokens
+    assert Translator([twenty, twelve]).seen_tokens == 12
     two, one = "der Hund geht. die Katze ist rot.", "der Hund geht und die Katze ist rot"
     sizes = [len(ids) + 1 for ids in echo.tokenizer.encode([two, one])]
     most = sizes[1]
@@ -405,7 +406,8 @@ def test_a_line_is_split_where_it_is_longer_than_those_of_training(
 def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     (ids,) = echo.tokenizer.encode(["rot " * 127])
     assert len(ids) == 127
-    monkeypatch.setattr(echo.recipe.decoding, "split", False)
+    whole = dataclasses.replace(echo.config.decoding, split=False)
+    monkeypatch.setattr(echo, "config", dataclasses.replace(echo.config, decoding=whole))
     for words, cut in ((127, 0), (128, 1)):
         (translation,) = echo.translate(["rot " * words], prefixes=["rot " * words])
         assert parts_of(translation) == [([*ids, EOS], [*ids, *ids, EOS])]  # the prefix and the line
@@ -708,7 +710,7 @@ def test_pairs_are_scored_without_search(
         assert record["tokens"] == translator.tokenizer.tokens(pair[1])
         assert record["log_probability"] == pytest.approx(math.fsum(values), abs=1e-5)
         assert record["score"] == pytest.approx(record["log_probability"] / ((5 + len(values)) / 6) ** 0.5)
-    for alpha, power in ((0, 0), (None, translator.recipe.decoding.alpha)):  # no penalty is not the recipe's
+    for alpha, power in ((0, 0), (None, translator.config.decoding.alpha)):  # no penalty is not the recipe's
         (one,) = translator.score([(sources[0], targets[0])], alpha=alpha)
         assert one.score == pytest.approx(one.log_probability / ((5 + len(exact[0])) / 6) ** power)
     assert power > 0

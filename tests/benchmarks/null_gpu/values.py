@@ -152,7 +152,7 @@ def main() -> None:
     for room in (attention, modelling):
         room.has_kernel = lambda *_: True  # so that float32 takes the same way
     ours = LossModel(copy.deepcopy(model).float(), 0.1, dtype).to("cuda")
-    assert hardware._can_compile(torch.device("cuda", 0))
+    assert hardware.can_compile(torch.device("cuda", 0))
     interpret()
     with OnHost():
         found = computed(ours, "cuda")

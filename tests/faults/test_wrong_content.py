@@ -1,4 +1,4 @@
-"""Directories whose hashes fit and whose content does not: one line that names what is wrong, and 65."""
+"""Artefacts with correct hashes and wrong content: one line that names the mistake, exit code 65."""
 
 import json
 import os
@@ -25,7 +25,7 @@ Change = Callable[[Path], object]
 
 
 def signed(directory: Path, **entries: Any) -> None:
-    """Make a manifest fit what lies in its directory, and change some entries of it; None removes one."""
+    """Update the hashes in a manifest, and change some of its entries; None removes an entry."""
     manifest = artefact.read_json(directory / artefact.MANIFEST)
     for name in manifest["files"]:
         file = directory / name
@@ -49,10 +49,16 @@ def weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Change:
     return act
 
 
-def settings(old: str, new: str) -> Change:
-    return lambda directory: (directory / "recipe.yaml").write_text(
-        (directory / "recipe.yaml").read_text().replace(old, new)
-    )
+def settings(**changes: Any) -> Change:
+    """Change the architecture in model.json."""
+
+    def act(directory: Path) -> None:
+        values = artefact.read_json(directory / "model.json")
+        (directory / "model.json").write_text(
+            json.dumps({**values, "architecture": {**values["architecture"], **changes}})
+        )
+
+    return act
 
 
 def another_tokenizer(directory: Path) -> None:
@@ -65,18 +71,18 @@ def another_tokenizer(directory: Path) -> None:
         (another_tokenizer, "embeddings of 340 tokens, its tokenizer has 300: they are of two models"),
         (lambda directory: (directory / "tokenizer.model").write_bytes(b""), "is not a SentencePiece model"),
         (weights(lambda t: t.update({n: x.int() for n, x in t.items()})), "another type than F32: .* is I32"),
-        (weights(lambda t: t.update({"encoder_norm.x": torch.zeros(2)})), "has 16,194 numbers, not 16,192"),
+        (weights(lambda t: t.update({"encoder_norm.x": torch.zeros(2)})), "encoder_norm.x has shape .2,., not none"),
         (weights(lambda t: t.pop("embedding.weight")), "embeddings of 0 tokens"),
-        (weights(lambda t: t.update({"embedding.weight": torch.zeros(340)})), "does not fit its recipe"),
+        (weights(lambda t: t.update({"embedding.weight": torch.zeros(340)})), "does not fit model.json: "),
         (weights(dict.clear), "embeddings of 0 tokens"),
-        (settings("d_model: 16", "d_model: 18"), "does not fit its recipe"),
-        (settings("num_layers: 2", "num_layers: 1000"), "does not fit its recipe"),
-        (settings("d_ff: 32", "d_ff: 1048576"), "does not fit its recipe"),
-        (settings("max_length: 128", "max_length: 1048576000"), "max_length must be less than or equal to 1048576"),
-        (settings("source_vocabulary: 0", "source_vocabulary: 300"), "its tokenizer has 340"),
+        (settings(d_model=18), "does not fit model.json: "),
+        (settings(decoder_layers=1000), "does not fit model.json: "),
+        (settings(d_ff=1048576), "does not fit model.json: "),
+        (settings(max_length=1048576000), "max_length must be from 8 to 1,048,576, not '1048576000'"),
+        (settings(source_vocabulary=300), "its tokenizer has 340"),
     ],
 )
-def test_files_of_a_model_that_do_not_fit_each_other(model: Path, tmp_path: Path, change: Change, message: str) -> None:
+def test_files_of_a_model_must_fit_each_other(model: Path, tmp_path: Path, change: Change, message: str) -> None:
     copy = shutil.copytree(model, tmp_path / "model")
     change(copy)
     signed(copy)
@@ -88,16 +94,16 @@ def test_files_of_a_model_that_do_not_fit_each_other(model: Path, tmp_path: Path
     ("entries", "message"),
     [
         ({"files": None}, "files is missing"),
-        ({"files": []}, "files must be a valid dictionary"),
+        ({"files": []}, "files must be an object"),
         ({"files": {}}, "does not list model.safetensors"),
-        ({"files": {"recipe.yaml": {"bytes": "9", "sha256": "0" * 64}}}, r"bytes must be a valid integer"),
-        ({"files": {"recipe.yaml": {"bytes": 9, "sha256": 5}}}, r"sha256 must be a valid string"),
+        ({"files": {"recipe.yaml": {"bytes": "9", "sha256": "0" * 64}}}, "bytes must be an integer"),
+        ({"files": {"recipe.yaml": {"bytes": 9, "sha256": 5}}}, "sha256 must be a string"),
         ({"files": {"../x": {"bytes": 9, "sha256": "0" * 64}}}, "must be a name inside the directory"),
         ({"files": {"/etc/passwd": {"bytes": 9, "sha256": "0" * 64}}}, "must be a name inside the directory"),
-        ({"seen_tokens": 0}, "seen_tokens must be greater than or equal to 1, not '0'"),
-        ({"seen_tokens": "many"}, "seen_tokens must be a valid integer"),
-        ({"steps": "10"}, "steps must be a valid list"),
-        ({"created": 5}, "created must be a valid string"),
+        ({"seen_tokens": 0}, "seen_tokens must be at least 1, not '0'"),
+        ({"seen_tokens": "many"}, "seen_tokens must be an integer"),
+        ({"steps": "10"}, "steps must be a list"),
+        ({"created": 5}, "created must be a string"),
     ],
 )
 def test_a_manifest_of_a_model_with_wrong_entries(
@@ -113,7 +119,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "model": {},
     "checkpoint": {"step": 1},
     "corpus": {"name": None, "src": "a", "tgt": "b", "pairs": 1, "vocabulary_size": 1, "source_vocabulary_size": 1},
-    "report": {},  # a kind of which nothing is read but its files
+    "report": {},  # readers use only its files
 }
 FILES = {
     "model": "model.safetensors recipe.yaml tokenizer.model",
@@ -128,7 +134,7 @@ def manifest_of(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_a_manifest_lists_all_files_that_its_readers_need(kind: str) -> None:
+def test_a_manifest_must_list_all_files_that_readers_need(kind: str) -> None:
     manifests.check(manifest_of(kind), kind, Path("m"))
     for name in FILES[kind].split():
         manifest = manifest_of(kind)
@@ -140,33 +146,33 @@ def test_a_manifest_lists_all_files_that_its_readers_need(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "entries", "message"),
     [
-        ("checkpoint", {"step": 0}, "step must be greater than or equal to 1, not '0'"),
-        ("checkpoint", {"step": "7"}, "step must be a valid integer, not '7'"),
-        ("checkpoint", {"seen_tokens": 0}, "seen_tokens must be greater than or equal to 1, not '0'"),
-        ("checkpoint", {"corpus": 5}, "corpus must be a valid string, not '5'"),
-        ("model", {"steps": [3, -1]}, "steps.1 must be greater than or equal to 0, not '-1'"),
-        ("model", {"imported": 5}, "imported must be a valid string, not '5'"),
-        ("corpus", {"pairs": 0}, "pairs must be greater than or equal to 1, not '0'"),
-        ("corpus", {"source_vocabulary_size": 0}, "source_vocabulary_size must be greater than or equal to 1, not '0'"),
-        ("corpus", {"generated": "yes"}, "generated must be a valid boolean, not 'yes'"),
-        ("corpus", {"name": "n" * 50, "src": ["x" * 50]}, f"src must be a valid string, not {str(['x' * 50])[:40]!r}"),
-        ("corpus", {"sources": [{"bytes": 1, "sha256": "A" * 64}]}, "sources.0.sha256 must be String should match"),
-        ("report", {"files": {"x": {"bytes": -1, "sha256": "0" * 64}}}, "files.x.bytes must be greater than or"),
-        ("report", {"files": {"x": {"bytes": 1, "sha256": "0" * 65}}}, "files.x.sha256 must be String should match"),
+        ("checkpoint", {"step": 0}, "step must be at least 1, not '0'"),
+        ("checkpoint", {"step": "7"}, "step must be an integer, not '7'"),
+        ("checkpoint", {"seen_tokens": 0}, "seen_tokens must be at least 1, not '0'"),
+        ("checkpoint", {"corpus": 5}, "corpus must be a string, not '5'"),
+        ("model", {"steps": [3, -1]}, "steps.1 must be at least 0, not '-1'"),
+        ("model", {"imported": 5}, "imported must be a string, not '5'"),
+        ("corpus", {"pairs": 0}, "pairs must be at least 1, not '0'"),
+        ("corpus", {"source_vocabulary_size": 0}, "source_vocabulary_size must be at least 1, not '0'"),
+        ("corpus", {"generated": "yes"}, "generated must be a boolean, not 'yes'"),
+        ("corpus", {"name": "n" * 50, "src": ["x" * 50]}, f"src must be a string, not {str(['x' * 50])[:40]!r}"),
+        ("corpus", {"sources": [{"bytes": 1, "sha256": "A" * 64}]}, "sources.0.sha256 must be 64 hexadecimal digits"),
+        ("report", {"files": {"x": {"bytes": -1, "sha256": "0" * 64}}}, "files.x.bytes must be at least 0"),
+        ("report", {"files": {"x": {"bytes": 1, "sha256": "0" * 65}}}, "files.x.sha256 must be 64 hexadecimal digits"),
         *(
             ("report", {"files": {name: {"bytes": 1, "sha256": "0" * 64}}}, "must be a name inside the directory, not ")
             for name in ("", ".", "..", "a/../b", "a/./b", "a//b", "a/", "/a", "a\nb", "a\x1b")
         ),
     ],
 )
-def test_what_a_manifest_must_hold(kind: str, entries: dict[str, Any], message: str) -> None:
+def test_wrong_entries_of_a_manifest_are_named(kind: str, entries: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as refusal:
         manifests.check({**manifest_of(kind), **entries}, kind, Path("m"))
     assert str(refusal.value).startswith("m is damaged: ")
     assert message in str(refusal.value)
 
 
-def test_files_in_directories_and_entries_of_others_are_no_mistakes() -> None:
+def test_files_in_subdirectories_and_unknown_entries_are_allowed() -> None:
     manifest = {"files": {"a/b.c/..d": {"bytes": 1, "sha256": "0" * 64, "more": 1}}, "more": 2}
     manifests.check(manifest, "report", Path("m"))
 
@@ -175,10 +181,10 @@ def test_files_in_directories_and_entries_of_others_are_no_mistakes() -> None:
     ("entries", "message"),
     [
         ({"vocabulary_size": None}, "vocabulary_size is missing"),
-        ({"vocabulary_size": 0}, "vocabulary_size must be greater"),
+        ({"vocabulary_size": 0}, "vocabulary_size must be at least 1"),
         ({"vocabulary_size": 100}, "do not fit its offsets, or the vocabulary"),
         ({"vocabulary_size": 70_000}, "damaged"),
-        ({"src": 5}, "src must be a valid string"),
+        ({"src": 5}, "src must be a string"),
         ({"sources": [{}]}, "sources.0.bytes is missing"),
     ],
 )
@@ -192,8 +198,8 @@ def test_a_manifest_of_a_corpus_with_wrong_entries(
 
 
 @pytest.mark.parametrize("fewer", ["src", "tgt"])
-def test_sides_of_a_corpus_that_are_of_two(numbers_corpus: Path, tmp_path: Path, fewer: str) -> None:
-    """One side ends a sentence early, in its ids and its offsets alike."""
+def test_the_sides_of_a_corpus_must_have_as_many_sentences(numbers_corpus: Path, tmp_path: Path, fewer: str) -> None:
+    """One side lacks the last sentence in both its ids and its offsets."""
     copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")
     ids, offsets = copy / f"train.{fewer}.ids", copy / f"train.{fewer}.offsets"
     ends = np.frombuffer(offsets.read_bytes(), "<i8")
@@ -205,8 +211,8 @@ def test_sides_of_a_corpus_that_are_of_two(numbers_corpus: Path, tmp_path: Path,
         open_corpus(copy)
 
 
-def test_ids_at_the_vocabulary_and_empty_sentences_are_damage(numbers_corpus: Path, tmp_path: Path) -> None:
-    """Each side has a vocabulary of its own size; ids are looked at where the content is."""
+def test_ids_beyond_the_vocabulary_and_empty_sentences_are_damage(numbers_corpus: Path, tmp_path: Path) -> None:
+    """Each side has its own vocabulary size. Only reading with `content` looks at ids."""
     whole = open_corpus(numbers_corpus)
     most = [int(side.ids.max()) for side in (whole.src, whole.tgt)]
     copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")

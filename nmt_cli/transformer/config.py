@@ -1,0 +1,129 @@
+"""model.json: the settings of a stored model that translation reads.
+
+A model directory has its recipe too, for fine-tuning and reports. Translation does not read it, because importing
+pydantic takes longer than a translation. In directories of nmt 0.1, which have no model.json, it reads the recipe.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from nmt_cli import __version__
+from nmt_cli.recipe import limits
+from nmt_cli.recipe.limits import Range
+from nmt_cli.storage import artefact, records
+from nmt_cli.system.errors import DataError
+
+if TYPE_CHECKING:
+    from nmt_cli.recipe import schema
+
+FORMAT = 1
+MODEL_JSON, RECIPE = "model.json", "recipe.yaml"
+
+
+class _Text:
+    rule = "text"
+
+    def allows(self, text: str) -> bool:
+        return not re.search("[\0\ud800-\udfff]", text)
+
+
+Size = Annotated[int, Range(1)]
+Text = Annotated[str, _Text()]
+
+
+@dataclass
+class Architecture:
+    """The sizes and options of the Transformer, named as in a recipe's section `model`."""
+
+    encoder_layers: Annotated[int, limits.LAYERS]
+    decoder_layers: Annotated[int, limits.LAYERS]
+    d_model: Annotated[int, limits.WIDTH]
+    d_ff: Annotated[int, limits.INNER_WIDTH]
+    num_heads: Annotated[int, limits.HEADS]
+    d_k: Annotated[int, limits.HEAD_SIZE]
+    d_v: Annotated[int, limits.HEAD_SIZE]
+    norm: Literal["post", "pre"]
+    positions: Literal["sinusoidal", "marian", "learned"]
+    max_length: Annotated[int, limits.LENGTH]
+    attention_bias: bool
+    output_bias: bool
+    activation: Literal["relu", "swish", "gelu"]
+    source_vocabulary: Annotated[int, Range(0)]
+    tied_output: bool
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Layers of the encoder and of the decoder."""
+        return self.encoder_layers, self.decoder_layers
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Defaults of the search, named as in a recipe's section `decoding`."""
+
+    beam: Annotated[int, limits.BEAM]
+    alpha: Annotated[float, limits.ALPHA]
+    extra_length: Annotated[int, limits.EXTRA_LENGTH]
+    split: bool
+    copy_wordless: bool
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The contract of a model: with the tensors and the tokenizer, everything that translation needs."""
+
+    src: Text  # language codes
+    tgt: Text
+    output: Literal["text", "trees"]  # trees: the model parses
+    vocabulary_size: Size  # target tokens
+    max_tokens: Size | None  # longest line in the training text; None: no limit
+    seen_tokens: Size | None  # 99.9th percentile of source lengths in training, EOS included; None: unknown
+    architecture: Architecture
+    decoding: Decoding
+
+
+def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int | None = None) -> ModelConfig:
+    """Return the contract of a model trained by a recipe. `vocabulary_size` counts the tokens of the target."""
+    encoder_layers, decoder_layers = recipe.model.depths
+    settings = {**vars(recipe.model), "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
+    return ModelConfig(
+        src=recipe.corpus.src,
+        tgt=recipe.corpus.tgt,
+        output=recipe.corpus.format,
+        vocabulary_size=vocabulary_size,
+        max_tokens=recipe.corpus.cleaning.max_tokens,
+        seen_tokens=seen_tokens,
+        architecture=Architecture(**{field.name: settings[field.name] for field in fields(Architecture)}),
+        decoding=Decoding(**vars(recipe.decoding)),
+    )
+
+
+def to_json(config: ModelConfig) -> bytes:
+    return artefact.json_bytes({"format": FORMAT, **asdict(config)})
+
+
+def read_model_json(path: Path) -> ModelConfig:
+    """Read model.json; DataError if a value is missing or wrong, or if a newer nmt wrote it."""
+    values = artefact.read_json(path)
+    advice = f"An nmt newer than {__version__} wrote it: update; or it was edited"
+    if values.get("format") != FORMAT:
+        raise DataError(f"{path} has format {str(values.get('format'))[:40]!r}, not {FORMAT}. {advice}")
+    config = records.from_json(ModelConfig, values, path)
+    if unknown := sorted(values["architecture"].keys() - vars(config.architecture).keys()):
+        raise DataError(f"{path}: unknown settings of the model: {', '.join(unknown)[:200]!r}. {advice}")
+    for contradiction in limits.contradictions(config.architecture):
+        raise DataError(f"{path} is damaged: {contradiction}")
+    return config
+
+
+def checked_decoding(values: Mapping[str, Any]) -> Decoding:
+    """Return the settings of a search; UsageError for a value out of range."""
+    try:
+        return records.build(Decoding, dict(values))
+    except ValueError:  # pydantic converts numbers of other types, and reports every wrong value
+        from nmt_cli.recipe import loading
+
+        return Decoding(**vars(loading.from_plain({"decoding": dict(values)}, "this translation").decoding))
