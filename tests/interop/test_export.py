@@ -6,11 +6,9 @@ import io
 import json
 import re
 import resource
-import shutil
 import signal
 import statistics
 import sys
-from hashlib import sha256
 from unittest.mock import Mock
 
 import numpy as np
@@ -295,12 +293,10 @@ def test_wrong_options(models, lines, tmp_path, monkeypatch):
 
 def test_the_languages_of_an_export(models, lines, tmp_path, monkeypatch):
     """Each on its side for transformers; BLEU in the tokens of the target language."""
-    directory, counted = shutil.copytree(models(0), tmp_path / "model"), []
-    stored = (directory / "recipe.yaml").read_text().replace("src: en", "src: fi").replace("tgt: de", "tgt: zh")
-    (directory / "recipe.yaml").write_text(stored)
-    manifest = json.loads((directory / "manifest.json").read_text())
-    manifest["files"]["recipe.yaml"] = {"bytes": len(stored.encode()), "sha256": sha256(stored.encode()).hexdigest()}
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+    loaded, directory, counted = load_model(models(0)), tmp_path / "model", []
+    corpus = loaded.recipe.corpus.model_copy(update={"src": "fi", "tgt": "zh"})
+    recipe = loaded.recipe.model_copy(update={"corpus": corpus})
+    save_model(directory, loaded.model.state_dict(), recipe, loaded.tokenizer_file, {})
     assert export(directory, "hf", tmp_path / "hf", None, lines) == 0
     theirs = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert (theirs["source_lang"], theirs["target_lang"]) == ("fi", "zh")
