@@ -21,6 +21,7 @@ from torch import Tensor
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
+from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.console import set_quiet, warn
 from nmt_cli.system.errors import (
     INTERRUPTED,
@@ -88,7 +89,7 @@ def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     if (count := local_processes(settings)) == 1:
         return work()
     (answers, sender), rendezvous = multiprocessing.Pipe(duplex=False), os.memfd_create("nmt")
-    arguments, process = (count, rendezvous, sender, work), multiprocessing.get_context("fork").Process
+    arguments, process = (os.getpid(), count, rendezvous, sender, work), multiprocessing.get_context("fork").Process
     forks = [process(target=_fork, args=(rank, *arguments), daemon=True) for rank in range(count)]
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -122,9 +123,9 @@ def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     return SIGNALS.get(-code, code) if code else int(answer)
 
 
-def _fork(rank: int, count: int, rendezvous: int, sender: Connection, work: Callable[[], int]) -> None:
+def _fork(rank: int, parent: int, count: int, rendezvous: int, sender: Connection, work: Callable[[], int]) -> None:
     """Be one of `count` processes, in silence but for the first; send the first one's answer, or the error of any."""
-    torch.multiprocessing._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]  # end with the command
+    end_with_parent(parent)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # until Stop handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
