@@ -1,1 +1,1 @@
-"""From ids to checkpoints."""
+"""Training: from token ids to checkpoints."""

@@ -36,14 +36,14 @@ import torch._dynamo  # noqa: F401  # the first optimizer of a process imports i
 from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.train import Run
+from nmt_cli.training.trainer import Trainer
 from nmt_cli.translation.translator import Translator
 
 
 def inject(spec: dict[str, Any]) -> None:
     """Patch the run of this process, and of its forks, as the spec says."""
     now = {"step": 0}
-    step_batch, batch, take_step, forward = Run.step_batch, BatchPlan.batch, Run.take_step, LossModel.forward
+    step_batch, batch, take_step, forward = Trainer.step_batch, BatchPlan.batch, Trainer.take_step, LossModel.forward
     seen: list[int] = []
 
     def here(step_and_rank: list[int] | None) -> bool:
@@ -53,14 +53,14 @@ def inject(spec: dict[str, Any]) -> None:
         seen.extend(sentences.tolist())
         return batch(self, sentences, *rest, **options)
 
-    def logged_step_batch(self: Run, index: int) -> Any:
+    def logged_step_batch(self: Trainer, index: int) -> Any:
         seen.clear()
         result = step_batch(self, index)
         with (Path(spec["ids"]) / f"ids-{os.getpid()}.jsonl").open("a") as log:
             log.write(json.dumps({"step": index, "ids": seen}) + "\n")
         return result
 
-    def injected_step(self: Run, step: int, *rest: Any) -> Any:
+    def injected_step(self: Trainer, step: int, *rest: Any) -> Any:
         now["step"] = step
         if here(spec.get("raise")):
             raise MemoryError
@@ -91,9 +91,9 @@ def inject(spec: dict[str, Any]) -> None:
     save, checkpoints.save = checkpoints.save, slow_save
     if spec.get("stuck"):
         Translator.translate = stuck  # type: ignore[method-assign]
-    Run.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
+    Trainer.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
     if spec.get("ids"):
-        BatchPlan.batch, Run.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]
+        BatchPlan.batch, Trainer.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]
 
 
 def start(spec: dict[str, Any], rank: int, port: int) -> int:

@@ -24,11 +24,12 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, DivergedError, OutputError, StorageError
-from nmt_cli.training import checkpoints, distributed, metrics
+from nmt_cli.training import checkpoints, stopping
 from nmt_cli.training import train as module
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.train import Run
+from nmt_cli.training.metrics_log import MetricsLog, read_records
+from nmt_cli.training.trainer import Trainer
 from nmt_cli.translation.translator import Translator
 
 
@@ -49,15 +50,15 @@ def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable
 @pytest.mark.parametrize(
     ("number", "owner", "name", "code"),
     [
-        (signal.SIGTERM, Run, "take_step", 143),
+        (signal.SIGTERM, Trainer, "take_step", 143),
         (signal.SIGINT, artefact, "staged", 130),
         (signal.SIGUSR1, module, "validate", 143),
-        (signal.SIGINT, metrics.Metrics, "write", 130),
-        (signal.SIGTERM, Run, "step_batch", 143),
+        (signal.SIGINT, MetricsLog, "write", 130),
+        (signal.SIGTERM, Trainer, "step_batch", 143),
     ],
 )
 def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, name: str, code: int) -> None:
-    handlers = [signal.getsignal(n) for n in distributed.SIGNALS]
+    handlers = [signal.getsignal(n) for n in stopping.SIGNALS]
     with pytest.MonkeyPatch.context() as patch:
         sent = []
 
@@ -67,7 +68,7 @@ def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, n
 
         before(patch, owner, name, send)
         assert lab.train() == code
-    assert [signal.getsignal(n) for n in distributed.SIGNALS] == handlers
+    assert [signal.getsignal(n) for n in stopping.SIGNALS] == handlers
     stopped = checkpoints.steps_in(lab.run)[-1]
     assert 0 < stopped < 30
     assert not (lab.run / "model").exists()
@@ -98,7 +99,7 @@ def test_a_validation_that_a_signal_ends_is_made_again_on_resume(lab: Lab, step:
     assert not (lab.run / "model").exists()
     assert lab.train() == 0
     assert lab.same()
-    runs = [metrics.read(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
+    runs = [read_records(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
     figures = [[(record["step"], record.get("nll"), record.get("dev_nll")) for record in run] for run in runs]
     assert figures[0] == figures[1]
     states = [checkpoints.read_state(run, 30) for run in (lab.run, lab.reference)]
@@ -109,7 +110,7 @@ def test_a_signal_to_the_command_ends_a_validation_of_all_its_forks(lab: Lab) ->
     forks = ["training.processes=2", "training.validate_every=3", "training.steps=6"]
     stopped, resumed = lab.jobs({"set": forks, "stuck": "SIGTERM"}, {"set": forks})
     assert (stopped["codes"], resumed["codes"]) == ([143], [0]), stopped["stderr"]
-    validations = [record["step"] for record in metrics.read(lab.run / "metrics.jsonl") if "dev_nll" in record]
+    validations = [record["step"] for record in read_records(lab.run / "metrics.jsonl") if "dev_nll" in record]
     assert (stopped["stderr"].count("stopped after step 3"), validations) == (1, [3, 6])
 
 
@@ -126,8 +127,8 @@ def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, numb
     child = os.fork()
     if not child:
         now = [100.0]
-        distributed.time.monotonic = lambda: now[0]  # type: ignore[attr-defined]
-        with distributed.Stop() as stop:
+        stopping.time.monotonic = lambda: now[0]  # type: ignore[attr-defined]
+        with stopping.Stop() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
             now[0] += seconds
             os.kill(os.getpid(), number)
@@ -160,7 +161,7 @@ def test_one_poisoned_step_is_skipped_and_counted(lab: Lab, factor: float) -> No
     assert "step 7: the gradient is not finite" in lab.stderr()
     _, moments = checkpoints.load(lab.run, 10)
     assert moments["embedding.weight.step"] == 9
-    assert [r["skipped"] for r in metrics.read(lab.run / "metrics.jsonl") if "skipped" in r] == [0, 1]
+    assert [r["skipped"] for r in read_records(lab.run / "metrics.jsonl") if "skipped" in r] == [0, 1]
 
 
 def test_a_poisoned_first_step_can_be_resumed(lab: Lab) -> None:
@@ -190,7 +191,7 @@ def test_poisoned_steps_before_the_first_checkpoint_promise_none(lab: Lab) -> No
 
 
 def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
-    def ruin(run: Run, step: int) -> None:
+    def ruin(run: Trainer, step: int) -> None:
         if step == 15:
             with torch.no_grad():
                 run.transformer.embedding.weight[5, 5] = float("inf")
@@ -278,7 +279,7 @@ def test_too_little_disk_is_said_before_the_first_step(lab: Lab) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
-    lab.patch.setattr(checkpoints, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
+    lab.patch.setattr(module, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
     (tmp_path / "file").touch()
     lab.run = tmp_path / "file" / "run"
     with pytest.raises(OutputError, match="cannot create"):
@@ -366,11 +367,10 @@ def test_a_corpus_with_source_tokens_of_its_own_needs_such_a_model(lab: Lab) -> 
     corpus = open_corpus(lab.corpus)
     manifest = {**corpus.manifest, "source_vocabulary_size": 77}
     other = dataclasses.replace(corpus, manifest={**manifest, "vocabulary_size": 320})
-    lab.patch.setattr(checkpoints, "open_corpus", lambda *_, **__: other)
     for change in ((), ("model.source_vocabulary=78",)):
         with pytest.raises(DataError, match=r"has 77 source tokens: set model\.source_vocabulary=77"):
-            checkpoints.open_run(lab.recipe(*change), lab.corpus, lab.run)
-    assert checkpoints.open_run(lab.recipe("model.source_vocabulary=77"), lab.corpus, lab.run) == 0
+            checkpoints.open_run(lab.recipe(*change), other, lab.run)
+    assert checkpoints.open_run(lab.recipe("model.source_vocabulary=77"), other, lab.run) == 0
 
 
 def test_other_data_another_tokenizer_and_damaged_data_are_refused(begun: Lab, tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_a_damaged_newest_checkpoint_costs_one_interval(begun: Lab) -> None:
     assert "resuming after step 10" in text
     assert begun.same(20)
     assert begun.same(30)
-    steps = [record["step"] for record in metrics.read(begun.run / "metrics.jsonl")]
+    steps = [record["step"] for record in read_records(begun.run / "metrics.jsonl")]
     assert steps == [5, 10, 15, 15, 20, 25, 30, 30]
 
 
@@ -419,7 +419,7 @@ def test_a_run_killed_five_times_ends_with_the_same_bits(lab: Lab) -> None:
     steps, records, models = [], [], []
     for run in (lab.run, lab.reference):
         steps.append(checkpoints.steps_in(run))
-        lines = metrics.read(run / "metrics.jsonl")
+        lines = read_records(run / "metrics.jsonl")
         records.append([(line["step"], line.get("nll"), line.get("dev_nll")) for line in lines])
         models.append(artefact.verify(run / "model", "model")["files"])
     assert steps[0] == steps[1]

@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training import checkpoints, estimate
-from nmt_cli.training.distributed import make_accelerator
+from nmt_cli.training.accelerator import make_accelerator
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.train import Run
+from nmt_cli.training.trainer import start_trainer
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.model import Transformer
@@ -104,7 +104,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(device: torch.device, lab: Lab, monke
 def test_a_step_without_a_finite_gradient_changes_nothing(device: torch.device, lab: Lab, factor: float) -> None:
     lab.run.mkdir()
     settings = lab.recipe("training.precision=auto")  # as on the device by default
-    run = Run(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
+    run = start_trainer(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
     run.graphs = None  # of a replay the hook would not be called
     factors, states = iter([1.0, factor, 1.0]), []
     run.transformer.embedding.weight.register_hook(lambda gradient: gradient * next(factors))
@@ -126,7 +126,7 @@ def test_replayed_steps_are_those_that_are_launched(lab: Lab, monkeypatch: pytes
     lab.run.mkdir()
     settings = lab.recipe("training.precision=bf16", "training.warmup_steps=500")
     accelerator = make_accelerator(settings, lab.run)
-    runs = [Run(settings, open_corpus(lab.corpus), accelerator, lab.run, 0) for _ in range(2)]
+    runs = [start_trainer(settings, open_corpus(lab.corpus), accelerator, lab.run, 0) for _ in range(2)]
     runs[0].graphs = None
     for step in range(1, 21):
         results = [torch.stack(run.take_step(step, run.step_batch(step - 1))).tolist() for run in runs]
@@ -153,7 +153,7 @@ class HostReads(TorchDispatchMode):
 def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, part: str) -> None:
     lab.run.mkdir()
     settings = lab.recipe("training.precision=auto")  # as on the device by default
-    run = Run(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
+    run = start_trainer(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
     run.take_step(1, run.step_batch(0))
     batch = run.step_batch(1)
     batch.wait(run.streams.current_stream())

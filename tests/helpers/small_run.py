@@ -9,7 +9,7 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading
 from nmt_cli.storage import artefact
-from nmt_cli.training.metrics import Metrics
+from nmt_cli.training.metrics_log import MetricsLog
 from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import save_model
@@ -67,7 +67,7 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_bytes(loading.to_yaml(settings))
     (run / "corpus.json").write_bytes(artefact.json_bytes({"corpus": corpus.identity}))
-    metrics = Metrics(run / "metrics.jsonl", 0)
+    metrics = MetricsLog(run / "metrics.jsonl", 0)
     for record in records(200):
         metrics.write(record)
     metrics.file.close()

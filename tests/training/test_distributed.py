@@ -15,8 +15,11 @@ import torch
 
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import BusyError, DataError, MissingError, NmtError, OutputError, StorageError, UsageError
-from nmt_cli.training import distributed
-from nmt_cli.training.distributed import Interrupted, Stop, gather_objects, hand_over, on_all, on_main, to_user_error
+from nmt_cli.training import accelerator as accelerator_module
+from nmt_cli.training import collectives, processes
+from nmt_cli.training.collectives import broadcast_tensors, gather_objects, max_over_processes, on_all, on_main
+from nmt_cli.training.stopping import SIGNALS, Interrupted, Stop
+from nmt_cli.training.torch_errors import to_user_error
 from nmt_cli.transformer.hardware import choose_device
 
 LOST = RuntimeError("unknown")
@@ -60,7 +63,7 @@ def test_errors_of_torch_are_said_to_a_user(
     assert len(str(said)) < 260
     assert (said is error) == (kind is RuntimeError)
     if kind is StorageError and "memory" in message:
-        assert "lower than what fits this memory, or" in str(to_user_error(error, schema.Recipe()))
+        assert "lower than the tokens that fit now, or" in str(to_user_error(error, schema.Recipe()))
 
 
 def fails(error: Exception) -> Callable[[], Any]:
@@ -116,7 +119,7 @@ def test_of_several_that_fail_the_first_says_why(
     error: Exception | None, codes: list[int], rank: int, raised: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accelerator, sent = SimpleNamespace(num_processes=3, process_index=rank), list[Any]()
-    monkeypatch.setattr(distributed, "gather_objects", lambda value, world: sent.append((value, world)) or codes)
+    monkeypatch.setattr(collectives, "gather_objects", lambda value, world: sent.append((value, world)) or codes)
     work = fails(error) if error else lambda: "mine"
     if raised is None:
         assert on_all(accelerator, work) == "mine"
@@ -131,44 +134,44 @@ def test_of_several_that_fail_the_first_says_why(
 
 def test_one_process_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "broadcast", lambda *_, **__: pytest.fail("it talks"))
-    hand_over(SimpleNamespace(num_processes=1), [torch.ones(1)])
+    broadcast_tensors(SimpleNamespace(num_processes=1), [torch.ones(1)])
     assert gather_objects("mine", 1) == ["mine"]
     given = list[Any]()
     monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, src: given.append((tensor, src)))
     tensors = [torch.ones(1), torch.ones(2)]
-    hand_over(SimpleNamespace(num_processes=2), iter(tensors))
+    broadcast_tensors(SimpleNamespace(num_processes=2), iter(tensors))
     assert [each[0] is tensor for each, tensor in zip(given, tensors, strict=True)] == [True, True]
     assert {src for _, src in given} == {0}
     accelerator: Any = SimpleNamespace(num_processes=2, device="cpu", gather=lambda x: torch.cat([x, x + 2, x - 9]))
-    assert distributed.max_over_processes(accelerator, 5) == 7
+    assert max_over_processes(accelerator, 5) == 7
 
 
 def test_a_signal_ends_only_what_can_be_done_again_at_once() -> None:
     """Before, within and after such a block; and the second one that comes at once is an echo."""
-    handlers = [signal.getsignal(number) for number in distributed.SIGNALS]
+    handlers = [signal.getsignal(number) for number in SIGNALS]
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)):
         with Stop() as stop:
-            assert not stop.asked
-            with stop.at_once():
+            assert not stop.requested
+            with stop.interruptible():
                 pass
             os.kill(os.getpid(), number)  # nothing is raised here
-            assert (stop.asked, stop.exit_code) == (True, code)
-            with pytest.raises(Interrupted), stop.at_once():
+            assert (stop.requested, stop.exit_code) == (True, code)
+            with pytest.raises(Interrupted), stop.interruptible():
                 pytest.fail("it began")
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop.exit_code == code, "of the first one"
         with Stop() as stop:
-            with pytest.raises(Interrupted), stop.at_once():  # noqa: PT012
+            with pytest.raises(Interrupted), stop.interruptible():  # noqa: PT012
                 os.kill(os.getpid(), number)
                 pytest.fail("it went on")
-            assert (stop.asked, stop.exit_code) == (True, code)
+            assert (stop.requested, stop.exit_code) == (True, code)
             os.kill(os.getpid(), number)
         with Stop() as stop:
-            with pytest.raises(KeyError), stop.at_once():
+            with pytest.raises(KeyError), stop.interruptible():
                 raise KeyError
             os.kill(os.getpid(), number)
-            assert stop.asked
-        assert [signal.getsignal(each) for each in distributed.SIGNALS] == handlers
+            assert stop.requested
+        assert [signal.getsignal(each) for each in SIGNALS] == handlers
 
 
 def test_accelerate_is_asked_for_what_the_recipe_says_alone(
@@ -185,7 +188,7 @@ def test_accelerate_is_asked_for_what_the_recipe_says_alone(
     monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # of which the first process alone speaks
     for value in ("false", "0", ""):
         monkeypatch.setenv("ACCELERATE_USE_FSDP", value)
-        assert distributed.make_accelerator(schema.Recipe(), tmp_path).gradient_accumulation_steps == 1
+        assert accelerator_module.make_accelerator(schema.Recipe(), tmp_path).gradient_accumulation_steps == 1
     how = made[-1]
     ddp, group = how.pop("kwargs_handlers")
     assert (ddp.broadcast_buffers, ddp.gradient_as_bucket_view) == (False, True)
@@ -194,8 +197,8 @@ def test_accelerate_is_asked_for_what_the_recipe_says_alone(
     plain = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": None, "project_dir": tmp_path}
     assert how == {"cpu": on_cpu, **plain}
     monkeypatch.setenv("NMT_PATIENCE_SECONDS", "1.5")
-    monkeypatch.setenv(distributed.INIT_METHOD, "file:///x")
-    distributed.make_accelerator(schema.Recipe(), tmp_path)
+    monkeypatch.setenv(accelerator_module.INIT_METHOD, "file:///x")
+    accelerator_module.make_accelerator(schema.Recipe(), tmp_path)
     group = made[-1]["kwargs_handlers"][1]
     assert (group.timeout, group.init_method) == (timedelta(seconds=1.5), "file:///x")
     assert capsys.readouterr().err == ""
@@ -206,20 +209,20 @@ def test_no_more_threads_than_cores(
     tiny_recipe: Callable[..., schema.Recipe], monkeypatch: pytest.MonkeyPatch, cores: int, threads: int
 ) -> None:
     torch.set_num_threads(3)
-    monkeypatch.setattr(distributed, "usable_cores", lambda: cores)
-    assert distributed.in_processes(tiny_recipe("training.processes=1"), torch.get_num_threads) == threads
+    monkeypatch.setattr(processes, "usable_cores", lambda: cores)
+    assert processes.in_processes(tiny_recipe("training.processes=1"), torch.get_num_threads) == threads
 
 
 @pytest.mark.skipif(choose_device().type != "cpu", reason="forks are for CPUs")
 def test_what_a_fork_is_told(tiny_recipe: Callable[..., schema.Recipe], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(5)
-    monkeypatch.setattr(distributed, "usable_cores", lambda: 8)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 8)
 
     def work() -> int:
         told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
         assert [os.environ[name] for name in told] == ["0", "0", "2", "2", "2"] or os.environ["RANK"] == "1"
         assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
-        assert distributed.local_processes(tiny_recipe()) == 1, "a fork forks no more"
+        assert processes.local_processes(tiny_recipe()) == 1, "a fork forks no more"
         return torch.get_num_threads()
 
-    assert distributed.in_processes(tiny_recipe("training.processes=2"), work) == 2
+    assert processes.in_processes(tiny_recipe("training.processes=2"), work) == 2

@@ -22,8 +22,9 @@ from steps import losses
 
 from nmt_cli.recipe import loading
 from nmt_cli.system.console import say
-from nmt_cli.training import checkpoints, distributed, metrics
-from nmt_cli.training.distributed import is_sync_step, max_over_processes
+from nmt_cli.training import checkpoints, processes
+from nmt_cli.training.collectives import is_sync_step, max_over_processes
+from nmt_cli.training.metrics_log import read_records
 
 
 def sentences(directory: Path, step: int) -> list[list[int]]:
@@ -149,7 +150,7 @@ def test_forks_train_the_same_bits_as_one_process_and_leave_no_trace(lab: Lab) -
     assert lab.train(*changes) == 0
     assert lab.same(10)
     assert losses(lab.run) == pytest.approx(losses(lab.reference), rel=1e-12)
-    records, others = (metrics.read(run / "metrics.jsonl") for run in (lab.run, lab.reference))
+    records, others = (read_records(run / "metrics.jsonl") for run in (lab.run, lab.reference))
     assert sum("dev_nll" in record for record in records) == 1
     assert records[-1]["dev_nll"] == pytest.approx(others[-1]["dev_nll"], rel=1e-5)
     assert all(records[-1][name] == others[-1][name] for name in ("dev_bleu", "samples"))
@@ -165,7 +166,7 @@ def test_of_several_forks_the_first_one_talks(
         (tmp_path / "second").touch()
         return 0
 
-    assert distributed.in_processes(tiny_recipe(*FORKS), work) == 0
+    assert processes.in_processes(tiny_recipe(*FORKS), work) == 0
     assert capfd.readouterr().err.count("working") == 1
 
 
@@ -186,9 +187,9 @@ def test_what_ends_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome:
     """Before they have met, too: nothing waits for one that will not come."""
 
     def run() -> int:
-        return distributed.in_processes(lab.recipe(*FORKS), lambda: (second if os.environ["RANK"] == "1" else first)())
+        return processes.in_processes(lab.recipe(*FORKS), lambda: (second if os.environ["RANK"] == "1" else first)())
 
-    lab.patch.setattr(distributed, "LAST_SECONDS", 0.1)  # what never ends here is not waited for long
+    lab.patch.setattr(processes, "LAST_SECONDS", 0.1)  # what never ends here is not waited for long
     if isinstance(outcome, int):
         assert run() == outcome
     else:
@@ -210,7 +211,7 @@ def test_a_signal_that_another_thread_got_ends_the_forks(lab: Lab) -> None:
 
     thread = threading.Thread(target=get_it)
     thread.start()
-    assert distributed.in_processes(lab.recipe(*FORKS), lambda: int(bool(time.sleep(15)))) == 143
+    assert processes.in_processes(lab.recipe(*FORKS), lambda: int(bool(time.sleep(15)))) == 143
     thread.join()
 
 
@@ -278,9 +279,9 @@ def test_as_many_processes_as_cores_that_have_enough_to_do(
         if "ACCELERATE_MIXED_PRECISION" in environment
         else 16
     )
-    monkeypatch.setattr(distributed, "usable_cores", lambda: cores)
-    monkeypatch.setattr(distributed, "usable_memory", lambda: 64 << 30)
+    monkeypatch.setattr(processes, "usable_cores", lambda: cores)
+    monkeypatch.setattr(processes, "usable_memory", lambda: 64 << 30)
     for name in (*LAUNCHERS, "ACCELERATE_MIXED_PRECISION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", os.environ | environment)
-    assert distributed.local_processes(loading.load(Path("recipes/multi30k.yaml"), changes)) == count
+    assert processes.local_processes(loading.load(Path("recipes/multi30k.yaml"), changes)) == count

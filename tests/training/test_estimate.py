@@ -65,7 +65,7 @@ def test_bytes_are_those_of_the_tensors() -> None:
     assert parts["attention"][1] == 2 * 3 * queries_keys_values_outputs  # used forward, used again, gradient
     assert parts["element-wise"][1] == 2 * (7 * (2 * 4 * 8 + 3 * 6 * 8) + 5 * (4 + 6) * 24)
     assert parts["loss"][1] == 2 * 3 * 6 * 50  # logits: written, read, gradient written
-    assert parts["optimiser"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
+    assert parts["optimizer"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
 
 
 @pytest.mark.parametrize(("graphs", "first"), [(None, 1), (object(), 3)])
@@ -112,7 +112,7 @@ def test_what_is_measured_in_the_place_of_the_recipe(
         assert rest == (accelerator, tmp_path, 0)
         raise LookupError
 
-    monkeypatch.setattr(estimate, "Run", run)
+    monkeypatch.setattr(estimate, "start_trainer", run)
     with pytest.raises(LookupError):
         estimate._dry_run(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
 

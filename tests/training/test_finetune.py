@@ -16,8 +16,9 @@ from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import MissingError, UsageError
-from nmt_cli.training import checkpoints, metrics
+from nmt_cli.training import checkpoints
 from nmt_cli.training.average import choose_share, mixture
+from nmt_cli.training.metrics_log import read_records
 from nmt_cli.transformer.weights import load_model, load_tensors
 from nmt_cli.translation.translator import Translator
 
@@ -48,7 +49,7 @@ def test_from_a_model_and_two_files_to_before_and_after(
     assert [len(corpus.lines(split)[0]) for split in ("dev", "test", "general")] == [10, 10, 25]
     assert not {*corpus.lines("dev")[0]} & {*corpus.lines("test")[0]}
     assert corpus.manifest["pairs"] == 2 * (200 - 20) + 400 - 25  # yours twice, as many general ones
-    validations = [record for record in metrics.read(run / "metrics.jsonl") if "dev_nll" in record]
+    validations = [record for record in read_records(run / "metrics.jsonl") if "dev_nll" in record]
     assert [record["step"] for record in validations] == [0, 10, 20, 30, 40]
     assert validations[-1]["dev_nll"] < validations[0]["dev_nll"] < 6
     model = artefact.verify(run / "model", "model")

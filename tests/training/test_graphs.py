@@ -20,9 +20,9 @@ from varlen import plain_varlen_attn
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training import batches, checkpoints, graphs
 from nmt_cli.training.batches import BatchPlan
-from nmt_cli.training.graphs import StepGraphs, fits_twice, takes_pads
+from nmt_cli.training.graphs import StepGraphs, has_spare_memory, uses_padding
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.train import Run
+from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer import attention
 from nmt_cli.transformer.model import PAD
 
@@ -63,7 +63,7 @@ def test_padding_is_of_short_sentences_on_both_sides() -> None:
 class Recording:
     """Stands in for a CUDA graph: what is captured is not computed, a replay computes it in the same memory."""
 
-    def __init__(self, run: Run, function: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+    def __init__(self, run: Trainer, function: Callable[[], tuple[torch.Tensor, ...]]) -> None:
         self.function, kept = function, copy.deepcopy((run.transformer.state_dict(), run.optimizer.state_dict()))
         self.output = function()
         run.transformer.load_state_dict(kept[0])
@@ -82,8 +82,8 @@ class Recording:
 class Pair:
     """Two runs of one recipe, in float64: one computes its steps, the other replays them from `captures`."""
 
-    plain: Run
-    replayed: Run
+    plain: Trainer
+    replayed: Trainer
     captures: list[Recording] = field(default_factory=list)
     pools: list[object] = field(default_factory=list)
     memory: int = 1000  # captures that it suffices for
@@ -110,7 +110,7 @@ class Pair:
 @pytest.fixture
 def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
     settings = lab.recipe("training.tokens_per_step=150", "training.warmup_steps=3", "model.dropout=0.2")
-    runs = Pair(*(Run(settings, open_corpus(lab.corpus), one_of(1, 0), Path(), 0) for _ in range(2)))
+    runs = Pair(*(start_trainer(settings, open_corpus(lab.corpus), one_of(1, 0), Path(), 0) for _ in range(2)))
     for run in (runs.plain, runs.replayed):
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
     runs.replayed.pads, runs.replayed.graphs = True, StepGraphs(torch.device("cpu"))
@@ -126,7 +126,7 @@ def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
 def test_replayed_steps_are_those_that_are_computed(pair: Pair, most: int) -> None:
     """Each with its own batch, learning rate and number of tokens; the first of given sizes is computed, the second
     captured."""
-    pair.replayed.graphs.most = most
+    pair.replayed.graphs.max_graphs = most
     sizes, results = zip(*(pair.step(step) for step in range(1, 25)), strict=True)
     for plain, replayed in results:  # at the end: later replays have not written there
         for a, b in zip(plain, replayed, strict=True):
@@ -143,7 +143,7 @@ def test_where_memory_ends_in_a_capture_steps_are_computed_as_usual(pair: Pair) 
     sizes = [pair.step(step)[0] for step in range(1, 25)]
     assert len({size for size in sizes if sizes.count(size) > 1}) > 1
     assert len(pair.captures) == 1
-    assert pair.replayed.graphs.most == 1
+    assert pair.replayed.graphs.max_graphs == 1
     pair.assert_equal()
 
 
@@ -179,7 +179,7 @@ def test_graphs_are_for_packed_batches_of_one_process(
 ) -> None:
     settings, accelerator = lab.recipe("model.d_k=16", "model.d_v=16", *changes), one_of(processes, 0)
     accelerator.device = torch.device("meta")  # not the CPU
-    assert takes_pads(settings, dtype, accelerator) is expected
+    assert uses_padding(settings, dtype, accelerator) is expected
 
 
 @pytest.mark.parametrize(("megabytes", "expected"), [(121, True), (119, False)])
@@ -188,4 +188,4 @@ def test_graphs_are_for_gpus_with_memory_to_spare(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 100 << 20)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (megabytes << 20, 200 << 20))
-    assert fits_twice(torch.device("cuda")) is expected
+    assert has_spare_memory(torch.device("cuda")) is expected

@@ -16,7 +16,9 @@ from torch.distributed.run import get_args_parser
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import UsageError
-from nmt_cli.training import checkpoints, distributed, metrics
+from nmt_cli.training import checkpoints
+from nmt_cli.training.metrics_log import read_records
+from nmt_cli.training.processes import in_processes
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_nodes_that_are_killed_and_restarted_end_with_the_same_bits(lab: Lab, ot
     assert all(lab.same(step) for step in (10, 20, 30))
     models = [artefact.verify(run / "model", "model")["files"] for run in (lab.run, lab.reference)]
     assert models[0] == models[1]
-    records = [[(r["step"], r.get("nll"), r.get("dev_nll")) for r in metrics.read(run / "metrics.jsonl")]
+    records = [[(r["step"], r.get("nll"), r.get("dev_nll")) for r in read_records(run / "metrics.jsonl")]
                for run in (lab.run, lab.reference)]  # fmt: skip
     assert records[0] == records[1]
     assert not (other / "run").exists()
@@ -109,9 +111,9 @@ def test_machines_that_accelerate_leaves_unconnected_are_refused(
     settings = lab.recipe("training.processes=1")
     if refused:
         with pytest.raises(UsageError, match=r"each would train alone\. Run torchrun --nnodes"):
-            distributed.in_processes(settings, lambda: pytest.fail("it trained"))
+            in_processes(settings, lambda: pytest.fail("it trained"))
     else:
-        assert distributed.in_processes(settings, lambda: 7) == 7
+        assert in_processes(settings, lambda: 7) == 7
 
 
 def test_the_scripts_for_clusters_name_options_that_there_are() -> None:

@@ -1,4 +1,4 @@
-"""metrics.jsonl: what is written is read, and a run's figures are compared with what its recipe expects."""
+"""metrics_log.jsonl: what is written is read, and a run's figures are compared with what its recipe expects."""
 
 import math
 import resource
@@ -10,12 +10,12 @@ import pytest
 
 from nmt_cli.recipe.schema import Expect
 from nmt_cli.system.errors import DataError
-from nmt_cli.training import metrics
-from nmt_cli.training.metrics import Metrics
+from nmt_cli.training import metrics_log
+from nmt_cli.training.metrics_log import MetricsLog, read_records
 
 
 def test_records_are_lines_in_order_without_numbers_that_json_lacks(tmp_path: Path) -> None:
-    log = Metrics(tmp_path / "m", 0)
+    log = MetricsLog(tmp_path / "m", 0)
     log.write({"step": 1, "nll": math.nan, "samples": ["é\n\u2028"]})
     log.write({"step": 2, "nll": -math.inf, "dev_bleu": None, "rate": 1e-9})
     text = '{"step": 1, "nll": null, "samples": ["é\\n\u2028"]}\n'
@@ -23,7 +23,7 @@ def test_records_are_lines_in_order_without_numbers_that_json_lacks(tmp_path: Pa
     assert (tmp_path / "m").read_bytes() == text.encode()
     assert log.commit() == log.size == len(text.encode())
     log.file.close()
-    assert metrics.read(tmp_path / "m") == [
+    assert read_records(tmp_path / "m") == [
         {"step": 1, "nll": None, "samples": ["é\n\u2028"]},
         {"step": 2, "nll": None, "dev_bleu": None, "rate": 1e-9},
     ]
@@ -36,7 +36,7 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_no_line_is_halved(
     tmp_path: Path, size: int, left: bytes
 ) -> None:
     (tmp_path / "m").write_bytes(b"{}\n{}\n{")
-    log = Metrics(tmp_path / "m", size)
+    log = MetricsLog(tmp_path / "m", size)
     assert (tmp_path / "m").read_bytes() == left
     log.write({"a": 1})
     log.file.close()
@@ -44,7 +44,7 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_no_line_is_halved(
 
 
 def test_a_line_that_is_written_in_part_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = Metrics(tmp_path / "m", 0)
+    log = MetricsLog(tmp_path / "m", 0)
     log.write({"a": 1})
     real = log.file
 
@@ -57,26 +57,26 @@ def test_a_line_that_is_written_in_part_is_taken_back(tmp_path: Path, capsys: py
     log.file = real
     log.write({"a": 3})
     real.close()
-    assert metrics.read(tmp_path / "m") == [{"a": 1}, {"a": 3}]
+    assert read_records(tmp_path / "m") == [{"a": 1}, {"a": 3}]
 
 
 def test_a_last_line_cut_short_is_left_out_and_others_must_be_objects(tmp_path: Path) -> None:
-    assert metrics.read(tmp_path / "absent") == []
+    assert read_records(tmp_path / "absent") == []
     (tmp_path / "m").write_text('{"a": 1}\n{"a": 2}')
-    assert metrics.read(tmp_path / "m") == [{"a": 1}]
+    assert read_records(tmp_path / "m") == [{"a": 1}]
     for wrong in ("5", "{", "[1]", ""):
         (tmp_path / "m").write_text(f'{{"a": 1}}\n{wrong}\n')
         with pytest.raises(DataError, match="m is damaged: a line of it is not a JSON object"):
-            metrics.read(tmp_path / "m")
+            read_records(tmp_path / "m")
 
 
 def test_memory_is_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=2_000_000))  # KiB
-    assert metrics.peak_memory_mb() == 2048
+    assert metrics_log.peak_memory_mb() == 2048
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda: 3_999_999)
-    assert metrics.peak_memory_mb() == 3, "that of the GPU"
+    assert metrics_log.peak_memory_mb() == 3, "that of the GPU"
 
 
 EXPECTED: dict[str, Any] = {"dev_steps": [10, 20], "dev_perplexity": [8, 4], "dev_bleu": [10, 30]}
@@ -100,12 +100,12 @@ def test_what_is_clearly_worse_than_expected(
     step: int, perplexity: float, bleu: float | None, worse: str | None
 ) -> None:
     scores = {"dev_perplexity": perplexity, "dev_bleu": bleu}
-    assert metrics.worse_than_expected(Expect(**EXPECTED), step, scores) == worse
+    assert metrics_log.worse_than_expected(Expect(**EXPECTED), step, scores) == worse
     alone = Expect(**{**EXPECTED, "dev_bleu": []}), Expect(**{**EXPECTED, "dev_perplexity": []})
     for expect, name in zip(alone, ("perplexity", "BLEU"), strict=True):
-        said = metrics.worse_than_expected(expect, step, scores)
+        said = metrics_log.worse_than_expected(expect, step, scores)
         assert (name in (said or "")) == (f"dev {name}" in (worse or ""))
 
 
 def test_a_validation_is_better_by_a_fifth_of_a_per_cent() -> None:
-    assert (metrics.MIN_IMPROVEMENT, metrics.PERPLEXITY_FACTOR, metrics.BLEU_POINTS) == (0.002, 1.25, 3.0)
+    assert (metrics_log.MIN_IMPROVEMENT, metrics_log.PERPLEXITY_FACTOR, metrics_log.BLEU_POINTS) == (0.002, 1.25, 3.0)

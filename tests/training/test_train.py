@@ -31,12 +31,16 @@ from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.recipe.schema import Recipe
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.system.errors import DataError, UsageError
-from nmt_cli.training import checkpoints, distributed, metrics, validation
+from nmt_cli.training import checkpoints, trainer, validation
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average
 from nmt_cli.training.loss import LossModel, smoothed_loss
+from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.run import stored_recipe
-from nmt_cli.training.train import Run, train
+from nmt_cli.training.same_inputs import decisive
+from nmt_cli.training.stopping import StopReason
+from nmt_cli.training.train import train
+from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors
@@ -46,7 +50,7 @@ from nmt_cli.translation import search
 
 
 def test_metrics_say_what_was_done(lab: Lab) -> None:
-    records = metrics.read(lab.reference / "metrics.jsonl")
+    records = read_records(lab.reference / "metrics.jsonl")
     lines = [r for r in records if "nll" in r]
     assert [r["step"] for r in lines] == [5, 10, 15, 20, 25, 30]
     assert lines[-1]["nll"] < lines[0]["nll"] - 2
@@ -66,7 +70,7 @@ def test_metrics_say_what_was_done(lab: Lab) -> None:
 
 def test_a_line_of_metrics_is_of_its_last_step_and_its_loss_of_all_since_the_one_before(lab: Lab) -> None:
     assert lab.train("training.log_every=1", "training.steps=10", "training.validate_every=99") == 0
-    lines = [[r for r in metrics.read(run / "metrics.jsonl") if "nll" in r] for run in (lab.run, lab.reference)]
+    lines = [[r for r in read_records(run / "metrics.jsonl") if "nll" in r] for run in (lab.run, lab.reference)]
     for number, line in enumerate(lines[1][:2]):
         steps = lines[0][5 * number : 5 * number + 5]
         assert [line[key] for key in ("step", "epoch", "rate")] == [steps[-1][key] for key in ("step", "epoch", "rate")]
@@ -147,7 +151,7 @@ def test_a_validation_takes_all_that_fits_and_shows_ten_samples(lab: Lab) -> Non
 
 
 def test_a_run_says_where_it_begins_and_what_it_is(lab: Lab) -> None:
-    facts = "52,224 parameters; 500 pairs, 15 steps an epoch; 1 x cpu, float32\n"
+    facts = "52,224 parameters; 500 pairs, 15 steps per epoch; 1 x cpu, float32\n"
     for steps, start in (
         (1, "starting at step 0 of 1"),
         (2, "resuming after step 1 of 2"),
@@ -160,28 +164,30 @@ def test_a_run_says_where_it_begins_and_what_it_is(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("state", "changes", "asked", "reason"),
     [
-        ({"step": 5}, [], False, ""),
-        ({"step": 5}, [], True, module.STOPPED),
-        ({"step": 30}, [], True, module.DONE),
-        ({"step": 31}, [], False, module.DONE),
-        ({"step": 30, "unvalidated": True}, [], False, module.STOPPED),
-        ({"step": 5, "seconds": 1799.9}, ["max_hours=0.5"], False, ""),
-        ({"step": 5, "seconds": 1800.0}, ["max_hours=0.5"], False, "0.5 hours are over"),
-        ({"step": 5, "seconds": 1800.0}, ["max_hours=0.5"], True, module.STOPPED),
-        ({"step": 5, "not_better": 2, "best_step": 3}, ["patience=3"], False, ""),
-        ({"step": 5, "not_better": 99}, [], False, ""),
+        ({"step": 5}, [], False, None),
+        ({"step": 5}, [], True, StopReason.SIGNAL),
+        ({"step": 30}, [], True, StopReason.ALL_STEPS),
+        ({"step": 31}, [], False, StopReason.ALL_STEPS),
+        ({"step": 30, "unvalidated": True}, [], False, StopReason.SIGNAL),
+        ({"step": 5, "seconds": 1799.9}, ["max_hours=0.5"], False, None),
+        ({"step": 5, "seconds": 1800.0}, ["max_hours=0.5"], False, StopReason.MAX_HOURS),
+        ({"step": 5, "seconds": 1800.0}, ["max_hours=0.5"], True, StopReason.SIGNAL),
+        ({"step": 5, "not_better": 2, "best_step": 3}, ["patience=3"], False, None),
+        ({"step": 5, "not_better": 99}, [], False, None),
         (
             {"step": 9999, "not_better": 3, "best_step": 1234},
             ["patience=3", "steps=10000"],
             False,
-            "nothing much better in 3 validations (best: step 1,234)",
+            StopReason.NO_IMPROVEMENT,
         ),
     ],
 )
-def test_why_a_run_ends(lab: Lab, state: dict[str, Any], changes: list[str], asked: bool, reason: str) -> None:
+def test_why_a_run_ends(
+    lab: Lab, state: dict[str, Any], changes: list[str], asked: bool, reason: StopReason | None
+) -> None:
     settings = lab.recipe(*(f"training.{change}" for change in changes))
     run: Any = SimpleNamespace(settings=settings, state=checkpoints.State(**state), accelerator=one_of(1, 0))
-    assert module._reason_to_stop(run, SimpleNamespace(asked=asked)) == reason
+    assert module.reason_to_stop(run, SimpleNamespace(requested=asked)) is reason
 
 
 def test_what_a_line_of_metrics_and_of_progress_says(lab: Lab) -> None:
@@ -203,7 +209,7 @@ def test_what_a_line_of_metrics_and_of_progress_says(lab: Lab) -> None:
         (torch.tensor(nll), torch.tensor(norm), count) for nll, norm, count in ((60.0, 5.0, 30), (100.0, 4.0, 50))
     ]
     bar: Any = SimpleNamespace(plain=True, last=0.0)
-    assert module._log(run, window, 10.0, bar) == "nll 2.000  8 tok/s"
+    assert module.log_steps(run, window, 10.0, bar) == "nll 2.000  8 tok/s"
     assert lab.stderr() == "step 2/102  nll 2.000  8 tok/s  at most 8 min 20 s left\n"
     assert bar.last > 0
     rate = settings.model.d_model**-0.5 * 2 * 60**-1.5
@@ -213,13 +219,13 @@ def test_what_a_line_of_metrics_and_of_progress_says(lab: Lab) -> None:
     }  # fmt: skip
     assert (written, logged) == ([{**record, "seconds": 7.0, "skipped": 1}], [(record, 2)])
     bar.plain, settings.training.patience = False, None
-    assert module._log(run, window, 10.0, bar) == "nll 2.000  8 tok/s"
+    assert module.log_steps(run, window, 10.0, bar) == "nll 2.000  8 tok/s"
     assert lab.stderr() == ""
     bar.plain = True
-    module._log(run, window[:1], 10.0, bar)
+    module.log_steps(run, window[:1], 10.0, bar)
     assert lab.stderr() == "step 2/102  nll 2.000  3 tok/s  16 min 40 s left\n"
     run.metrics = None  # of another process
-    assert module._log(run, window, 10.0, bar) == ""
+    assert module.log_steps(run, window, 10.0, bar) == ""
     assert len(written) == len(logged) == 3
 
 
@@ -227,7 +233,7 @@ def test_all_machines_compare_what_is_learnt_and_no_paths(lab: Lab) -> None:
     settings = lab.recipe(f"training.init_from={lab.reference}/model")
     expected = {name: settings.model_dump()[name] for name in ("model", "training")}
     del expected["training"]["init_from"]
-    assert distributed.decisive(settings) == expected
+    assert decisive(settings) == expected
 
 
 def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab) -> None:
@@ -270,7 +276,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[i
         assert checkpoints.steps_in(lab.run)[-1] == stop
     assert lab.train() == 0
     assert lab.same()
-    lines = [metrics.read(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
+    lines = [read_records(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
     assert [record["step"] for record in lines[0]] == [record["step"] for record in lines[1]]
     assert average(lab.run, 3, None)[1] == [10, 20, 30], "an interruption must not change the average"
 
@@ -334,12 +340,12 @@ def test_a_development_set_that_does_not_fit_the_model_is_refused(lab: Lab) -> N
 def test_validation_is_not_counted_in_tokens_per_second(lab: Lab) -> None:
     lab.patch.setattr(module, "_validate", lambda *_: 1000.0)
     assert lab.train("training.steps=10", "training.validate_every=5") == 0
-    speeds = [record["tgt_tokens_per_second"] for record in metrics.read(lab.run / "metrics.jsonl")]
+    speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
     assert speeds[0] > 0 > speeds[1], "a thousand seconds are taken off the second five steps"
     lab.run = lab.run.with_name("tuned")
     start = f"training.init_from={lab.reference / 'model'}"
     assert lab.train(start, "training.steps=10", "training.validate_every=10") == 0
-    speeds = [record["tgt_tokens_per_second"] for record in metrics.read(lab.run / "metrics.jsonl")]
+    speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
     assert speeds[0] < 0 < speeds[1], "nor is that of the start"
 
 
@@ -347,7 +353,7 @@ def test_validation_is_not_counted_in_tokens_per_second(lab: Lab) -> None:
 
 
 def test_weights_and_moments_are_float32_under_bf16(lab: Lab) -> None:
-    lab.patch.setattr(module, "choose_dtype", lambda *_: torch.bfloat16)
+    lab.patch.setattr(trainer, "choose_dtype", lambda *_: torch.bfloat16)
     assert lab.train("training.steps=5") == 0
     model, moments = checkpoints.load(lab.run, 5)
     assert {tensor.dtype for tensor in [*model.values(), *moments.values()]} == {torch.float32}
@@ -363,7 +369,7 @@ def test_a_sentence_that_is_too_long_on_either_side_is_refused(lab: Lab, side: i
     long, short = Side(ids.astype("<u2"), np.array([0, 65])), Side(ids[-9:].astype("<u2"), np.array([0, 9]))
     corpus = dataclasses.replace(corpus, src=short if side else long, tgt=long if side else short)
     with pytest.raises(DataError, match="has a sentence of 65 tokens, too long for the model"):
-        Run(lab.recipe(), corpus, one_of(1, 0), Path(), 0)
+        start_trainer(lab.recipe(), corpus, one_of(1, 0), Path(), 0)
 
 
 def one_of(world: int, rank: int) -> Any:
@@ -384,7 +390,7 @@ def gradients(settings: Recipe, data: Path, world: int, memory_tokens: int, inde
     settings = settings.model_copy(deep=True)
     settings.training.memory_tokens, total = memory_tokens, dict[str, torch.Tensor]()
     for rank in range(world):
-        run = Run(settings, open_corpus(data), one_of(world, rank), Path(), 0)
+        run = start_trainer(settings, open_corpus(data), one_of(world, rank), Path(), 0)
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
         run.optimizer = SimpleNamespace(param_groups=[{}], step=lambda: None, zero_grad=lambda set_to_none: None)
         run.take_step(index + 1, run.step_batch(index))
@@ -409,11 +415,11 @@ def test_the_gradient_is_that_of_the_sentences_one_by_one(
 
     A process that has no micro-batch takes part and adds nothing.
     """
-    lab.patch.setattr(Run, "check_memory", lambda self: None)
+    lab.patch.setattr(Trainer, "check_memory", lambda self: None)
     changes = (f"training.tokens_per_step={tokens}", f"training.micro_batches={micro_batches}")
     settings = lab.recipe(*changes, "training.label_smoothing=0.2")
     for step in (0, 7):
-        run = Run(settings, open_corpus(lab.corpus), one_of(1, 0), Path(), 0)
+        run = start_trainer(settings, open_corpus(lab.corpus), one_of(1, 0), Path(), 0)
         model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(step))
         for i in sentences:
             batch = run.plan.batch(np.array([i]), step)
@@ -430,7 +436,7 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab
     seen, forward = [], LossModel.forward
     lab.patch.setattr(LossModel, "forward", lambda self, b: seen.append(b) or forward(self, b))
     torch.rand(3)  # initial weights depend on the recipe's seed alone
-    run = Run(settings, corpus, one_of(1, 0), tmp_path, 0)
+    run = start_trainer(settings, corpus, one_of(1, 0), tmp_path, 0)
     torch.manual_seed(5)
     untouched = Transformer(settings.model, run.transformer.vocabulary_size).state_dict()
     assert all(torch.equal(tensor, untouched[name]) for name, tensor in run.transformer.state_dict().items())
@@ -441,13 +447,13 @@ def test_memory_is_checked_with_the_longest_sentences_and_nothing_stays(lab: Lab
     # However much fits: a tenth more than a process' share of a step, or than a part of it, which may be longer.
     for world, parts, most in ((1, 4, 440), (2, 4, 220), (8, 8, 55)):
         settings = lab.recipe("training.memory_tokens=9999", f"training.micro_batches={parts}")
-        Run(settings, corpus, one_of(world, 0), tmp_path, 0)
+        start_trainer(settings, corpus, one_of(world, 0), tmp_path, 0)
         assert most - 30 < max(len(seen[-1].src_N), len(seen[-1].tgt_out_N)) <= most
 
 
 def test_a_batch_is_freed_as_soon_as_its_step_is_done(lab: Lab) -> None:
     """Memory of what only the garbage collector frees would grow for thousands of steps."""
-    run = Run(lab.recipe(), open_corpus(lab.corpus), one_of(1, 0), Path(), 0)
+    run = start_trainer(lab.recipe(), open_corpus(lab.corpus), one_of(1, 0), Path(), 0)
     gc.collect()
     gc.disable()
     try:
@@ -463,9 +469,9 @@ def test_a_batch_is_freed_as_soon_as_its_step_is_done(lab: Lab) -> None:
 def test_a_resume_with_other_arithmetic_is_warned_of(lab: Lab) -> None:
     said = []
     for steps, dtype in enumerate([torch.float32, torch.bfloat16, torch.bfloat16, torch.float32], 1):
-        lab.patch.setattr(module, "choose_dtype", lambda *_, dtype=dtype: dtype)
+        lab.patch.setattr(trainer, "choose_dtype", lambda *_, dtype=dtype: dtype)
         assert lab.train(f"training.steps={steps}") == 0
-        said.append(f"so far and goes on in {str(dtype)[6:]}: " in lab.stderr())
+        said.append(f"so far and continues in {str(dtype)[6:]}: " in lab.stderr())
     assert said == [False, True, False, True]
 
 
@@ -482,9 +488,9 @@ def test_too_many_skipped_steps_end_a_run(
 ) -> None:
     run: Any = SimpleNamespace(state=checkpoints.State(), accelerator=SimpleNamespace(is_main_process=True))
     given_up = list[tuple[int, int]]()
-    monkeypatch.setattr(module, "_give_up", lambda run, step: given_up.append((run.state.skipped, step)))
+    monkeypatch.setattr(module, "give_up", lambda run, step: given_up.append((run.state.skipped, step)))
     unread = [(step, ToHost({"norm": torch.tensor(norm)})) for norm in (*norms, math.nan)]
-    module._count_skipped(run, unread, 1)
+    module.count_skipped(run, unread, 1)
     assert given_up == ([(sum(norm != 1.0 for norm in norms), step)] if ends else [])
     assert len(unread) == 1, "the last one may still be computed"
 
@@ -508,7 +514,7 @@ def test_settings_of_the_launcher_are_not_followed(lab: Lab, values: Any, precis
     lab.train("training.steps=10", f"training.precision={precision}")
     assert accelerate.state.AcceleratorState().dynamo_plugin.backend.value == "NO"
     assert lab.same(10) or precision == "auto"
-    assert lab.stderr().count("of the accelerate configuration is not followed") == warnings
+    assert lab.stderr().count("of the accelerate configuration is ignored") == warnings
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
