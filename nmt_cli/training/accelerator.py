@@ -16,7 +16,7 @@ from nmt_cli.training.torch_errors import to_user_error
 
 INIT_METHOD = "NMT_INIT_METHOD"  # environment variable: the file where forks meet, since a port may be taken by others
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-# Settings of Accelerate's configuration that nmt ignores: the value that means "off", and what to do instead.
+# Settings of Accelerate's configuration that nmt ignores: the value for "off", and the advice to users.
 IGNORED_SETTINGS = {
     "DYNAMO_BACKEND": ("no", "nothing is compiled"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (there is no fp16 or fp8)"),

@@ -140,7 +140,7 @@ def _best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: C
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
     """Choose a share of the start by BLEU on dev and general text, given for each share and for the start alone.
 
-    Return the best on dev of those that lose at most MAX_LOSS on general text, or else the one that loses least.
+    Return the best share on dev that loses at most MAX_LOSS on general text, or else the share that loses least.
     Without general text, return the largest share that loses at most MAX_LOSS on dev against the best one.
     """
     if len(start) == 1:
