@@ -1,4 +1,4 @@
-"""Training under faults: signals, poison, full disks, changed inputs, damaged checkpoints, kills. Rows of the bar."""
+"""Training under faults: signals, non-finite numbers, full disks, changed inputs, damaged checkpoints, kills."""
 
 import dataclasses
 import errno
@@ -77,8 +77,8 @@ def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, n
 
 
 @pytest.mark.parametrize("step", [15, 30], ids=["on the way", "at the end"])
-def test_a_validation_that_a_signal_ends_is_made_again_on_resume(lab: Lab, step: int) -> None:
-    """At once, whatever the search is doing; the state of its step is saved first, and no figure is lost or doubled."""
+def test_a_validation_interrupted_by_a_signal_is_repeated_on_resume(lab: Lab, step: int) -> None:
+    """It ends at once, in the middle of a search. The state of its step is saved, and no figure is lost or doubled."""
     reached = []
 
     def search(*_: Any) -> Any:
@@ -106,7 +106,7 @@ def test_a_validation_that_a_signal_ends_is_made_again_on_resume(lab: Lab, step:
     assert len({(state.best_step, state.best_nll, state.not_better, state.unvalidated) for state in states}) == 1
 
 
-def test_a_signal_to_the_command_ends_a_validation_of_all_its_forks(lab: Lab) -> None:
+def test_a_signal_to_the_command_interrupts_the_validation_of_all_its_forks(lab: Lab) -> None:
     forks = ["training.processes=2", "training.validate_every=3", "training.steps=6"]
     stopped, resumed = lab.jobs({"set": forks, "stuck": "SIGTERM"}, {"set": forks})
     assert (stopped["codes"], resumed["codes"]) == ([143], [0]), stopped["stderr"]
@@ -123,7 +123,7 @@ def test_a_signal_before_the_first_step_leaves_no_checkpoint(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("seconds", "number", "code"), [(0.1, 15, 7), (1.5, 15, 143), (1.5, 2, 130), (1.5, 10, 143)])
 def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, number: int, code: int) -> None:
-    """Launchers forward what a terminal or a scheduler has sent to every process already."""
+    """Launchers forward signals that every process has received already."""
     child = os.fork()
     if not child:
         now = [100.0]
@@ -183,7 +183,7 @@ def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab) ->
     assert all(torch.isfinite(t).all() for t in checkpoints.load(lab.run, 20)[0].values())
 
 
-def test_poisoned_steps_before_the_first_checkpoint_promise_none(lab: Lab) -> None:
+def test_an_error_before_the_first_checkpoint_promises_none(lab: Lab) -> None:
     poison(lab.patch, range(1, 99))
     with pytest.raises(DivergedError, match=r"11 steps .*precision=fp32$"):
         lab.train("training.checkpoint_every=50", "training.validate_every=50")
@@ -206,8 +206,8 @@ def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
 # ---- Disks and memory ----
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(lab: Lab) -> None:
-    """And what is written is what was there when it began."""
+def test_training_continues_while_a_checkpoint_is_written(lab: Lab) -> None:
+    """It holds the weights of the time when the save started."""
     later = threading.Event()
     before_each_step(lab.patch, lambda _, step: later.set() if step == 14 else None)
     before(lab.patch, checkpoints, "save", lambda: later.wait(60) or pytest.fail("training waits for the checkpoint"))
@@ -220,7 +220,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(lab: Lab) -> None:
 
 
 def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int) -> None:
-    """Make the commits of the checkpoints of these steps fail."""
+    """Make the checkpoints of these steps fail to commit."""
     real = checkpoints.save
 
     def save(run: Path, state: checkpoints.State, *rest: Any) -> None:
@@ -232,7 +232,7 @@ def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(lab: Lab, error: int) -> None:
+def test_a_failed_save_warns_and_training_continues(lab: Lab, error: int) -> None:
     failing_saves(lab.patch, [10, 15], error)
     assert lab.train() == 0
     assert "NO CHECKPOINT of step 10" in lab.stderr()
@@ -240,7 +240,7 @@ def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(lab: Lab, erro
     assert lab.same()
 
 
-def test_the_third_failure_or_the_last_save_ends_the_run(lab: Lab) -> None:
+def test_a_third_failed_save_or_a_failed_last_save_ends_the_run(lab: Lab) -> None:
     failing_saves(lab.patch, [15, 20, 25, 30], errno.ENOSPC)
     with pytest.raises(StorageError):
         lab.train("training.checkpoint_every=5")
@@ -250,8 +250,8 @@ def test_the_third_failure_or_the_last_save_ends_the_run(lab: Lab) -> None:
     assert checkpoints.steps_in(lab.run) == [5, 10]
 
 
-def test_files_that_may_not_grow(lab: Lab) -> None:
-    """A real limit on file sizes: what the safetensors library writes hits it, the rest does not."""
+def test_a_limit_on_file_size_is_a_storage_error(lab: Lab) -> None:
+    """Files of the safetensors library exceed the limit; the other files do not."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -265,7 +265,7 @@ def test_files_that_may_not_grow(lab: Lab) -> None:
     assert list((lab.run / "checkpoints").iterdir()) == []
 
 
-def test_too_little_disk_is_said_before_the_first_step(lab: Lab) -> None:
+def test_too_little_disk_space_is_an_error_before_the_first_step(lab: Lab) -> None:
     lab.patch.setattr(artefact, "free_megabytes", lambda path: 1)
     before_each_step(lab.patch, lambda *_: pytest.fail("it trained"))
     with pytest.raises(StorageError, match="needs 4 MB for checkpoints and has 1 MB free"):
@@ -278,7 +278,7 @@ def test_too_little_disk_is_said_before_the_first_step(lab: Lab) -> None:
     assert lab.train("training.steps=2") == 0, "one of them is there already"
 
 
-def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
+def test_a_read_only_run_directory_is_an_error_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
     lab.patch.setattr(module, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
     (tmp_path / "file").touch()
     lab.run = tmp_path / "file" / "run"
@@ -289,7 +289,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(lab: L
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("x"), RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()]
 )
-def test_too_little_memory_is_said_before_the_first_step(lab: Lab, error: Exception) -> None:
+def test_too_little_memory_is_an_error_before_the_first_step(lab: Lab, error: Exception) -> None:
     def forward(self: LossModel, *inputs: Any) -> Any:
         raise error
 
@@ -305,7 +305,7 @@ def test_too_little_memory_is_said_before_the_first_step(lab: Lab, error: Except
 
 @pytest.fixture
 def begun(lab: Lab) -> Lab:
-    """A copy of the reference run, to go on from step 20."""
+    """A copy of the reference run, to resume from step 20."""
     shutil.copytree(lab.reference, lab.run)
     shutil.rmtree(checkpoints.directory_of(lab.run, 30))
     shutil.rmtree(lab.run / "model")
@@ -330,7 +330,7 @@ def test_a_changed_recipe_is_refused_by_key(begun: Lab, change: str) -> None:
     assert (begun.run / "recipe.yaml").read_bytes() == stored
 
 
-def test_what_does_not_change_the_model_may_change(begun: Lab) -> None:
+def test_settings_that_do_not_change_the_model_may_change(begun: Lab) -> None:
     changes = [
         *"log_every=3 validate_every=7 validate_bleu=0 checkpoint_every=30 keep_checkpoints=4".split(),  # noqa: SIM905
         *"patience=9 max_hours=99 memory_tokens=2000".split(),  # noqa: SIM905
@@ -341,7 +341,7 @@ def test_what_does_not_change_the_model_may_change(begun: Lab) -> None:
     assert b"log_every: 3" in (begun.run / "recipe.yaml").read_bytes()
 
 
-def test_a_run_without_its_recipe_is_not_begun_anew(begun: Lab) -> None:
+def test_a_run_without_its_recipe_is_not_started_again(begun: Lab) -> None:
     (begun.run / "recipe.yaml").unlink()
     with pytest.raises(DataError, match=r"recipe.yaml is missing beside a model or checkpoints\. Put it back"):
         begun.train()
@@ -351,7 +351,7 @@ def test_a_run_without_its_recipe_is_not_begun_anew(begun: Lab) -> None:
         begun.train()
 
 
-def test_a_tokenizer_left_by_a_run_that_learnt_nothing_is_replaced_whole(lab: Lab) -> None:
+def test_the_tokenizer_of_a_run_without_checkpoints_is_replaced(lab: Lab) -> None:
     lab.run.mkdir()
     for file in (lab.run / "tokenizer.model", target_file(lab.run / "tokenizer.model")):
         file.write_bytes(b"of another corpus")
@@ -363,7 +363,7 @@ def test_a_tokenizer_left_by_a_run_that_learnt_nothing_is_replaced_whole(lab: La
     assert (lab.run / "tokenizer.model").read_bytes() == (lab.corpus / "tokenizer.model").read_bytes()
 
 
-def test_a_corpus_with_source_tokens_of_its_own_needs_such_a_model(lab: Lab) -> None:
+def test_a_corpus_with_a_source_vocabulary_needs_a_model_with_one(lab: Lab) -> None:
     corpus = open_corpus(lab.corpus)
     manifest = {**corpus.manifest, "source_vocabulary_size": 77}
     other = dataclasses.replace(corpus, manifest={**manifest, "vocabulary_size": 320})

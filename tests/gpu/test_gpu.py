@@ -1,7 +1,4 @@
-"""`pytest -m gpu` checks a machine with a GPU; without one the same comparisons run on the CPU.
-
-Numbers are compared with those of float64 on the CPU.
-"""
+"""Comparisons with float64 on the CPU. `pytest -m gpu` runs them on a GPU; without one they run on the CPU."""
 
 import contextlib
 import copy
@@ -49,7 +46,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre", "d_v": 24}], ids=["post", "pre, d_k < d_v"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
-def test_loss_and_gradients_are_those_of_float64(
+def test_loss_and_gradients_match_float64(
     device: torch.device, dtype: torch.dtype, tolerance: float, changes: dict[str, Any]
 ) -> None:
     model = random_model(tiny(**{"dropout": 0.2, "d_model": 64, "d_ff": 96, "d_k": 16, "d_v": 16, **changes}), V)
@@ -71,7 +68,7 @@ def test_loss_and_gradients_are_those_of_float64(
         assert (ours[name].double().cpu() - expected).norm() < tolerance * expected.norm(), name
 
 
-def test_search_finds_the_hypotheses_of_float64(device: torch.device) -> None:
+def test_search_matches_float64(device: torch.device) -> None:
     model = random_model(tiny(), V)
     with torch.no_grad():
         model.embedding.weight *= 2  # sharper choices, so that sentences end and are of different lengths
@@ -87,8 +84,8 @@ def test_search_finds_the_hypotheses_of_float64(device: torch.device) -> None:
         assert [h.score for h in ours] == pytest.approx([h.score for h in exact], abs=1e-4)
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the form of attention that is deterministic on CUDA, too."""
+def test_a_stopped_run_resumes_bit_for_bit(device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the form of attention that is deterministic on CUDA as well."""
     with sdpa_kernel(SDPBackend.MATH), monkeypatch.context() as patch:
         before_each_step(patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
         assert lab.train("training.steps=5") == 143
@@ -119,8 +116,8 @@ def test_a_step_without_a_finite_gradient_changes_nothing(device: torch.device, 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_replayed_steps_are_those_that_are_launched(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU test_graphs.py compares the same, with a stand-in for the graph."""
+def test_replayed_steps_equal_launched_steps(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, test_graphs.py compares the same with a stand-in for the graph."""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
     AcceleratorState._reset_state(reset_partial_state=True)
     lab.run.mkdir()
@@ -142,7 +139,7 @@ def test_replayed_steps_are_those_that_are_launched(lab: Lab, monkeypatch: pytes
 
 
 class HostReads(TorchDispatchMode):
-    """Refuses operations that wait for the device, as torch.cuda.set_sync_debug_mode does on CUDA."""
+    """Forbids operations that wait for the device, as torch.cuda.set_sync_debug_mode does on CUDA."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert function.overloadpacket.__name__ not in READS, f"{function} waits for the device"

@@ -1,10 +1,13 @@
 """Intervenes before each step of a training run, and reads its losses."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.trainer import Trainer
@@ -24,3 +27,16 @@ def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Trainer, in
 def losses(run: Path) -> list[float]:
     """Return the training losses in a run's metrics."""
     return [record["nll"] for record in read_records(run / "metrics.jsonl") if "nll" in record]
+
+
+def fake_accelerator(world: int, rank: int) -> Any:
+    """Return a stand-in for the Accelerator of process `rank` of `world`, enough for steps without other processes."""
+    return SimpleNamespace(
+        num_processes=world,
+        process_index=rank,
+        device=torch.device("cpu"),
+        is_main_process=False,
+        prepare=lambda model: model,
+        no_sync=lambda model: contextlib.nullcontext(),
+        backward=torch.Tensor.backward,
+    )

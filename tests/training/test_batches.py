@@ -1,4 +1,4 @@
-"""Which sentences make a step, and what drops out: properties that must hold for every corpus and seed."""
+"""The sentences and the dropout of each step, for every corpus and seed."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def corpus_of(sentence_lengths: list[tuple[int, int]]) -> Corpus:
 
 
 def skewed(count: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Return lengths as real sentences have them: mostly short, some long, both sides alike."""
+    """Return lengths like those of real sentences: mostly short, some long, both sides alike."""
     draw = np.random.default_rng(seed)
     src = np.clip(draw.lognormal(3, 0.6, count), 1, 250).astype(int)
     tgt = np.clip(src * draw.normal(1, 0.15, count), 1, 250).astype(int)
@@ -61,7 +61,7 @@ def test_an_epoch_holds_every_sentence_exactly_once(
 
 
 def test_steps_change_only_where_one_would_be_empty() -> None:
-    """Of three sentences, one of which is long, each is a step by itself; else the cost alone divides them."""
+    """Three sentences, one of them long, make a step each; otherwise the cost alone divides the sentences."""
     plan = BatchPlan(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
     assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
     assert batches._filled([0, 0, 0, 3]) == [0, 1, 2, 3]
@@ -73,7 +73,7 @@ def test_steps_change_only_where_one_would_be_empty() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(lengths, st.integers(1, 200), st.integers(0, 2**31), st.permutations(range(12)))
-def test_a_step_is_a_pure_function_of_seed_and_number(
+def test_a_step_depends_only_on_seed_and_number(
     pairs: list[tuple[int, int]], tokens: int, seed: int, order: list[int]
 ) -> None:
     corpus = corpus_of(pairs)
@@ -103,11 +103,11 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
     [([1] * 10, 5, [0, 2, 4, 6, 8, 10]), ([1, 1, 1, 1, 4], 2, [0, 4, 5]), ([5], 3, [0, 1, 1, 1]),
      ([2, 9, 2], 1, [0, 3]), ([1, 2, 3, 4, 5, 6], 3, [0, 4, 5, 6]), ([9, 1, 1], 3, [0, 1, 1, 3])],
 )  # fmt: skip
-def test_a_part_ends_with_what_reaches_its_share(costs: list[int], parts: int, bounds: list[int]) -> None:
+def test_parts_of_nearly_equal_cost(costs: list[int], parts: int, bounds: list[int]) -> None:
     assert batches._cut(np.array(costs), parts) == bounds
 
 
-def test_a_step_waits_for_its_copy_and_keeps_what_is_on_the_gpu() -> None:
+def test_a_step_waits_for_its_copy_and_keeps_its_memory_on_the_gpu() -> None:
     done, stream = list[Any](), object()
     event = SimpleNamespace(wait=lambda on: done.append(("wait", on)))
     buffers = [SimpleNamespace(is_cuda=cuda, record_stream=lambda on, i=i: done.append((i, on)))
@@ -117,7 +117,7 @@ def test_a_step_waits_for_its_copy_and_keeps_what_is_on_the_gpu() -> None:
     assert done == [("wait", stream), (0, stream), (2, stream)]
 
 
-def test_nearly_all_sources_are_as_long_as_what_was_seen_or_shorter() -> None:
+def test_seen_tokens_is_a_high_percentile_of_source_lengths() -> None:
     assert corpus_of([(n, 5) for n in range(1, 1501)]).seen_tokens == 1499
 
 
@@ -132,10 +132,10 @@ def test_micro_batches_are_grouped_up_to_the_memory(rank: int, world: int, token
 @pytest.mark.parametrize(
     ("megabytes", "processes", "tokens"), [(1, 1, 256), (1000, 1, 2122), (1000, 2, 1061), (10_000, 1, 8192)]
 )
-def test_tokens_computed_at_once_fit_the_memory(
+def test_the_default_of_memory_tokens_fits_the_memory(
     megabytes: int, processes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training keeps 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes of a token of each side."""
+    """A token of each side takes 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes in training."""
     monkeypatch.setattr(batches, "usable_memory", lambda: megabytes * 1_000_000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
@@ -143,8 +143,8 @@ def test_tokens_computed_at_once_fit_the_memory(
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
 
 
-def test_the_order_of_an_epoch_is_that_of_every_version() -> None:
-    """A run may be resumed by another one."""
+def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
+    """Another version may resume a run."""
     corpus = corpus_of([(3, 3)] * 8)
     orders = {(seed, number): [step[0][0] for step in epoch(BatchPlan(corpus, 3, 1, seed), number)]
               for seed, number in ((1, 0), (1, 1), (2, 0), (0, 1))}  # fmt: skip
@@ -212,7 +212,7 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one copy to the device brings all"
 
 
-def test_a_sentence_drops_out_the_same_in_any_company_and_anew_in_every_step() -> None:
+def test_dropout_depends_on_sentence_and_step_but_not_on_the_batch() -> None:
     corpus, chosen = corpus_of(skewed(50)), np.array([30, 2, 11])
     plan, other = (BatchPlan(corpus, 100, 2, seed) for seed in (1, 2))
     batch, apart = plan.batch(chosen, 7), [plan.batch(chosen[i : i + 1], 7) for i in range(3)]

@@ -1,4 +1,4 @@
-"""What a recipe expects is compared with what comes: early, once, and only where something is known."""
+"""Warnings for runs that differ from the recipe's expectations."""
 
 import math
 import re
@@ -19,7 +19,7 @@ from nmt_cli.training import train as module
         ("expect.parameters=52223", "the recipe expects 52,223 parameters, this model has 52,224"),
     ],
 )
-def test_other_numbers_of_pairs_and_parameters_are_warned_of(lab: Lab, change: str, warning: str) -> None:
+def test_unexpected_numbers_of_pairs_and_parameters_warn(lab: Lab, change: str, warning: str) -> None:
     assert lab.train("training.steps=1", "training.validate_bleu=0", change) == 0
     said = lab.stderr()
     assert ("the recipe expects" in said) == bool(warning)
@@ -36,9 +36,7 @@ def test_other_numbers_of_pairs_and_parameters_are_warned_of(lab: Lab, change: s
         ([20.0, 20.0, math.nan], 24),
     ],
 )
-def test_training_says_once_that_it_is_worse_than_expected(
-    lab: Lab, perplexities: list[float], step: int | None
-) -> None:
+def test_a_run_worse_than_expected_warns_once(lab: Lab, perplexities: list[float], step: int | None) -> None:
     coming = iter(perplexities)
     lab.patch.setattr(module, "validate", lambda *_: {"dev_nll": 3.0, "dev_perplexity": next(coming), "dev_bleu": None})
     changes = ["training.steps=24", "training.validate_every=8", "expect.dev_steps=[16,20]"]

@@ -1,4 +1,4 @@
-"""Fine-tuning: a model's own settings, text mixed and held out, the best checkpoint mixed with the start."""
+"""Fine-tuning: the settings of the model it starts from, mixed and held-out text, the mixture of the weights."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ from nmt_cli.transformer.weights import load_model, load_tensors
 from nmt_cli.translation.translator import Translator
 
 
-def test_from_a_model_and_two_files_to_before_and_after(
+def test_fine_tuning_from_a_model_and_two_files(
     numbers_text: Path, reference_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for side, code, end in (("src", "en", "one"), ("tgt", "de", "eins")):  # and two is "zwo"
@@ -76,7 +76,7 @@ def test_from_a_model_and_two_files_to_before_and_after(
     assert {path: path.stat().st_mtime_ns for path in watched} == watched
 
 
-def test_a_start_that_is_not_there_and_text_that_nothing_is_mixed_into() -> None:
+def test_a_missing_start_and_mixed_text_without_own_text_are_refused() -> None:
     with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Name one: --set training"):
         loading.load(Path("finetune"))
     corpus = loading.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus
@@ -94,4 +94,4 @@ def test_the_share_of_the_start_is_chosen_on_both_dev_sets() -> None:
     assert choose_share(alone, [10.0]) == 0.4
     assert choose_share({0.0: [20.0], 0.2: [19.5], 0.4: [19.25]}, [10.0]) == 0.2, "half a point is no more than that"
     assert choose_share({0.0: [18.0, 29.5], 0.5: [17.0, 29.75], 1.0: [16.0, 40.0]}, start) == 0.0
-    assert choose_share({0.0: [18.0, 29.0], 0.5: [17.0, 29.25]}, start) == 0.5, "that which loses least"
+    assert choose_share({0.0: [18.0, 29.0], 0.5: [17.0, 29.25]}, start) == 0.5, "the share that loses least"

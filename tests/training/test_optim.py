@@ -36,7 +36,7 @@ def test_a_cooldown_ends_just_above_zero_and_changes_nothing_before_it() -> None
     assert ratios[1000] == pytest.approx(1 / 101)
 
 
-def test_the_papers_adam_and_nothing_more() -> None:
+def test_the_optimizer_is_the_papers_adam() -> None:
     model = random_model(tiny(positions="learned"), 23).float()
     (group,) = adam(model, PAPER).param_groups
     assert group["betas"] == (0.9, 0.98)

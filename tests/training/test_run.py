@@ -1,4 +1,4 @@
-"""A run opened for reading."""
+"""Reading a run directory."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.training.run import read_run
 
 
-def test_another_corpus_is_refused_and_a_missing_one_warned_of(
+def test_another_corpus_is_refused_and_a_missing_one_warns(
     numbers_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory, data = make_run(tmp_path)
@@ -30,7 +30,7 @@ def test_another_corpus_is_refused_and_a_missing_one_warned_of(
         read_run(tmp_path)
 
 
-def test_which_validation_is_of_the_weights_and_which_translations_of_the_model(tmp_path: Path) -> None:
+def test_validation_and_translations_belong_to_the_model(tmp_path: Path) -> None:
     directory, data = make_run(tmp_path)
     files = read_run(directory, data)
     losses = [None, 2.0, 1.0, 1.5]  # None: it was not finite

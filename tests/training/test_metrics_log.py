@@ -14,7 +14,7 @@ from nmt_cli.training import metrics_log
 from nmt_cli.training.metrics_log import MetricsLog, read_records
 
 
-def test_records_are_lines_in_order_without_numbers_that_json_lacks(tmp_path: Path) -> None:
+def test_records_are_lines_of_strict_json(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "m", 0)
     log.write({"step": 1, "nll": math.nan, "samples": ["é\n\u2028"]})
     log.write({"step": 2, "nll": -math.inf, "dev_bleu": None, "rate": 1e-9})
@@ -32,9 +32,7 @@ def test_records_are_lines_in_order_without_numbers_that_json_lacks(tmp_path: Pa
 @pytest.mark.parametrize(
     ("size", "left"), [(0, b""), (2, b""), (3, b"{}\n"), (4, b"{}\n"), (6, b"{}\n{}\n"), (99, b"{}\n{}\n")]
 )
-def test_what_came_after_the_checkpoint_is_cut_off_and_no_line_is_halved(
-    tmp_path: Path, size: int, left: bytes
-) -> None:
+def test_records_after_the_checkpoint_are_cut_off_in_whole_lines(tmp_path: Path, size: int, left: bytes) -> None:
     (tmp_path / "m").write_bytes(b"{}\n{}\n{")
     log = MetricsLog(tmp_path / "m", size)
     assert (tmp_path / "m").read_bytes() == left
@@ -43,7 +41,7 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_no_line_is_halved(
     assert (tmp_path / "m").read_bytes() == left + b'{"a": 1}\n'
 
 
-def test_a_line_that_is_written_in_part_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partly_written_record_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = MetricsLog(tmp_path / "m", 0)
     log.write({"a": 1})
     real = log.file
@@ -60,7 +58,7 @@ def test_a_line_that_is_written_in_part_is_taken_back(tmp_path: Path, capsys: py
     assert read_records(tmp_path / "m") == [{"a": 1}, {"a": 3}]
 
 
-def test_a_last_line_cut_short_is_left_out_and_others_must_be_objects(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored_and_other_lines_must_be_objects(tmp_path: Path) -> None:
     assert read_records(tmp_path / "absent") == []
     (tmp_path / "m").write_text('{"a": 1}\n{"a": 2}')
     assert read_records(tmp_path / "m") == [{"a": 1}]
@@ -70,7 +68,7 @@ def test_a_last_line_cut_short_is_left_out_and_others_must_be_objects(tmp_path: 
             read_records(tmp_path / "m")
 
 
-def test_memory_is_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=2_000_000))  # KiB
     assert metrics_log.peak_memory_mb() == 2048
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -96,7 +94,7 @@ EXPECTED: dict[str, Any] = {"dev_steps": [10, 20], "dev_perplexity": [8, 4], "de
         (20, math.nan, None, "dev perplexity nan, expected 4.00 at step 20"),
     ],
 )
-def test_what_is_clearly_worse_than_expected(
+def test_scores_clearly_worse_than_expected(
     step: int, perplexity: float, bleu: float | None, worse: str | None
 ) -> None:
     scores = {"dev_perplexity": perplexity, "dev_bleu": bleu}
@@ -107,5 +105,5 @@ def test_what_is_clearly_worse_than_expected(
         assert (name in (said or "")) == (f"dev {name}" in (worse or ""))
 
 
-def test_a_validation_is_better_by_a_fifth_of_a_per_cent() -> None:
+def test_thresholds_of_validations() -> None:
     assert (metrics_log.MIN_IMPROVEMENT, metrics_log.PERPLEXITY_FACTOR, metrics_log.BLEU_POINTS) == (0.002, 1.25, 3.0)
