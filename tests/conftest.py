@@ -29,7 +29,7 @@ SHM = Path("/dev/shm")
 if os.access(SHM, os.W_OK) and shutil.disk_usage(SHM).free > 4 << 30 and not os.statvfs(SHM).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHM))
 
-# Shells start background jobs with interrupts ignored, and programs started by the tests would inherit that.
+# Shells start background jobs with interrupts ignored; programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -114,13 +114,13 @@ def reference_run(
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[int]:
     """Lock a directory in another process during the block; yield that process' id."""
-    ready, told = os.pipe()
+    receiver, sender = os.pipe()
     child = os.fork()
     if not child:
         with artefact.locked(directory, "the run"):
-            os.write(told, b"x")
+            os.write(sender, b"x")
             signal.pause()
-    os.read(ready, 1)
+    os.read(receiver, 1)
     try:
         yield child
     finally:

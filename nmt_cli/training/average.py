@@ -52,7 +52,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         files = None
     corpus = files.corpus if files else None
     while True:
-        steps = _steps(run, settings, last)
+        steps = steps_to_average(run, settings, last)
         try:
             manifests = [checkpoints.check(run, step) for step in steps]
             tensors = mean_of([checkpoints.directory_of(run, step) / checkpoints.MODEL for step in steps])
@@ -72,7 +72,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
             say(f"{run / 'model'} is already made of these checkpoints")
             return run / "model", steps
         start = started_from.model.state_dict()
-        manifest["with_start"] = _best_share(tensors, start, settings, corpus)
+        manifest["with_start"] = best_share(tensors, start, settings, corpus)
         tensors = mixture(tensors, start, manifest["with_start"])
     target = out or run / "model"
     save_model(target, tensors, settings, run / TOKENIZER, manifest)
@@ -80,7 +80,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     return target, steps
 
 
-def _steps(run: Path, settings: schema.Recipe, last: int | None) -> list[int]:
+def steps_to_average(run: Path, settings: schema.Recipe, last: int | None) -> list[int]:
     """Return the steps of the checkpoints to average, or of the best checkpoint."""
     steps, count = checkpoints.steps_in(run), last or settings.averaging.last
     if settings.averaging.best and last is None and steps:
@@ -111,7 +111,7 @@ def mixture(end: Weights, start: Weights, share: float) -> Weights:
     return {name: tensor.lerp(start[name], share) for name, tensor in end.items()}
 
 
-def _best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Corpus | None) -> float:
+def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Corpus | None) -> float:
     """Translate the corpus' dev and general text with each mixture; return the share chosen by BLEU."""
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:

@@ -40,14 +40,14 @@ class StepBatch:
                 batch.buffer.record_stream(stream)
 
 
-def _cut(costs: Lengths, parts: int) -> list[int]:
+def cut_evenly(costs: Lengths, parts: int) -> list[int]:
     """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums."""
     sums = np.cumsum(costs)
     targets = sums[-1] * np.arange(1, parts) / parts
     return [0, *(np.searchsorted(sums, targets) + 1).clip(max=len(costs)).tolist(), len(costs)]
 
 
-def _without_empty_parts(bounds: list[int]) -> list[int]:
+def without_empty_parts(bounds: list[int]) -> list[int]:
     """Move the bounds as little as necessary for no part to be empty. There must be as many items as parts."""
     parts = np.arange(len(bounds))
     rising = np.maximum.accumulate(np.array(bounds) - parts) + parts
@@ -78,7 +78,7 @@ class BatchPlan:
         last, order, bounds = self._last
         if last != number:
             order = np.random.Generator(np.random.Philox([self.seed, number])).permutation(len(self._costs))
-            bounds = _without_empty_parts(_cut(self._costs[order], self.steps_per_epoch))
+            bounds = without_empty_parts(cut_evenly(self._costs[order], self.steps_per_epoch))
             self._last = number, order, bounds
         return order, bounds
 
@@ -88,7 +88,7 @@ class BatchPlan:
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[step] : bounds[step + 1]]
         chosen = chosen[np.lexsort((chosen, self._costs[chosen], self.longer_lengths[chosen]))]
-        return [chosen[a:b] for a, b in itertools.pairwise(_cut(self._costs[chosen], self.micro_batches))]
+        return [chosen[a:b] for a, b in itertools.pairwise(cut_evenly(self._costs[chosen], self.micro_batches))]
 
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
         """Return the source and the target tokens of these sentences."""

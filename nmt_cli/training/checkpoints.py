@@ -99,11 +99,15 @@ class Writer:
     def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
         """Wait for the previous checkpoint, raising its error if it failed; copy the tensors of this one and start to
         write it. The last one is waited for."""
-        self._newest.result()
+        self.wait()
         state = dataclasses.replace(state, metrics_bytes=self.metrics.size)
         self._newest = self.pool.submit(self._write, state, ToHost(model), ToHost(moments), is_last)
         if is_last:
-            self._newest.result()
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint being written, and raise its error if it failed."""
+        self._newest.result()
 
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
         """Commit a checkpoint and prune the old ones. A full disk ends the run at the third failure in a row."""

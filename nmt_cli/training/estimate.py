@@ -63,24 +63,24 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
 def dry_run(settings: schema.Recipe, data: Path) -> int:
     """Print an estimate of training on this machine; return 0. Without a prepared corpus it uses random sentences."""
     with tempfile.TemporaryDirectory() as directory:
-        return in_processes(settings, partial(_dry_run, settings, data, Path(directory)))
+        return in_processes(settings, partial(print_estimate, settings, data, Path(directory)))
 
 
-def _dry_run(settings: schema.Recipe, data: Path, directory: Path) -> int:
+def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     training, prepared = settings.training, artefact.present(data)
     accelerator = make_accelerator(settings, directory)
     if accelerator.is_main_process:
         say(f"measuring on {accelerator.device.type}: about 15 s, and on CUDA a minute to compile")
-    corpus = open_corpus(data) if prepared else _random_corpus(settings, directory)
+    corpus = open_corpus(data) if prepared else random_corpus(settings, directory)
     changes: dict[str, object] = {} if prepared else {"init_from": None}
     if accelerator.device.type == "cpu":
         changes["tokens_per_step"] = min(training.tokens_per_step, MEASURED_TOKENS * accelerator.num_processes)
     measured = settings.model_copy(update={"training": training.model_copy(update=changes)})
     try:
         trainer = start_trainer(measured, corpus, accelerator, directory, 0)
-        tokens_per_second, step_seconds = _measure(trainer)
+        tokens_per_second, step_seconds = measure(trainer)
         memory = peak_memory_mb()  # of the steps
-        bounds = _bounds(trainer, step_seconds)
+        bounds = roofline_rows(trainer, step_seconds)
     except (RuntimeError, MemoryError) as error:
         raise to_user_error(error, settings) from error
     src, tgt = trainer.plan.src_lengths, trainer.plan.tgt_lengths
@@ -116,7 +116,7 @@ def _dry_run(settings: schema.Recipe, data: Path, directory: Path) -> int:
     return 0
 
 
-def _measure(trainer: Trainer) -> tuple[float, float]:
+def measure(trainer: Trainer) -> tuple[float, float]:
     """Take real steps; return target tokens per second and seconds per step, without the first steps."""
     first = FIRST_STEPS if trainer.graphs else 1
     for step in range(1, first + 1):
@@ -136,7 +136,7 @@ def _measure(trainer: Trainer) -> tuple[float, float]:
     return tokens / seconds, seconds / (step - first)
 
 
-def _bounds(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
+def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
     """Return rows of the table: the least share of a step's `seconds` that each part takes, and the rest."""
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weights = 0.0, 0
@@ -144,11 +144,11 @@ def _bounds(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
     draw = partial(torch.randn, dtype=trainer.dtype, device=trainer.accelerator.device)
     for (outputs, inputs), count in Counter(p.shape for p in model.parameters() if p.dim() == 2).items():
         tensors = {"x": draw(tokens, inputs), "y": draw(tokens, outputs), "w": draw(outputs, inputs)}
-        product_seconds += count * _seconds("x @ w.t(); y @ w; y.t() @ x", tensors)  # forward and backward
+        product_seconds += count * seconds_of("x @ w.t(); y @ w; y.t() @ x", tensors)  # forward and backward
         weights += count * outputs * inputs
     x, y = draw(1 << 26), draw(1 << 26)  # too large for caches
     rate = 6 * tokens * weights / product_seconds
-    bandwidth = 2 * x.nbytes / _seconds("x.copy_(y)", {"x": x, "y": y})
+    bandwidth = 2 * x.nbytes / seconds_of("x.copy_(y)", {"x": x, "y": y})
     sentences = np.concatenate(plan.micro_batches_of(1))[:: trainer.accelerator.num_processes]
     lengths = plan.src_lengths[sentences], plan.tgt_lengths[sentences]
     parts = step_parts(model.settings, model.vocabulary_size, *lengths, trainer.dtype.itemsize)
@@ -161,12 +161,12 @@ def _bounds(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
     return [(f"  {name}", text) for name, text in [*rows, *((name, f"{x:.0%}") for name, x in shares.items())]]
 
 
-def _seconds(statement: str, tensors: dict[str, Tensor]) -> float:
+def seconds_of(statement: str, tensors: dict[str, Tensor]) -> float:
     measurement = Timer(statement, globals=tensors, num_threads=torch.get_num_threads())
     return min(measurement.blocked_autorange(min_run_time=MEASURED_SECONDS / 20).times)
 
 
-def _random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
+def random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
     tokenizer = settings.corpus.tokenizer
     size = tokenizer.vocabulary_size
     vocabulary = Tokenizer(Path(tokenizer.file)).target.vocabulary_size if tokenizer.file else size

@@ -50,7 +50,7 @@ def validate(
     """
     count, share = min(settings.training.validate_bleu, len(dev.lines)), None
     with contextlib.suppress(Interrupted), stop.interruptible() if stop else contextlib.nullcontext():
-        share = _share(model, dtype, dev, settings, slice(rank, None, world))
+        share = compute_share(model, dtype, dev, settings, slice(rank, None, world))
     shares = gather_objects(share, world)
     if any(share is None for share in shares):
         raise Interrupted
@@ -61,7 +61,7 @@ def validate(
     return {"dev_nll": loss, "dev_perplexity": math.exp(min(loss, 700)), "dev_bleu": bleu, "samples": lines[:10]}
 
 
-def _share(
+def compute_share(
     model: Transformer, dtype: torch.dtype, dev: DevSet, settings: schema.Recipe, own: slice
 ) -> tuple[float, list[str]]:
     """Return the summed loss of one process' pairs, and the translations of its lines."""

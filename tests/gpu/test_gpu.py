@@ -53,7 +53,7 @@ def test_loss_and_gradients_match_float64(
     pairs = random_pairs(2, V, [(1, 1), (9, 12), (30, 25), (30, 30), (5, 2)])
 
     def computed(own: LossModel, device: torch.device) -> dict[str, torch.Tensor]:
-        batch = batch_of(pairs, device, (1,), np.arange(len(pairs)))  # the same drops out everywhere
+        batch = batch_of(pairs, device, (1,), np.arange(len(pairs)))  # the same dropout on every device
         loss, nll = own(batch)
         loss.backward()
         gradients = {name: parameter.grad for name, parameter in own.named_parameters()}
@@ -71,13 +71,13 @@ def test_loss_and_gradients_match_float64(
 def test_search_matches_float64(device: torch.device) -> None:
     model = random_model(tiny(), V)
     with torch.no_grad():
-        model.embedding.weight *= 2  # sharper choices, so that sentences end and are of different lengths
+        model.embedding.weight *= 2  # sharper choices: sentences end, with different lengths
     sources, found = [src for src, _ in random_pairs(3, V, [(2 + i % 12, 1) for i in range(100)])], []
-    how = SearchSettings(beam=4, extra_length=8, best=2)
-    for dtype, place in ((torch.float64, "cpu"), (torch.float32, device)):
-        segments = [Segment(ids, how) for ids in sources]
-        frozen = for_inference(copy.deepcopy(model).to(place, dtype), dtype)
-        assert sum(map(len, search([frozen], dtype, iter(segments), how, 100))) == 100
+    options = SearchSettings(beam=4, extra_length=8, best=2)
+    for dtype, where in ((torch.float64, "cpu"), (torch.float32, device)):
+        segments = [Segment(ids, options) for ids in sources]
+        frozen = for_inference(copy.deepcopy(model).to(where, dtype), dtype)
+        assert sum(map(len, search([frozen], dtype, iter(segments), options, 100))) == 100
         found.append([segment.hypotheses for segment in segments])
     for exact, ours in zip(*found, strict=True):
         assert [h.ids for h in ours] == [h.ids for h in exact]
@@ -97,12 +97,12 @@ def test_a_stopped_run_resumes_bit_for_bit(device: torch.device, lab: Lab, monke
     assert all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
 
 
-@pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30])  # of 1e30 the norm is infinite, the gradient is not
+@pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30])  # with 1e30, only the norm is infinite
 def test_a_step_without_a_finite_gradient_changes_nothing(device: torch.device, lab: Lab, factor: float) -> None:
     lab.run.mkdir()
-    settings = lab.recipe("training.precision=auto")  # as on the device by default
+    settings = lab.recipe("training.precision=auto")  # the default of the device
     run = start_trainer(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
-    run.graphs = None  # of a replay the hook would not be called
+    run.graphs = None  # replays do not call the hook
     factors, states = iter([1.0, factor, 1.0]), []
     run.transformer.embedding.weight.register_hook(lambda gradient: gradient * next(factors))
     for step in (1, 2, 3):
@@ -149,14 +149,14 @@ class HostReads(TorchDispatchMode):
 @pytest.mark.parametrize("part", ["gradient", "step"])
 def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, part: str) -> None:
     lab.run.mkdir()
-    settings = lab.recipe("training.precision=auto")  # as on the device by default
+    settings = lab.recipe("training.precision=auto")  # the default of the device
     run = start_trainer(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
     run.take_step(1, run.step_batch(0))
     batch = run.step_batch(1)
     batch.wait(run.streams.current_stream())
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
-    with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # it would keep CUDA from compiled code
+    with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # on CUDA it would disable compiled code
         if part == "step":
             _, norm = run.take_step(2, run.step_batch(1))
             ToHost({"norm": norm})

@@ -142,7 +142,7 @@ def test_steps_of_known_sizes_are_replayed(gpu: NullGpu) -> None:
     assert len(replays) > len(captures) > 1
     for step in replays:
         assert step["replayed"] > 500
-        assert step["launches"] == 2  # of the learning rate and the scale of the loss
+        assert step["launches"] == 2  # copies of the learning rate and the scale of the loss
         assert step["products"] == step["synchronisations"] == 0
     assert sum(step["allocations"] for step in replays) <= 1
 
@@ -221,7 +221,7 @@ def test_every_row_of_table_3_fits_the_memory(gpu: NullGpu, card: int) -> None:
     names = [f"table3/{path.stem}" for path in rows]
     for found in gpu.steps(*names, "--steps", 2, "--pairs", 4000, NULL_GPU=card):
         assert found["steps"][-1]["synchronisations"] == 0
-        assert found["peak_mb"] < 0.8 * {75: 15360, 90: 81559}[card]  # what is reserved beyond that is cache
+        assert found["peak_mb"] < 0.8 * {75: 15360, 90: 81559}[card]  # memory reserved beyond that is cache
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-5), ("bf16", 0.1)])

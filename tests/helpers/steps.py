@@ -24,6 +24,17 @@ def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Trainer, in
     monkeypatch.setattr(Trainer, "take_step", acting)
 
 
+def before_each_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
+    """Call `act` before each call of a function."""
+    real = getattr(owner, name)
+
+    def acting(*arguments: Any, **named: Any) -> Any:
+        act()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, acting)
+
+
 def losses(run: Path) -> list[float]:
     """Return the training losses in a run's metrics."""
     return [record["nll"] for record in read_records(run / "metrics.jsonl") if "nll" in record]

@@ -66,7 +66,12 @@ def test_durations() -> None:
     [
         (100_000, 10, 0, "reading: 1,000 of 100,000 lines, 100/s, 16 min 30 s left, 3 dropped\n"),
         (None, 10, 0, "reading: 1,000 lines, 100/s, 3 dropped\n"),
-        (3000, 10, 1000, "reading: 2,000 of 3,000 lines, 100/s, 10 s left, 3 dropped\n"),  # resumed: the rate is of now
+        (
+            3000,
+            10,
+            1000,
+            "reading: 2,000 of 3,000 lines, 100/s, 10 s left, 3 dropped\n",
+        ),  # resumed
         (20, 30, 0, ""),
     ],
 )

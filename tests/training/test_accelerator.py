@@ -25,23 +25,23 @@ def test_only_the_recipe_configures_accelerate(
 ) -> None:
     made = list[Any]()
 
-    def accelerator(**how: Any) -> Any:
-        made.append(how)
+    def accelerator(**options: Any) -> Any:
+        made.append(options)
         return SimpleNamespace(is_main_process=False, gradient_accumulation_steps=7)
 
     monkeypatch.setattr(accelerate, "Accelerator", accelerator)
     monkeypatch.delenv("NMT_PATIENCE_SECONDS", raising=False)
-    monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # of which the first process alone speaks
+    monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # only the first process warns of it
     for value in ("false", "0", ""):
         monkeypatch.setenv("ACCELERATE_USE_FSDP", value)
         assert accelerator_module.make_accelerator(schema.Recipe(), tmp_path).gradient_accumulation_steps == 1
-    how = made[-1]
-    ddp, group = how.pop("kwargs_handlers")
+    options = made[-1]
+    ddp, group = options.pop("kwargs_handlers")
     assert (ddp.broadcast_buffers, ddp.gradient_as_bucket_view) == (False, True)
     assert (group.timeout, group.init_method) == (timedelta(minutes=10), None)
     on_cpu = not torch.cuda.is_available()
     plain = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": None, "project_dir": tmp_path}
-    assert how == {"cpu": on_cpu, **plain}
+    assert options == {"cpu": on_cpu, **plain}
     monkeypatch.setenv("NMT_PATIENCE_SECONDS", "1.5")
     monkeypatch.setenv(accelerator_module.INIT_METHOD, "file:///x")
     accelerator_module.make_accelerator(schema.Recipe(), tmp_path)
@@ -83,7 +83,7 @@ def test_a_configuration_of_accelerate_launch(lab: Lab) -> None:
     config.write_text(f"{{{machine}, {rest}}}")
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "-m", "nmt_cli", "train"]
     words = [lab.recipe_file, "--data", lab.corpus, "--run", run, "--set", "training.steps=10"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "1"}  # changes nothing
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "1"}
     done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for setting in ("dynamo_backend inductor", "mixed_precision fp16"):
@@ -96,7 +96,7 @@ def test_memory_of_onednn_is_bounded_before_torch_is_imported() -> None:
     code = f"import os, sys; del os.environ['{names[0]}']; import nmt_cli; "
     code += f"print(*map(os.environ.get, {names}), 'torch' in sys.modules)"
     done = texts.python("-c", code, ONEDNN_PRIMITIVE_CACHE_CAPACITY="", LRU_CACHE_CAPACITY="7")
-    assert done.stdout == "32 7 False\n"  # the user's own value stays
+    assert done.stdout == "32 7 False\n"  # a value set by the user stays
 
 
 @pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])

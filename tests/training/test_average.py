@@ -23,7 +23,7 @@ from nmt_cli.training.checkpoints import MODEL, State
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_tensors
 
-VOCABULARY = 320  # as the tokenizer of the corpus has
+VOCABULARY = 320  # of the tokenizer of the corpus
 
 
 def weights(settings: Recipe, seed: int) -> dict[str, torch.Tensor]:
@@ -69,8 +69,8 @@ def test_another_corpus_is_refused_and_none_is_needed(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "numbers").symlink_to(numbers_corpus)
     assert average(run, None, None)[1] == [20, 30, 40]
-    assert "warning: " in (said := capsys.readouterr().err)
-    assert "was trained on another corpus than data/numbers" in said
+    assert "warning: " in (warnings := capsys.readouterr().err)
+    assert "was trained on another corpus than data/numbers" in warnings
 
 
 def test_the_mean_does_not_depend_on_the_order_of_files(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_without_a_dev_set_the_start_is_not_mixed_in(
     corpus = open_corpus(numbers_corpus)
     general = SimpleNamespace(lines=lambda split: corpus.lines("dev") if split == "general" else ([], []))
     for each in (None, general):
-        assert module._best_share(start, start, settings, each) == 0.0  # type: ignore[arg-type]
+        assert module.best_share(start, start, settings, each) == 0.0  # type: ignore[arg-type]
         assert "there is no dev set to choose averaging.with_start on" in capsys.readouterr().err
 
 
@@ -136,7 +136,7 @@ def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
     directory, start = shutil.copytree(reference_run, tmp_path / "run"), tmp_path / "start"
     shutil.copytree(reference_run / "model", start)
     tried = list[list[float]]()
-    monkeypatch.setattr(module, "_best_share", lambda end, start, settings, corpus: tried[-1][-1])
+    monkeypatch.setattr(module, "best_share", lambda end, start, settings, corpus: tried[-1][-1])
 
     def mix(*shares: float, last: int | None = None) -> bool:
         """Return whether the model is made again."""
@@ -157,12 +157,12 @@ def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
         "another directory gets its own model"
     )
     assert artefact.verify(tmp_path / "out", "model")["files"] == artefact.verify(directory / "model", "model")["files"]
-    average(directory, 2, None)  # without a corpus nothing is tried, which it is once there is one
+    average(directory, 2, None)  # no corpus, so no share is tried
     assert load_model(directory).manifest["tried"] == []
     assert "no prepared corpus" in capsys.readouterr().err
     assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
     shutil.rmtree(start)
-    average(reference_run, 3, start)  # other weights of the same name
+    average(reference_run, 3, start)  # other weights under the same name
     assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
 
 
@@ -182,11 +182,11 @@ def test_each_share_of_the_start_is_measured_and_shown(
         return {"dev_bleu": bleu[float((model.embedding.weight.detach() / start["embedding.weight"])[5, 5])]}
 
     monkeypatch.setattr(module, "validate", validate)
-    assert module._best_share(end, start, settings, open_corpus(numbers_corpus)) == 0.5
-    said = capsys.readouterr().err
-    assert "translating 20 lines of dev with 3 mixtures" in said
-    assert "chosen: 0.5" in said
-    assert re.findall(r"^ *([\d.]+) +([\d.]+) *$", said, re.MULTILINE) == [
+    assert module.best_share(end, start, settings, open_corpus(numbers_corpus)) == 0.5
+    output = capsys.readouterr().err
+    assert "translating 20 lines of dev with 3 mixtures" in output
+    assert "chosen: 0.5" in output
+    assert re.findall(r"^ *([\d.]+) +([\d.]+) *$", output, re.MULTILINE) == [
         ("0", "20.00"),
         ("0.5", "19.60"),
         ("1", "10.00"),
@@ -211,10 +211,10 @@ def test_the_best_checkpoint_or_the_last_with_a_warning(
     )
     settings = loading.load_stored(run / "recipe.yaml")
     settings.averaging.best, settings.training.init_from = True, start
-    assert module._steps(run, settings, None) == steps
-    said = capsys.readouterr().err
-    assert (warning in said) if warning else not said
-    assert module._steps(run, settings, 2) == [30, 40], "--last asks for the last ones"
+    assert module.steps_to_average(run, settings, None) == steps
+    output = capsys.readouterr().err
+    assert (warning in output) if warning else not output
+    assert module.steps_to_average(run, settings, 2) == [30, 40], "--last asks for the last ones"
 
 
 def test_too_few_checkpoints_are_listed(run: Path) -> None:
@@ -245,7 +245,7 @@ def test_training_may_remove_checkpoints_while_they_are_averaged(
 ) -> None:
     real = getattr(checkpoints, function)
 
-    def pruned(run: Path, step: int) -> object:  # just before the first one is looked at
+    def pruned(run: Path, step: int) -> object:  # as if training removed it just before the first check
         monkeypatch.undo()
         checkpoints.save(run, State(step=50), weights(tiny_recipe(), 50), {}, {"corpus": "c"})
         artefact.remove_tree(checkpoints.directory_of(run, 20))

@@ -64,11 +64,11 @@ def test_steps_change_only_where_one_would_be_empty() -> None:
     """Three sentences, one of them long, make a step each; otherwise the cost alone divides the sentences."""
     plan = BatchPlan(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
     assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
-    assert batches._filled([0, 0, 0, 3]) == [0, 1, 2, 3]
-    assert batches._filled([0, 3, 3, 3]) == [0, 1, 2, 3]
-    assert batches._filled([0, 4, 4, 9]) == [0, 4, 5, 9]
+    assert batches.without_empty_parts([0, 0, 0, 3]) == [0, 1, 2, 3]
+    assert batches.without_empty_parts([0, 3, 3, 3]) == [0, 1, 2, 3]
+    assert batches.without_empty_parts([0, 4, 4, 9]) == [0, 4, 5, 9]
     for bounds in ([0, 4, 5, 9], [0, 1, 8, 9], [0, 9]):
-        assert batches._filled(bounds) == bounds
+        assert batches.without_empty_parts(bounds) == bounds
 
 
 @settings(max_examples=40, deadline=None)
@@ -80,12 +80,12 @@ def test_a_step_depends_only_on_seed_and_number(
     in_order = BatchPlan(corpus, tokens, 3, seed)
     expected = [[m.tolist() for m in in_order.micro_batches_of(step)] for step in range(12)]
     out_of_order = BatchPlan(corpus, tokens, 3, seed)
-    for step in order:  # a resumed run starts anywhere
+    for step in order:  # a resumed run may start at any step
         assert [m.tolist() for m in out_of_order.micro_batches_of(step)] == expected[step]
 
 
 def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus, cut = corpus_of(skewed(300)), batches._cut
+    corpus, cut = corpus_of(skewed(300)), batches.cut_evenly
     expected = epoch(BatchPlan(corpus, 500, 4, 1), 0)
     plan = BatchPlan(corpus, 500, 4, 1)
 
@@ -94,7 +94,7 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
         plan.micro_batches_of(plan.steps_per_epoch)  # by the other thread
         return cut(*arguments)
 
-    monkeypatch.setattr(batches, "_cut", interrupted)
+    monkeypatch.setattr(batches, "cut_evenly", interrupted)
     assert [m.tolist() for m in plan.micro_batches_of(0)] == expected[0]
 
 
@@ -104,7 +104,7 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
      ([2, 9, 2], 1, [0, 3]), ([1, 2, 3, 4, 5, 6], 3, [0, 4, 5, 6]), ([9, 1, 1], 3, [0, 1, 1, 3])],
 )  # fmt: skip
 def test_parts_of_nearly_equal_cost(costs: list[int], parts: int, bounds: list[int]) -> None:
-    assert batches._cut(np.array(costs), parts) == bounds
+    assert batches.cut_evenly(np.array(costs), parts) == bounds
 
 
 def test_a_step_waits_for_its_copy_and_keeps_its_memory_on_the_gpu() -> None:
@@ -171,7 +171,7 @@ def test_epochs_and_seeds_differ() -> None:
     orders = [epoch(plan, 0), epoch(plan, 1), epoch(plan, 2), epoch(BatchPlan(corpus, 500, 4, 2), 0)]
     assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
     members = [sorted(i for m in step for i in m) for step in orders[0]]
-    assert members != [sorted(i for m in step for i in m) for step in orders[1]], "the plan, not their order"
+    assert members != [sorted(i for m in step for i in m) for step in orders[1]], "other sentences"
 
 
 def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
@@ -195,7 +195,7 @@ def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: 
     plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, 1)
     src, tgt = (np.array([p[side] for p in pairs]) for side in (0, 1))
     sizes = np.array([[side[[i for m in u for i in m]].sum() for side in (src, tgt)] for u in epoch(plan, 0)])
-    # Whole plan to an epoch: with few of them the rounding shows, and it is the same in all of them.
+    # An epoch has a whole number of steps, so with few steps they are all a little larger or smaller.
     assert sizes.mean(0) == pytest.approx([tokens, tokens], rel=0.1)
     assert sizes.sum(1) == pytest.approx(np.full(len(sizes), sizes.sum(1).mean()), rel=0.1 if tokens > 9999 else 0.25)
 
@@ -209,7 +209,7 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     assert batch.src.lengths_B.tolist() == [5, 3, 1]
     assert batch.tgt.lengths_B.tolist() == [1, 4, 2]
     parts = [x for owner in (batch, batch.src, batch.tgt) for x in vars(owner).values() if isinstance(x, torch.Tensor)]
-    assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one copy to the device brings all"
+    assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one buffer, so one copy to the device"
 
 
 def test_dropout_depends_on_sentence_and_step_but_not_on_the_batch() -> None:

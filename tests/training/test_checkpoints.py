@@ -16,7 +16,7 @@ from nmt_cli.system.errors import DataError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.checkpoints import MODEL, OPTIMIZER, STATE, State
 
-ABOUT = {"corpus": "c"}
+FIELDS = {"corpus": "c"}
 
 
 def tensors(step: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -27,7 +27,7 @@ def tensors(step: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]
 
 
 def save(run: Path, step: int) -> Path:
-    checkpoints.save(run, State(step=step, seconds=1.5, best_nll=2.25), *tensors(step), ABOUT)
+    checkpoints.save(run, State(step=step, seconds=1.5, best_nll=2.25), *tensors(step), FIELDS)
     return checkpoints.directory_of(run, step)
 
 
@@ -48,8 +48,8 @@ def test_a_checkpoint_restores_every_bit(run: Path) -> None:
 
 
 def test_a_checkpoint_survives_an_interrupted_replacement(run: Path) -> None:
-    place = checkpoints.directory_of(run, 30)
-    place.rename(place.with_name(f".old-{place.name}"))
+    path = checkpoints.directory_of(run, 30)
+    path.rename(path.with_name(f".old-{path.name}"))
     assert checkpoints.steps_in(run) == [10, 20, 30]
     assert checkpoints.newest(run, "c") == 30
 
@@ -127,7 +127,7 @@ def test_pruning_keeps_the_checkpoint_just_written_among_newer_damaged_ones(
     save(run, 15)
     checkpoints.prune(run, State(step=15, best_step=0), 10, 1)
     assert checkpoints.steps_in(run) == [15, 20, 30]
-    monkeypatch.setattr(artefact, "remove_tree", lambda place: (_ for _ in ()).throw(OSError(13, "Not yours")))
+    monkeypatch.setattr(artefact, "remove_tree", lambda path: (_ for _ in ()).throw(OSError(13, "Not yours")))
     checkpoints.prune(run, State(step=30), 10, 1)
     assert capsys.readouterr().err == "nmt: warning: cannot remove the old checkpoint of step 15: Not yours\n"
     assert checkpoints.steps_in(run) == [15, 20, 30]
@@ -141,14 +141,14 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_counts_their_bytes(
     log = SimpleNamespace(size=77, commit=lambda: done.append("metrics"))
     monkeypatch.setattr(checkpoints, "save", lambda run, state, *rest: done.append((state, *rest)))
     monkeypatch.setattr(checkpoints, "prune", lambda *given: done.append(given[1:]))
-    writer = checkpoints.Writer(tmp_path, Training(checkpoint_every=7, keep_checkpoints=3), log, ABOUT)
+    writer = checkpoints.Writer(tmp_path, Training(checkpoint_every=7, keep_checkpoints=3), log, FIELDS)
     state = State(step=5)
     for step in (5, 6):
         state.step = step
         writer.begin(state, {"w": torch.ones(1)}, {"m": torch.zeros(1)}, is_last=step == 6)
     states = [State(step=step, metrics_bytes=77) for step in (5, 6)]
     committed = [
-        ["metrics", (each, {"w": torch.ones(1)}, {"m": torch.zeros(1)}, ABOUT), (each, 7, 3)] for each in states
+        ["metrics", (each, {"w": torch.ones(1)}, {"m": torch.zeros(1)}, FIELDS), (each, 7, 3)] for each in states
     ]
     assert done == [*committed[0], *committed[1]]
     assert state == State(step=6)
@@ -165,12 +165,12 @@ def test_three_failed_saves_in_a_row_or_the_last_end_a_run(
 
     monkeypatch.setattr(checkpoints, "save", save)
     log = SimpleNamespace(size=0, commit=lambda: None)
-    writer = checkpoints.Writer(tmp_path, Training(), log, ABOUT)
+    writer = checkpoints.Writer(tmp_path, Training(), log, FIELDS)
     ended, one = None, {"w": torch.ones(1)}
     for step in range(1, 10):
         try:
             writer.begin(State(step=step), one, one, is_last=step == 9)
-            writer._newest.result()
+            writer.wait()
         except OSError:
             ended = step
             break

@@ -29,7 +29,7 @@ def fails(error: Exception) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize(
-    ("work", "told", "raised"),
+    ("work", "shared", "raised"),
     [
         (lambda: {"a": 1}, [0, {"a": 1}], None),
         (lambda: None, [0, {}], None),
@@ -39,7 +39,7 @@ def fails(error: Exception) -> Callable[[], Any]:
     ],
 )
 def test_on_main_shares_the_result_or_the_failure_of_the_main_process(
-    work: Callable[[], Any], told: list[Any], raised: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+    work: Callable[[], Any], shared: list[Any], raised: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shares a failure before it raises it. The other processes do not call the function."""
     sent = list[Any]()
@@ -49,15 +49,15 @@ def test_on_main_shares_the_result_or_the_failure_of_the_main_process(
         with pytest.raises(raised):
             on_main(main, work)
     else:
-        assert on_main(main, work) == told[1]
-    assert sent == [told]
-    monkeypatch.setattr(accelerate.utils, "broadcast_object_list", lambda values: told if values == [0, {}] else values)
-    if told[0]:
+        assert on_main(main, work) == shared[1]
+    assert sent == [shared]
+    monkeypatch.setattr(accelerate.utils, "broadcast_object_list", lambda sent: shared if sent == [0, {}] else sent)
+    if shared[0]:
         with pytest.raises(SystemExit) as leaving:
-            on_main(other, lambda: pytest.fail("it works"))
-        assert leaving.value.code == told[0]
+            on_main(other, lambda: pytest.fail("another process called it"))
+        assert leaving.value.code == shared[0]
     else:
-        assert on_main(other, lambda: pytest.fail("it works")) == told[1]
+        assert on_main(other, lambda: pytest.fail("another process called it")) == shared[1]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_on_all_raises_the_error_of_the_first_process_that_failed(
 ) -> None:
     accelerator, sent = SimpleNamespace(num_processes=3, process_index=rank), list[Any]()
     monkeypatch.setattr(collectives, "gather_objects", lambda value, world: sent.append((value, world)) or codes)
-    work = fails(error) if error else lambda: "mine"
+    work = fails(error) if error else lambda: "own"
     if raised is None:
-        assert on_all(accelerator, work) == "mine"
+        assert on_all(accelerator, work) == "own"
     else:
         with pytest.raises(type(raised)) as caught:
             on_all(accelerator, work)
@@ -88,9 +88,9 @@ def test_on_all_raises_the_error_of_the_first_process_that_failed(
 
 
 def test_one_process_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.distributed, "broadcast", lambda *_, **__: pytest.fail("it talks"))
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda *_, **__: pytest.fail("it communicates"))
     broadcast_tensors(SimpleNamespace(num_processes=1), [torch.ones(1)])
-    assert gather_objects("mine", 1) == ["mine"]
+    assert gather_objects("own", 1) == ["own"]
     given = list[Any]()
     monkeypatch.setattr(torch.distributed, "broadcast", lambda tensor, src: given.append((tensor, src)))
     tensors = [torch.ones(1), torch.ones(2)]
@@ -106,4 +106,4 @@ def test_on_cuda_processes_agree_on_stopping_every_tenth_step(device: str, world
     accelerator = SimpleNamespace(num_processes=world, device=torch.device(device))
     assert [step for step in range(41) if is_sync_step(step, accelerator)] == [*range(0, 41, every)]
     if world == 1:
-        assert max_over_processes(accelerator, 2) == 2  # without a word between processes
+        assert max_over_processes(accelerator, 2) == 2  # without communication

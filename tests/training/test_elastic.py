@@ -38,7 +38,7 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: La
     assert [result["codes"] for result in results] == [[0], [0], [0, 0], [0, 0, 0, 0]], results[0]["stderr"]
     assert results[0]["stderr"].count("; 4 x cpu, ") == 1
     whole = [sorted(sentences(tmp_path / "ids-alone-100", step)[0]) for step in range(100)]
-    assert sum(map(len, whole[:15])) == len(set().union(*whole[:15])) == 500, "an epoch is every sentence once"
+    assert sum(map(len, whole[:15])) == len(set().union(*whole[:15])) == 500, "an epoch has every sentence once"
     for step in range(100):
         end, world = (30, 1) if step < 30 else (70, 2) if step < 70 else (100, 4)
         shares = sentences(tmp_path / f"ids-elastic-{end}", step)

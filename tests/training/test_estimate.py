@@ -62,7 +62,7 @@ def test_bytes_match_a_count_by_hand() -> None:
     model = schema.Model(num_layers=1, d_model=8, d_ff=24, num_heads=2, d_k=5, d_v=3)
     parts = estimate.step_parts(model, 50, lengths(4), lengths(6), 2)
     queries_keys_values_outputs = 4 * (10 + 10 + 6 + 6) + 6 * (10 + 10 + 6 + 6) + (6 * 10 + 4 * 10 + 4 * 6 + 6 * 6)
-    assert parts["attention"][1] == 2 * 3 * queries_keys_values_outputs  # used forward, used again, gradient
+    assert parts["attention"][1] == 2 * 3 * queries_keys_values_outputs  # used forward, used backward, gradient
     assert parts["element-wise"][1] == 2 * (7 * (2 * 4 * 8 + 3 * 6 * 8) + 5 * (4 + 6) * 24)
     assert parts["loss"][1] == 2 * 3 * 6 * 50  # logits: written, read, gradient written
     assert parts["optimizer"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
@@ -85,7 +85,7 @@ def test_speed_excludes_the_first_steps(graphs: object, first: int, monkeypatch:
     monkeypatch.setattr(estimate, "MEASURED_SECONDS", 4.0)
     monkeypatch.setattr(estimate, "timer", lambda: now[0])
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert estimate._measure(run) == (10 * first + 15.0, 1.0)
+    assert estimate.measure(run) == (10 * first + 15.0, 1.0)
     assert taken == [(step, 10 * (step - 1)) for step in range(1, first + 5)]
 
 
@@ -114,7 +114,7 @@ def test_the_measured_settings_differ_from_the_recipe_only_where_necessary(
 
     monkeypatch.setattr(estimate, "start_trainer", run)
     with pytest.raises(LookupError):
-        estimate._dry_run(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
+        estimate.print_estimate(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
 
 
 def test_bounds_of_a_step_follow_from_measured_rates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +134,8 @@ def test_bounds_of_a_step_follow_from_measured_rates(monkeypatch: pytest.MonkeyP
         measured.append((statement, {name: tuple(tensor.shape) for name, tensor in tensors.items()}))
         return 0.5 if "copy" in statement else 0.001
 
-    monkeypatch.setattr(estimate, "_seconds", seconds)
-    rows = {name.strip(): text for name, text in estimate._bounds(run, 0.05)}
+    monkeypatch.setattr(estimate, "seconds_of", seconds)
+    rows = {name.strip(): text for name, text in estimate.roofline_rows(run, 0.05)}
     matrices = [tuple(p.shape) for p in model.parameters() if p.dim() == 2]
     products = {(shapes["w"], shapes["x"], shapes["y"]) for statement, shapes in measured if "@" in statement}
     assert products == {((out, into), (64, into), (64, out)) for out, into in matrices}
@@ -171,7 +171,7 @@ def test_random_sentences_fit_the_model_and_the_vocabulary(
     tiny_recipe: Make, numbers_corpus: Path, changes: list[str], length: int, pairs: int, below: int
 ) -> None:
     settings = tiny_recipe(*(change.format(numbers_corpus) for change in changes))
-    corpus = estimate._random_corpus(settings, Path("x"))
+    corpus = estimate.random_corpus(settings, Path("x"))
     assert corpus.directory == Path("x")
     assert corpus.manifest["vocabulary_size"] == max(below, 320)
     for side in (corpus.src, corpus.tgt):
@@ -224,7 +224,7 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     """On the CPU a small step is measured in place of a large one; the estimate is scaled to the recipe's tokens."""
     monkeypatch.setattr(estimate, "MEASURED_TOKENS", measured_tokens)
     done = list[str]()
-    monkeypatch.setattr(estimate, "_bounds", lambda *_: done.append("bounds") or [("bound by", "nothing")])
+    monkeypatch.setattr(estimate, "roofline_rows", lambda *_: done.append("bounds") or [("bound by", "nothing")])
     monkeypatch.setattr(estimate, "peak_memory_mb", lambda: done.append("memory") or 1234)
     before = {p: p.stat().st_mtime_ns for p in numbers_corpus.iterdir()}
     changes = ("training.tokens_per_step=1600", f"training.max_hours={hours}", "training.steps=100000000")

@@ -21,18 +21,18 @@ from nmt_cli.training import train as module
 )
 def test_unexpected_numbers_of_pairs_and_parameters_warn(lab: Lab, change: str, warning: str) -> None:
     assert lab.train("training.steps=1", "training.validate_bleu=0", change) == 0
-    said = lab.stderr()
-    assert ("the recipe expects" in said) == bool(warning)
-    assert warning in said
+    output = lab.stderr()
+    assert ("the recipe expects" in output) == bool(warning)
+    assert warning in output
 
 
 @pytest.mark.parametrize(
     ("perplexities", "step"),
     [
-        ([99.0, 25.0, 11.25], None),  # nothing is known of step 8, and a quarter more is not yet worse
+        ([99.0, 25.0, 11.25], None),  # step 8 has no expectation, and a quarter more is within the tolerance
         ([20.0, 25.1, 9.0], 16),
         ([20.0, 30.0, 30.0], 16),
-        ([20.0, 20.0, 11.3], 24),  # the last known step before this one is the least
+        ([20.0, 20.0, 11.3], 24),  # at step 24, the expectation of step 20 applies
         ([20.0, 20.0, math.nan], 24),
     ],
 )

@@ -18,7 +18,7 @@ def test_value_and_gradients_equal_torchs_for_all_block_sizes(
     draw = torch.Generator().manual_seed(tokens)
     hidden, weight = (torch.randn(n, 6, generator=draw, dtype=torch.float64) for n in (tokens, 11))
     labels = torch.randint(1, 11, (tokens,), generator=draw)
-    weight[0] *= 1e3  # of PAD: no probability goes to it, and no gradient
+    weight[0] *= 1e3  # PAD gets no probability and no gradient
     inputs = (hidden.requires_grad_(), weight.requires_grad_())
 
     def torchs(smoothing: float) -> Tensor:

@@ -25,9 +25,9 @@ from nmt_cli.training.same_inputs import decisive
 @pytest.fixture
 def other(lab: Lab) -> Path:
     """The disk of a second machine, with the same corpus."""
-    place = lab.run.with_name("other")
-    shutil.copytree(lab.corpus, place / "data")
-    return place
+    disk = lab.run.with_name("other")
+    shutil.copytree(lab.corpus, disk / "data")
+    return disk
 
 
 def two(other: Path, **spec: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def two(other: Path, **spec: Any) -> dict[str, Any]:
 def test_killed_and_restarted_machines_end_with_the_same_bits(lab: Lab, other: Path) -> None:
     """Each of two machines repeats the same command; three times, one of them is killed at a random step."""
     draw = random.SystemRandom()
-    kills = [[draw.randint(first, first + 9), draw.randrange(2)] for first in (1, 11, 21)]  # about each checkpoint
+    kills = [[draw.randint(first, first + 9), draw.randrange(2)] for first in (1, 11, 21)]  # around each checkpoint
     print(f"killed at {kills}")  # shown when the test fails
     loop = lab.run.with_name("loop")
     loop.mkdir()
@@ -118,9 +118,9 @@ def test_machines_that_accelerate_does_not_connect_are_refused(
 
 
 def test_cluster_scripts_use_existing_options() -> None:
-    place = Path(__file__).parents[2] / "recipes" / "cluster"
-    subprocess.run(["bash", "-n", place / "slurm.sh"], check=True)
-    service, job = yaml.safe_load_all((place / "kubernetes.yml").read_text())
+    scripts = Path(__file__).parents[2] / "recipes" / "cluster"
+    subprocess.run(["bash", "-n", scripts / "slurm.sh"], check=True)
+    service, job = yaml.safe_load_all((scripts / "kubernetes.yml").read_text())
     pod = job["spec"]["template"]["spec"]
     args = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in pod["containers"][0]["args"]]
     launch = get_args_parser().parse_args(args)
@@ -128,7 +128,7 @@ def test_cluster_scripts_use_existing_options() -> None:
     assert (launch.master_addr, launch.nnodes, launch.node_rank) == (name, str(job["spec"]["completions"]), 1)
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
-    assert (place.parents[1] / launch.training_script_args[1]).is_file()
+    assert (scripts.parents[1] / launch.training_script_args[1]).is_file()
     assert launch.training_script_args[2].startswith("--run-dir=")
 
 

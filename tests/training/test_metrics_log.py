@@ -1,4 +1,4 @@
-"""metrics_log.jsonl: what is written is read, and a run's figures are compared with what its recipe expects."""
+"""metrics.jsonl, and the comparison of a run's figures with its recipe's expectations."""
 
 import math
 import resource
@@ -74,7 +74,7 @@ def test_peak_memory_is_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda: 3_999_999)
-    assert metrics_log.peak_memory_mb() == 3, "that of the GPU"
+    assert metrics_log.peak_memory_mb() == 3, "memory of the GPU"
 
 
 EXPECTED: dict[str, Any] = {"dev_steps": [10, 20], "dev_perplexity": [8, 4], "dev_bleu": [10, 30]}
@@ -83,7 +83,7 @@ EXPECTED: dict[str, Any] = {"dev_steps": [10, 20], "dev_perplexity": [8, 4], "de
 @pytest.mark.parametrize(
     ("step", "perplexity", "bleu", "worse"),
     [
-        (9, 99, 0, None),  # nothing is known yet
+        (9, 99, 0, None),  # no expectation yet
         (10, 10.0, 7.0, None),  # a quarter more, and three points less, may be noise
         (10, 10.01, 7.0, "dev perplexity 10.01, expected 8.00 at step 10"),
         (10, 10.0, 6.99, "dev BLEU 7.0, expected 10.0 at step 10"),
@@ -101,8 +101,8 @@ def test_scores_clearly_worse_than_expected(
     assert metrics_log.worse_than_expected(Expect(**EXPECTED), step, scores) == worse
     alone = Expect(**{**EXPECTED, "dev_bleu": []}), Expect(**{**EXPECTED, "dev_perplexity": []})
     for expect, name in zip(alone, ("perplexity", "BLEU"), strict=True):
-        said = metrics_log.worse_than_expected(expect, step, scores)
-        assert (name in (said or "")) == (f"dev {name}" in (worse or ""))
+        description = metrics_log.worse_than_expected(expect, step, scores)
+        assert (name in (description or "")) == (f"dev {name}" in (worse or ""))
 
 
 def test_thresholds_of_validations() -> None:

@@ -1,4 +1,4 @@
-"""Golden learning rates and what Adam is made of (section 5.3)."""
+"""Golden learning rates, and the settings of Adam (section 5.3 of the paper)."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
 
 PAPER = Training()
-GOLDEN = {  # (d_model, step): rate, by a pocket calculator
+GOLDEN = {  # (d_model, step): rate, by hand
     (512, 1): 1.74693e-7,
     (512, 4000): 6.98771e-4,
     (512, 100_000): 1.39754e-4,

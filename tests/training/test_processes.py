@@ -24,7 +24,12 @@ from nmt_cli.training.metrics_log import read_records
 from nmt_cli.transformer.hardware import choose_device
 
 LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-FORKS = ("training.processes=2", "training.micro_batches=2", "training.memory_tokens=1")  # parts as of one
+# As many micro-batches, added in the same order, as in one process.
+FORKS = (
+    "training.processes=2",
+    "training.micro_batches=2",
+    "training.memory_tokens=1",
+)  # the same micro-batches as in one process
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (64, 3)])
@@ -42,10 +47,10 @@ def test_environment_of_a_fork(tiny_recipe: Callable[..., schema.Recipe], monkey
     monkeypatch.setattr(processes, "usable_cores", lambda: 8)
 
     def work() -> int:
-        told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
-        assert [os.environ[name] for name in told] == ["0", "0", "2", "2", "2"] or os.environ["RANK"] == "1"
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS")
+        assert [os.environ[name] for name in names] == ["0", "0", "2", "2", "2"] or os.environ["RANK"] == "1"
         assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
-        assert processes.local_processes(tiny_recipe()) == 1, "a fork forks no more"
+        assert processes.local_processes(tiny_recipe()) == 1, "forks do not fork"
         return torch.get_num_threads()
 
     assert processes.in_processes(tiny_recipe("training.processes=2"), work) == 2
@@ -56,7 +61,7 @@ def test_forks_train_the_same_bits_as_one_process_and_leave_no_trace(lab: Lab) -
 
     def trace() -> tuple[Any, ...]:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-        gc.collect()  # of files that tests before this one have left open
+        gc.collect()  # closes files of earlier tests
         return dict(os.environ), torch.get_num_threads(), children, len([*Path("/proc/self/fd").iterdir()])
 
     before, changes = trace(), (*FORKS, "training.steps=10", "training.validate_every=10", "training.log_every=1")
@@ -94,7 +99,7 @@ def test_only_the_first_fork_prints(tiny_recipe: Any, tmp_path: Path, capfd: pyt
         (signal.pause, lambda: os.kill(os.getppid(), signal.SIGINT), 130),
         (lambda: 1 / 0, lambda: sys.exit(65), "division by zero"),
         (signal.pause, lambda: os._exit(143), 143),  # as a second signal does
-        (lambda: os._exit(0), signal.pause, 0),  # without an answer
+        (lambda: os._exit(0), signal.pause, 0),  # without a result
         (lambda: sys.exit(65), signal.pause, 65),
     ],
 )
@@ -104,14 +109,14 @@ def test_the_end_of_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome
     def run() -> int:
         return processes.in_processes(lab.recipe(*FORKS), lambda: (second if os.environ["RANK"] == "1" else first)())
 
-    lab.patch.setattr(processes, "LAST_SECONDS", 0.1)  # what never ends here is not waited for long
+    lab.patch.setattr(processes, "LAST_SECONDS", 0.1)  # do not wait long for a process that never ends
     if isinstance(outcome, int):
         assert run() == outcome
     else:
         with pytest.raises(Exception, match=outcome) as caught:
             run()
         notes = getattr(caught.value, "__notes__", [])
-        assert ("Traceback" in "".join(notes)) == ("zero" in outcome), "of the process in which it happened"
+        assert ("Traceback" in "".join(notes)) == ("zero" in outcome), "the traceback of the process that failed"
 
 
 def test_a_signal_delivered_to_another_thread_ends_the_forks(lab: Lab) -> None:

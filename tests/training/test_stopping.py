@@ -16,12 +16,12 @@ def test_a_signal_interrupts_only_interruptible_work() -> None:
             assert not stop.requested
             with stop.interruptible():
                 pass
-            os.kill(os.getpid(), number)  # nothing is raised here
+            os.kill(os.getpid(), number)  # raises nothing
             assert (stop.requested, stop.exit_code) == (True, code)
             with pytest.raises(Interrupted), stop.interruptible():
                 pytest.fail("it began")
             os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.exit_code == code, "of the first one"
+            assert stop.exit_code == code, "the code of the first signal"
         with Stop() as stop:
             with pytest.raises(Interrupted), stop.interruptible():  # noqa: PT012
                 os.kill(os.getpid(), number)

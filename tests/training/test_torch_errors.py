@@ -42,10 +42,10 @@ def test_errors_of_torch_become_errors_with_advice(
 ) -> None:
     monkeypatch.setenv("MASTER_PORT", "29501")
     settings = schema.Recipe(training=schema.Training(memory_tokens=700))
-    said = to_user_error(error, settings)
-    assert type(said) is kind
-    assert message in str(said)
-    assert len(str(said)) < 260
-    assert (said is error) == (kind is RuntimeError)
+    converted = to_user_error(error, settings)
+    assert type(converted) is kind
+    assert message in str(converted)
+    assert len(str(converted)) < 260
+    assert (converted is error) == (kind is RuntimeError)
     if kind is StorageError and "memory" in message:
         assert "lower than the tokens that fit now, or" in str(to_user_error(error, schema.Recipe()))

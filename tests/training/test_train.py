@@ -35,7 +35,7 @@ def test_metrics_record_every_interval(lab: Lab) -> None:
     lines = [r for r in records if "nll" in r]
     assert [r["step"] for r in lines] == [5, 10, 15, 20, 25, 30]
     assert lines[-1]["nll"] < lines[0]["nll"] - 2
-    tokens = len(open_corpus(lab.corpus).tgt.ids)  # 15 steps are an epoch
+    tokens = len(open_corpus(lab.corpus).tgt.ids)  # an epoch has 15 steps
     assert sum(r["tgt_tokens_per_step"] for r in lines[:3]) * 5 == pytest.approx(tokens)
     for record in lines:
         assert record["gradient_norm"] > 0
@@ -122,7 +122,7 @@ def test_figures_of_a_record_and_its_progress_line(lab: Lab) -> None:
     settings, written, logged = lab.recipe("training.steps=102", "training.patience=3"), list[Any](), list[Any]()
     accelerator = fake_accelerator(1, 0)
     accelerator.reduce, accelerator.log = (
-        lambda x, how: {"sum": x}[how],
+        lambda x, reduction: {"sum": x}[reduction],
         lambda *given, step: logged.append((*given, step)),
     )
     state = checkpoints.State(step=2, seconds=7.0, skipped=1)
@@ -151,7 +151,7 @@ def test_figures_of_a_record_and_its_progress_line(lab: Lab) -> None:
     bar.plain = True
     module.log_steps(run, window[:1], 10.0, bar)
     assert lab.stderr() == "step 2/102  nll 2.000  3 tok/s  16 min 40 s left\n"
-    run.metrics = None  # of another process
+    run.metrics = None  # as on other processes
     assert module.log_steps(run, window, 10.0, bar) == ""
     assert len(written) == len(logged) == 3
 
@@ -164,7 +164,7 @@ def test_a_finished_run_does_no_work_and_keeps_its_average(lab: Lab) -> None:
     assert lab.train() == 0
     assert "run: finished with step 30 of 30; " in lab.stderr()
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    shutil.rmtree(run / "model")  # as if it had been killed before the model was committed
+    shutil.rmtree(run / "model")  # as if killed before the model was committed
     assert lab.train() == 0
     model = load_model(run / "model").manifest
     assert (model["steps"], model["corpus"]) == ([30], open_corpus(lab.corpus).identity)
@@ -214,7 +214,7 @@ def test_a_run_extended_later_equals_a_longer_run(lab: Lab) -> None:
 def test_max_hours_counts_all_parts_of_a_run(lab: Lab) -> None:
     assert lab.train("training.steps=6") == 0
     read_state = checkpoints.read_state
-    with lab.patch.context() as patch:  # as if those had taken a thousand seconds
+    with lab.patch.context() as patch:  # as if the first part had taken a thousand seconds
         patch.setattr(checkpoints, "read_state", lambda *at: dataclasses.replace(read_state(*at), seconds=1000.0))
         assert lab.train("training.steps=8", "training.max_hours=0.5") == 0
     assert 1000 < read_state(lab.run, 8).seconds < 1100
@@ -230,7 +230,7 @@ def test_zero_hours_are_a_limit(lab: Lab) -> None:
 
 
 def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
-    losses = iter([3.0, 2.0, 2.0, 1.998, 2.5])  # by so little is hardly better
+    losses = iter([3.0, 2.0, 2.0, 1.998, 2.5])  # 1.998 is too small an improvement
     scores = {"dev_perplexity": 9.0, "dev_bleu": None}
     lab.patch.setattr(module, "validate", lambda *_: {**scores, "dev_nll": next(losses)})
     changes = ("training.validate_every=3", "training.patience=3", "training.checkpoint_every=5", "averaging.last=2")
@@ -242,12 +242,12 @@ def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
 
 
 def test_a_resume_in_another_precision_warns(lab: Lab) -> None:
-    said = []
+    warned = []
     for steps, dtype in enumerate([torch.float32, torch.bfloat16, torch.bfloat16, torch.float32], 1):
         lab.patch.setattr(trainer, "choose_dtype", lambda *_, dtype=dtype: dtype)
         assert lab.train(f"training.steps={steps}") == 0
-        said.append(f"so far and continues in {str(dtype)[6:]}: " in lab.stderr())
-    assert said == [False, True, False, True]
+        warned.append(f"so far and continues in {str(dtype)[6:]}: " in lab.stderr())
+    assert warned == [False, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -286,4 +286,4 @@ def test_a_model_that_does_not_fit_is_refused(lab: Lab) -> None:
         lab.train(f"model.max_length={longest - 1}")
     assert lab.train(f"model.max_length={longest}", "training.steps=1") == 0
     shutil.rmtree(lab.run)
-    assert lab.train("training.steps=1") == 0, "nothing was learnt yet, so the settings may be mended"
+    assert lab.train("training.steps=1") == 0, "without a checkpoint, settings may still change"

@@ -105,7 +105,7 @@ def test_the_memory_check_uses_the_longest_sentences_and_changes_nothing(lab: La
     (batch,) = seen
     assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
     assert max(side.integers[1].max() for side in (batch.src, batch.tgt)) == run.plan.longer_lengths.max()
-    # However much fits: a tenth more than a process' share of a step, or than a part of it, which may be longer.
+    # With much memory: a tenth more than a process' share of a step.
     for world, parts, most in ((1, 4, 440), (2, 4, 220), (8, 8, 55)):
         settings = lab.recipe("training.memory_tokens=9999", f"training.micro_batches={parts}")
         start_trainer(settings, corpus, fake_accelerator(world, 0), tmp_path, 0)

@@ -1,4 +1,4 @@
-"""Validations: which sentences they measure, and how."""
+"""Validations on the development set: loss, BLEU and samples."""
 
 import contextlib
 import math
@@ -41,14 +41,15 @@ def test_validation_loss_covers_every_target_token(lab: Lab) -> None:
 
 
 def test_dev_bleu_uses_the_tokens_of_the_target_language(lab: Lab) -> None:
-    settings, said = lab.recipe("corpus.tgt=zh", "training.validate_bleu=2"), ["我们昨天看了两场电影。", "他喜欢喝茶。"]
-    translations = [SimpleNamespace(text=text) for text in said]
-    translator = SimpleNamespace(translate=lambda lines: translations)
+    settings = lab.recipe("corpus.tgt=zh", "training.validate_bleu=2")
+    lines = ["我们昨天看了两场电影。", "他喜欢喝茶。"]
+    translations = [SimpleNamespace(text=text) for text in lines]
+    translator = SimpleNamespace(translate=lambda _: translations)
     lab.patch.setattr(validation.Translator, "of", lambda *_: contextlib.nullcontext(translator))
     dev = validation.DevSet(open_corpus(lab.corpus), settings)
     dev.references = ["我们昨天看了一场电影。", "他喜欢喝茶。", *dev.references[2:]]
     record = validation.validate(load_model(lab.reference).model, torch.float32, dev, settings)
-    scores = [corpus_bleu(said, dev.references[:2], language=language)[0] for language in ("zh", "en")]
+    scores = [corpus_bleu(lines, dev.references[:2], language=language)[0] for language in ("zh", "en")]
     assert record["dev_bleu"] == scores[0] != scores[1]
 
 
@@ -63,14 +64,14 @@ def test_a_validation_uses_all_fitting_pairs_and_keeps_ten_samples(lab: Lab) -> 
         kept = validation.DevSet(corpus, settings).pairs
         assert kept == [pair for pair, size in zip(dev.pairs, sizes, strict=True) if size <= longest]
     lines, tokens = [f"line {i}" for i in range(12)], sum(len(tgt) for _, tgt in dev.pairs)
-    lab.patch.setattr(validation, "_share", lambda *_: (2000.0 * tokens, lines))
-    lab.patch.setattr(validation, "corpus_bleu", lambda *at, **how: given.append((at, how)) or (12.5, ""))
+    lab.patch.setattr(validation, "compute_share", lambda *_: (2000.0 * tokens, lines))
+    lab.patch.setattr(validation, "corpus_bleu", lambda *texts, **options: given.append((texts, options)) or (12.5, ""))
     model = load_model(lab.reference).model
     record = validation.validate(model, torch.float32, dev, settings)
     assert record == {"dev_nll": 2000, "dev_perplexity": math.exp(700), "dev_bleu": 12.5, "samples": lines[:10]}
     assert given == [((lines, dev.references[:12]), {"language": "fr", "tokenised": True})]
-    settings.training.validate_bleu = 99  # more than there are
-    lab.patch.setattr(validation, "_share", lambda *_: (2000.0 * tokens, dev.lines))
+    settings.training.validate_bleu = 99  # more lines than the set has
+    lab.patch.setattr(validation, "compute_share", lambda *_: (2000.0 * tokens, dev.lines))
     assert validation.validate(model, torch.float32, dev, settings)["samples"] == dev.lines[:10]
     assert given.pop() == ((dev.lines, dev.references), {"language": "fr", "tokenised": True})
     settings.training.validate_bleu = 0
@@ -87,7 +88,7 @@ def test_tokens_per_second_exclude_validations(lab: Lab) -> None:
     start = f"training.init_from={lab.reference / 'model'}"
     assert lab.train(start, "training.steps=10", "training.validate_every=10") == 0
     speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
-    assert speeds[0] < 0 < speeds[1], "nor is that of the start"
+    assert speeds[0] < 0 < speeds[1], "so is the validation of the start"
 
 
 def test_without_a_development_set_nothing_is_validated(lab: Lab, tmp_path: Path) -> None:
