@@ -63,12 +63,15 @@ def regular(steps: list[int], every: int) -> list[int]:
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
-def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Commit the checkpoint of a step, replacing a damaged one; raise DivergedError if a weight is not finite."""
+def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], fields: dict[str, Any]) -> None:
+    """Commit the checkpoint of a step with these fields in its manifest, replacing a damaged one.
+
+    Raise DivergedError if a weight is not finite.
+    """
     for name, tensor in model.items():
         if not torch.isfinite(tensor).all():
             raise DivergedError(f"weight {name} is not finite at step {state.step}; the last good checkpoint is kept")
-    manifest = {"step": state.step, **about}
+    manifest = {"step": state.step, **fields}
     target = directory_of(run, state.step)
     with artefact.staged(target, "checkpoint", manifest, overwrite=True, own_name=True) as stage:
         save_tensors(stage / MODEL, model)
@@ -89,16 +92,18 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
 class Writer:
     """Writes checkpoints in a thread, one at a time, while training continues."""
 
-    def __init__(self, run: Path, training: schema.Training, metrics: Any, about: dict[str, Any]) -> None:
-        self.run, self.training, self.metrics, self.about = run, training, metrics, about
+    def __init__(self, run: Path, training: schema.Training, metrics: Any, fields: dict[str, Any]) -> None:
+        self.run, self.training, self.metrics, self.fields = run, training, metrics, fields
         self.failed = 0
         self.pool = ThreadPoolExecutor(1)
         self._newest = Future[None]()
         self._newest.set_result(None)
 
     def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
-        """Wait for the previous checkpoint, raising its error if it failed; copy the tensors of this one and start to
-        write it. The last one is waited for."""
+        """Copy a checkpoint and start to write it; wait until the last one is written.
+
+        Wait for the previous checkpoint first, and raise its error if it failed.
+        """
         self.wait()
         state = dataclasses.replace(state, metrics_bytes=self.metrics.size)
         self._newest = self.pool.submit(self._write, state, ToHost(model), ToHost(moments), is_last)
@@ -113,7 +118,7 @@ class Writer:
         """Commit a checkpoint and prune the old ones. A full disk ends the run at the third failure in a row."""
         try:
             self.metrics.commit()
-            save(self.run, state, model.get(), moments.get(), self.about)
+            save(self.run, state, model.get(), moments.get(), self.fields)
         except (OSError, StorageError) as error:
             self.failed += 1
             if is_last or self.failed >= MAX_FAILED_SAVES:

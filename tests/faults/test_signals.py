@@ -62,7 +62,7 @@ def test_a_signal_while_torch_is_imported_is_not_lost(tmp_path: Path, at: str) -
 
 def handled(act: Any) -> tuple[int, str]:
     """Call `act` in a process that handles signals as a command does; return its exit code and its stderr."""
-    code = f"import os, sys, time\nfrom nmt_cli import __main__, signals\nsys.argv = ['nmt', 'prepare']\n{act}"
+    code = f"import os, sys, time\nfrom nmt_cli import __main__\nsys.argv = ['nmt', 'prepare']\n{act}"
     words = [sys.executable, "-c", f"{code}\n__main__._command = work\n__main__.main()"]
     done = subprocess.run(words, cwd=texts.ROOT, capture_output=True, text=True, timeout=100, check=False)
     return done.returncode, done.stderr
