@@ -136,16 +136,6 @@ def test_a_failed_save_warns_and_training_continues(lab: Lab, error: int) -> Non
     assert lab.same()
 
 
-def test_a_third_failed_save_or_a_failed_last_save_ends_the_run(lab: Lab) -> None:
-    failing_saves(lab.patch, [15, 20, 25, 30], errno.ENOSPC)
-    with pytest.raises(StorageError):
-        lab.train("training.checkpoint_every=5")
-    assert checkpoints.steps_in(lab.run) == [5, 10]
-    with pytest.raises(StorageError):
-        lab.train("training.steps=15")
-    assert checkpoints.steps_in(lab.run) == [5, 10]
-
-
 def test_a_limit_on_file_size_is_a_storage_error(lab: Lab) -> None:
     """Files of the safetensors library exceed the limit; the other files do not."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -32,15 +32,13 @@ def test_everything_goes_to_stderr_and_quiet_leaves_warnings(capsys: Captured, m
     print_everything()
 
 
-def test_messages_and_tables_escape_control_characters(capsys: Captured) -> None:
-    console.warn("a\x1b[2Jb\nc" + "x" * 1000)
-    console.table("T", ["x"], [["\x1b]0;title\x07[red]not markup[/red]\r\n"]])
-    err = capsys.readouterr().err
-    assert "\x1b" not in err
-    assert "\x07" not in err
-    assert err.startswith("nmt: warning: a\\x1b[2Jb\\ncx")
-    assert err.index("\n") < 430
-    assert "[red]not markup[/red]" in err
+def test_a_warning_is_one_short_line_and_tables_show_markup_as_text(capsys: Captured) -> None:
+    console.warn("a\nb" + "x" * 1000)
+    console.table("T", ["x"], [["[red]not markup[/red]"]])
+    warning, _, table = capsys.readouterr().err.partition("\n")
+    assert warning.startswith("nmt: warning: a\\nbx")
+    assert len(warning) < 430
+    assert "[red]not markup[/red]" in table
 
 
 def test_tables_in_files_are_not_wrapped(capsys: Captured) -> None:
@@ -66,12 +64,7 @@ def test_durations() -> None:
     [
         (100_000, 10, 0, "reading: 1,000 of 100,000 lines, 100/s, 16 min 30 s left, 3 dropped\n"),
         (None, 10, 0, "reading: 1,000 lines, 100/s, 3 dropped\n"),
-        (
-            3000,
-            10,
-            1000,
-            "reading: 2,000 of 3,000 lines, 100/s, 10 s left, 3 dropped\n",
-        ),  # resumed
+        (3000, 10, 1000, "reading: 2,000 of 3,000 lines, 100/s, 10 s left, 3 dropped\n"),  # resumed
         (20, 30, 0, ""),
     ],
 )

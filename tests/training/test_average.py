@@ -124,11 +124,6 @@ def test_without_a_dev_set_the_start_is_not_mixed_in(
         assert "there is no dev set to choose averaging.with_start on" in capsys.readouterr().err
 
 
-def test_without_validations_the_last_checkpoint_is_used(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
-    (run / "recipe.yaml").write_bytes(loading.to_yaml(tiny_recipe("averaging.best=true")))
-    assert average(run, None, None)[1] == [40]
-
-
 def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
     reference_run: Path, numbers_corpus: Path, tmp_path: Path, tiny_recipe: Callable[..., Recipe],
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -164,16 +164,6 @@ def test_an_epoch_has_the_nearest_number_of_steps(tokens: int, steps: int) -> No
     )
 
 
-def test_epochs_and_seeds_differ() -> None:
-    corpus = corpus_of(skewed(300))
-    plan = BatchPlan(corpus, 500, 4, 1)
-    assert plan.steps_per_epoch > 5
-    orders = [epoch(plan, 0), epoch(plan, 1), epoch(plan, 2), epoch(BatchPlan(corpus, 500, 4, 2), 0)]
-    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
-    members = [sorted(i for m in step for i in m) for step in orders[0]]
-    assert members != [sorted(i for m in step for i in m) for step in orders[1]], "other sentences"
-
-
 def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
     pairs = skewed(4000)
     plan = BatchPlan(corpus_of(pairs), 4000, 8, 1)

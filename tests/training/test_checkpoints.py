@@ -54,14 +54,6 @@ def test_a_checkpoint_survives_an_interrupted_replacement(run: Path) -> None:
     assert checkpoints.newest(run, "c") == 30
 
 
-@pytest.mark.parametrize("name", [artefact.MANIFEST, MODEL])
-def test_a_damaged_checkpoint_is_replaced(run: Path, name: str) -> None:
-    (checkpoints.directory_of(run, 30) / name).unlink()
-    assert checkpoints.newest(run, "c") == 20
-    save(run, 30)
-    assert checkpoints.newest(run, "c") == 30
-
-
 def test_an_empty_run_starts_at_zero_and_foreign_entries_are_ignored(tmp_path: Path) -> None:
     assert checkpoints.newest(tmp_path, "c") == 0
     directory = tmp_path / "checkpoints"

@@ -192,13 +192,7 @@ def test_number_of_processes_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], environment: dict[str, str], count: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: int(environment.get("cores", 8)))
-    cores = (
-        int(environment["cores"])
-        if "cores" in environment
-        else 2
-        if "ACCELERATE_MIXED_PRECISION" in environment
-        else 16
-    )
+    cores = int(environment.get("cores", 2 if "ACCELERATE_MIXED_PRECISION" in environment else 16))
     monkeypatch.setattr(processes, "usable_cores", lambda: cores)
     monkeypatch.setattr(processes, "usable_memory", lambda: 64 << 30)
     for name in (*LAUNCHERS, "ACCELERATE_MIXED_PRECISION"):
