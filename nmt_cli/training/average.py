@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import load_into, load_model, read_tensors, sav
 
 Weights = dict[str, Tensor]
 LINES = 500  # of each set on which the share of the start is chosen
-MAX_LOSS = 0.5  # BLEU that a mixture may lose: against the start on general text, or against the best share on dev
+MAX_BLEU_LOSS = 0.5  # BLEU that a mixture may lose: against the start on general text, or against the best share on dev
 
 
 def mean_of(paths: list[Path]) -> Weights:
@@ -59,7 +59,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
             break
         except (NmtError, OSError):
             if all(checkpoints.directory_of(run, step).exists() for step in steps):
-                raise  # otherwise training has just removed one: try again
+                raise  # else training has removed one meanwhile: try again
     hashes = [each["files"][checkpoints.MODEL]["sha256"] for each in manifests]
     manifest = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     manifest |= {"steps": steps, "checkpoints": hashes}
@@ -76,7 +76,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         tensors = mixture(tensors, start, manifest["with_start"])
     target = out or run / "model"
     save_model(target, tensors, settings, run / TOKENIZER, manifest)
-    say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}: step {', '.join(map(str, steps))}")
+    say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}, of step {', '.join(map(str, steps))}")
     return target, steps
 
 
@@ -140,10 +140,10 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
     """Choose a share of the start by BLEU on dev and general text, given for each share and for the start alone.
 
-    Return the best share on dev that loses at most MAX_LOSS on general text, or else the share that loses least.
-    Without general text, return the largest share that loses at most MAX_LOSS on dev against the best one.
+    Return the best share on dev that loses at most MAX_BLEU_LOSS on general text, or else the share that loses least.
+    Without general text, return the largest share that loses at most MAX_BLEU_LOSS on dev against the best one.
     """
     if len(start) == 1:
         best = max(bleu for (bleu,) in scores.values())
-        return max(share for share, (bleu,) in scores.items() if bleu >= best - MAX_LOSS)
-    return max(scores, key=lambda share: (min(0.0, scores[share][1] - start[1] + MAX_LOSS), scores[share][0]))
+        return max(share for share, (bleu,) in scores.items() if bleu >= best - MAX_BLEU_LOSS)
+    return max(scores, key=lambda share: (min(0.0, scores[share][1] - start[1] + MAX_BLEU_LOSS), scores[share][0]))
