@@ -1,6 +1,5 @@
 """Forks of one command train together and end together."""
 
-import contextlib
 import gc
 import os
 import signal
@@ -11,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from conftest import Lab
+from other_processes import ended
 from steps import losses
 
 from nmt_cli.recipe import loading, schema
@@ -133,16 +132,6 @@ def test_a_signal_delivered_to_another_thread_ends_the_forks(lab: Lab) -> None:
     thread.start()
     assert processes.in_processes(lab.recipe(*FORKS), lambda: int(bool(time.sleep(15)))) == 143
     thread.join()
-
-
-def ended(pid: int) -> bool:
-    """Wait until a process that is not a child has ended; zombies have ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process, deadline = psutil.Process(pid), time.monotonic() + 10
-        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return process.status() == psutil.STATUS_ZOMBIE
-    return True
 
 
 def test_a_failed_fork_ends_the_run_with_one_line_and_a_killed_command_ends_its_forks(lab: Lab) -> None:
