@@ -2,7 +2,7 @@
 
 import os
 
-TYPE_CHECKING = False  # as typing's, whose import would be the longest part of a command's first moments
+TYPE_CHECKING = False  # type checkers know the name; the import of typing would delay the handling of signals
 if TYPE_CHECKING:
     from nmt_cli.corpus.terms import Terms
     from nmt_cli.translation.segments import Sampling
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Sampling", "Terms", "Translator", "__version__"]
 
-# oneDNN and torch's layer on top of it keep kernels for 1,024 shapes each by default: memory on CPUs would creep up.
+# oneDNN and torch's layer above it each keep kernels for 1,024 shapes by default, so memory on CPUs would creep up.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, "32")
-os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")  # wrong gradients in silence (pytorch issue 193061)
+os.environ.setdefault(
+    "TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0"
+)  # it computes wrong gradients silently (pytorch issue 193061)
 
 
 def __getattr__(name: str) -> object:

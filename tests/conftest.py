@@ -1,4 +1,4 @@
-"""What several test files share: a small prepared corpus of spelt-out numbers and a recipe to train on it."""
+"""Shared fixtures: a small prepared corpus of spelled-out numbers, and a recipe to train on it."""
 
 import contextlib
 import json
@@ -20,16 +20,16 @@ from nmt_cli.recipe.schema import Recipe
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 
-# One thread: what tests compute is too small for more, and waiting threads make a busy machine crawl.
+# One thread: computations in tests are too small for more, and waiting threads slow down a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Temporary directories in memory, where there is enough: real fsyncs would take as long as some test files compute, and
-# tell them nothing, for SIGKILL does not empty the page cache. Some tests run programs that they write there.
+# Temporary directories in memory, if there is enough: real fsyncs are slow, and tests learn nothing from them, since
+# SIGKILL does not empty the page cache. The mount must allow programs, which some tests write and run there.
 SHM = Path("/dev/shm")
 if os.access(SHM, os.W_OK) and shutil.disk_usage(SHM).free > 4 << 30 and not os.statvfs(SHM).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHM))
 
-# Shells start background jobs with interrupts ignored, and programs started by the tests would inherit that.
+# Shells start background jobs with interrupts ignored; programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -49,7 +49,7 @@ decoding: {{beam: 1}}
 
 @pytest.fixture(autouse=True)
 def own_settings() -> Iterator[None]:
-    """What commands set for their process is set back: --quiet, and torch's threads, which decide the last bits."""
+    """Reset the settings that commands make for their process: --quiet, and torch's threads, which affect rounding."""
     yield
     console.set_quiet(False)
     if torch := sys.modules.get("torch"):
@@ -58,7 +58,7 @@ def own_settings() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def corpora() -> Path:
-    """The directory of real corpora that NMT_CORPORA names; tests that need it skip without it."""
+    """The directory of real corpora, from NMT_CORPORA. Without it, tests that need it are skipped."""
     if not os.environ.get("NMT_CORPORA"):
         pytest.skip("NMT_CORPORA is not set")
     return Path(os.environ["NMT_CORPORA"]).resolve()
@@ -66,7 +66,7 @@ def corpora() -> Path:
 
 @pytest.fixture(scope="session")
 def numbers_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with train, dev and test text: different numbers, spelt digit by digit in English and German."""
+    """A directory with train, dev and test text: different numbers, spelled digit by digit in English and German."""
     directory, draw, pairs = tmp_path_factory.mktemp("text"), random.Random(7), {}
     while len(pairs) < 540:
         digits = [draw.randrange(10) for _ in range(draw.randint(2, 8))]
@@ -79,7 +79,7 @@ def numbers_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_recipe_file(numbers_text: Path) -> Path:
-    """The recipe file of a model that trains on the number words in seconds."""
+    """The recipe file of a model that trains on the spelled-out numbers in seconds."""
     path = numbers_text / "tiny.yaml"
     path.write_text(TINY.format(numbers_text))
     return path
@@ -93,7 +93,7 @@ def tiny_recipe(tiny_recipe_file: Path) -> Callable[..., Recipe]:
 
 @pytest.fixture(scope="session")
 def numbers_corpus(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callable[..., Recipe]) -> Path:
-    """The prepared corpus of number words. Do not change it: it is shared."""
+    """The prepared corpus of spelled-out numbers. Do not change it: it is shared."""
     from nmt_cli.corpus.prepare import PrepareOptions, prepare
 
     return prepare(tiny_recipe().corpus, tmp_path_factory.mktemp("data") / "numbers", PrepareOptions(workers=1))
@@ -113,14 +113,14 @@ def reference_run(
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[int]:
-    """Lock a directory in another process for as long as the block lasts, and yield that process' id."""
-    ready, told = os.pipe()
+    """Lock a directory in another process during the block; yield that process' id."""
+    receiver, sender = os.pipe()
     child = os.fork()
     if not child:
         with artefact.locked(directory, "the run"):
-            os.write(told, b"x")
+            os.write(sender, b"x")
             signal.pause()
-    os.read(ready, 1)
+    os.read(receiver, 1)
     try:
         yield child
     finally:
@@ -130,7 +130,7 @@ def held(directory: Path) -> Iterator[int]:
 
 @dataclass
 class Lab:
-    """A run to be trained in `run`, the tiny recipe and its corpus, and an undisturbed run of it to compare with."""
+    """The tiny recipe, its corpus, a directory to train in, and an undisturbed run to compare with."""
 
     recipe_file: Path
     corpus: Path
@@ -151,14 +151,14 @@ class Lab:
         return train(self.recipe(*changes), data or self.corpus, self.run, tracker)
 
     def same(self, step: int = 30) -> bool:
-        """Return whether a checkpoint is whole and has the weights and moments of the undisturbed run's."""
+        """Return whether a checkpoint verifies and has the weights and moments of the undisturbed run."""
         from nmt_cli.training import checkpoints
 
         files = [checkpoints.check(run, step)["files"] for run in (self.run, self.reference)]
         return all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
 
     def jobs(self, *specs: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
-        """Train in processes of their own, one after the other; a spec: "name", "set", and what faults/job.py says."""
+        """Run training jobs one after the other. A spec holds "name", "set", and the options of faults/job.py."""
         for spec in specs:
             where = ["--data", str(self.corpus), "--run", str(self.run.with_name(spec.get("name", "run")))]
             sets = [word for change in spec.get("set", ()) for word in ("--set", change)]

@@ -62,7 +62,7 @@ OWNERS = {
     "sacrebleu": {"scoring"},
     "sacremoses": {"corpus.moses"},
     "regex": {"scoring.paper_bleu"},
-    "accelerate": {"training.distributed"},
+    "accelerate": {"training"},
     "datasets": {"corpus.sources"},
     "pyarrow": {"corpus.sources"},
     "huggingface_hub": {"corpus.sources", "interop"},

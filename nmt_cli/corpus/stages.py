@@ -4,10 +4,10 @@ The same bytes come out whatever the number of workers. Memory grows with the co
 """
 
 import contextlib
-import ctypes
 import functools
 import itertools
 import multiprocessing
+import os
 import signal
 import traceback
 from collections import deque
@@ -24,6 +24,7 @@ from nmt_cli.corpus.cleaning import DUPLICATE, NEAR_TWIN, RATIO, TOO_LONG, Clean
 from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.recipe import schema
 from nmt_cli.system import console
+from nmt_cli.system.child_processes import end_with_parent, signals_blocked
 from nmt_cli.system.errors import StorageError
 
 Job = TypeVar("Job")
@@ -37,9 +38,9 @@ LONG_TRAINING = 100_000  # pairs; fewer take SentencePiece seconds
 HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much while they are sorted
 
 
-def _serve(link: Any) -> None:
+def _serve(link: Any, parent: int) -> None:
     """Answer calls that come through `link`. Leave interrupts to the parent, and end with it even if it is killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     with contextlib.suppress(EOFError, OSError):  # of the pipe
@@ -86,16 +87,13 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         """Start what is missing. Signals wait meanwhile: a start cut short prints Python's own traceback."""
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
         resource_tracker.ensure_running()  # else the first start starts it, which lets signals through again
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        try:
+        with signals_blocked(STOPPING):
             while len(self._processes) < self.workers:
                 link, its_end = context.Pipe()
-                process = context.Process(target=_serve, args=(its_end,), daemon=True)
+                process = context.Process(target=_serve, args=(its_end, os.getpid()), daemon=True)
                 process.start()
                 self._processes[link] = process
                 its_end.close()  # the last copy here: the worker's death ends the stream
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for every job, in order; the workers take turns. In a daemon it works alone."""

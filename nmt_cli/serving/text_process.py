@@ -3,7 +3,6 @@
 The server kills it at a request's deadline. It ends with its standard input, or when the server is killed.
 """
 
-import ctypes
 import json
 import os
 import resource
@@ -14,19 +13,18 @@ from typing import Any
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.xml import Outline
 from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.errors import DataError
 
 NICE = 5  # searches and the event loop go before these processes
 MOST_BYTES = 1 << 30
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     os.nice(NICE)
     for number in (signal.SIGINT, signal.SIGTERM):  # of a whole group: the server finishes its requests first
         signal.signal(number, signal.SIG_IGN)
-    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(os.getppid())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = MOST_BYTES if hard == resource.RLIM_INFINITY else min(MOST_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, with exit codes of sysexits.h: 69, 74, 75 and 143 are worth an automatic retry."""
+"""Errors for users, with the exit codes of sysexits.h. Codes 69, 74, 75 and 143 are worth an automatic retry."""
 
 import errno
 
@@ -14,39 +14,57 @@ TERMINATED = 143  # SIGTERM, after saving
 NOT_FINITE = "the model's scores are not finite. Its weights are damaged or training diverged"
 
 
-class NmtError(Exception):  # what a user can act on: one line saying what, where, why and what to do
+class NmtError(Exception):
+    """An error that a user can act on. Its message is one line: the problem, its place, and the remedy."""
+
     exit_code = 1
 
 
-class UsageError(NmtError):  # a wrong option, recipe key or value
+class UsageError(NmtError):
+    """A wrong option, recipe key or value."""
+
     exit_code = 2
 
 
-class DataError(NmtError):  # data or an artefact that is damaged, empty, or does not fit the rest
+class DataError(NmtError):
+    """Data that is damaged or empty, or does not match other data."""
+
     exit_code = 65
 
 
-class MissingError(NmtError):  # an input that is not there
+class MissingError(NmtError):
+    """A missing input."""
+
     exit_code = 66
 
 
-class DownloadError(NmtError):  # a download that failed; the same command again may succeed
+class DownloadError(NmtError):
+    """A failed download. Repeating the command may succeed."""
+
     exit_code = 69
 
 
-class DivergedError(NmtError):  # training or decoding met numbers that are not finite
+class DivergedError(NmtError):
+    """Numbers in training or decoding that are not finite."""
+
     exit_code = 70
 
 
-class OutputError(NmtError):  # an output that cannot be created: it exists, or the place is read-only
+class OutputError(NmtError):
+    """An output that cannot be created: it exists, or its directory is read-only."""
+
     exit_code = 73
 
 
-class StorageError(NmtError):  # reading or writing failed: the disk is full, a quota is reached, a device broke
+class StorageError(NmtError):
+    """A failure of resources: a full disk, too little memory, a broken device, a lost process."""
+
     exit_code = 74
 
 
-class BusyError(NmtError):  # another process holds the directory; retry later
+class BusyError(NmtError):
+    """A directory or port that another process uses. Retry later."""
+
     exit_code = 75
 
 
@@ -57,23 +75,24 @@ def printable(text: object, limit: int = 300) -> str:
 
 
 def meant(name: str, known: "Iterable[str]") -> str:
-    """Return a question after the nearest of the known names, also of an abbreviation (ct2); "" if none is near."""
+    """Return "Did you mean NAME?" for the known name closest to `name`, which may be an abbreviation (ct2), or ""."""
     import difflib
 
-    names, short = list(known), name.lower()
+    names = list(known)
+    short = name.lower()
     near = difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(short, names, 1)
     near = near or sorted((each for each in names if len(short) > 1 and _within(short, each.lower())), key=len)
     return f"Did you mean {printable(near[0], 60)}?" if near else ""
 
 
 def _within(short: str, name: str) -> bool:
-    """Return whether a name has the characters of a shorter one, in order and from its first."""
+    """Return whether `short` abbreviates `name`: the same first character, and the others in order."""
     rest = iter(name)
     return name[:1] == short[:1] and all(character in rest for character in short)
 
 
 def from_os_error(error: OSError) -> NmtError:
-    """Translate an operating-system error into the error (and so the exit code) that fits it."""
+    """Convert an error of the operating system into an error with a remedy and an exit code."""
     where = f" ({error.filename})" if error.filename else ""
     cause = error.strerror or str(error)
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
@@ -84,7 +103,7 @@ def from_os_error(error: OSError) -> NmtError:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error, of Python, of torch or of what it calls, is for want of memory."""
+    """Return whether an error of Python or torch means that memory ran out."""
     texts = "allocate memory", "out of memory", "ALLOC_FAILED"
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
     return named or any(text in str(error) for text in texts)

@@ -1,6 +1,6 @@
-"""The cores and the memory that this process may use: what it is bound to, and the limits of its container.
+"""The cores and the memory that this process may use, by its CPU affinity and the limits of its container.
 
-Those are files of cgroups, of version 2 or 1 (cgroups(7)); a group is limited by all groups above it, too.
+Containers set limits by cgroups, version 1 or 2 (man 7 cgroups). The limits of parent groups apply too.
 """
 
 import os
@@ -11,25 +11,25 @@ ROOT = Path("/")
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may keep busy; of a part of a core nothing is left but for the first."""
+    """Return the number of usable cores. Fractional quotas round down, to at least one core."""
     cores = len(os.sched_getaffinity(0))
     for group in _groups("cpu"):
         v1 = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
         for limit in (_numbers(group / "cpu.max"), v1):
-            if len(limit) == 2 and min(limit) > 0:  # -1 or "max": none
+            if len(limit) == 2 and min(limit) > 0:  # -1 and "max" mean no limit
                 cores = min(cores, max(1, limit[0] // limit[1]))
     return cores
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that this process and what else is in its container may take in all."""
+    """Return the bytes of memory that all processes of this container, or of the machine, may use together."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     files = (group / name for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes"))
     return min([memory, *(limit for file in files for limit in _numbers(file) if limit > 0)])
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the directories of this process' groups and of those above them, for one controller."""
+    """Yield the directories of this process' cgroups and of their parents, for one controller."""
     try:
         lines = (ROOT / "proc/self/cgroup").read_text().split("\n")
     except OSError:
@@ -37,13 +37,15 @@ def _groups(controller: str) -> Iterator[Path]:
     for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
         if controllers and controller not in controllers.split(","):
             continue
-        mount = ROOT / "sys/fs/cgroup" / (controller if controllers else "")  # version 2 has one tree for all
+        mount = (
+            ROOT / "sys/fs/cgroup" / (controller if controllers else "")
+        )  # version 2 has one tree for all controllers
         group = mount / path.lstrip("/")
-        yield from (place for place in (group, *group.parents) if place.is_relative_to(mount))
+        yield from (each for each in (group, *group.parents) if each.is_relative_to(mount))
 
 
 def _numbers(file: Path) -> list[int]:
-    """Return the numbers in a small file; [] where it cannot be read."""
+    """Return the numbers in a small file; [] if it cannot be read."""
     try:
         words = file.read_text().split()
     except (OSError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
-"""SIGINT and SIGTERM from a command's first instruction on: it ends with 130 or 143 and one line.
+"""Handles SIGINT and SIGTERM from the start of a command, which then ends with code 130 or 143 and one line.
 
-Imported before anything is handled, so it imports nothing that takes time itself.
+No signal is handled while this module loads, so it imports nothing slow.
 """
 
 import os
@@ -12,13 +12,14 @@ from types import FrameType
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-ECHO_SECONDS = 1.0  # launchers forward a signal that a terminal or a scheduler has sent to every process already
+ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers forward signals that every process has received
 RETRY_SECONDS = 0.02
-_received, _since = 0, 0.0  # the first signal, and when it came
+STARTING = "nmt_cli.commands.app", "nmt_cli.__main__", __name__  # modules that run before a command's own work
+_received, _since = 0, 0.0  # the first signal and its time
 
 
 def install() -> None:
-    """Handle both signals, but for one that the process was started to ignore, as by nohup or in the background."""
+    """Handle both signals, except those ignored from the start, as under nohup or in the background."""
     global _received
     _received = 0
     for number in CODES:
@@ -27,12 +28,12 @@ def install() -> None:
 
 
 def received() -> int:
-    """Return the exit code for the signal that came, else 0."""
+    """Return the exit code for the signal received, or 0."""
     return CODES.get(_received, 0)
 
 
 def message(code: int) -> str:
-    """Return the line that says why a command ended with 130 or 143."""
+    """Return the line that explains exit code 130 or 143."""
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     name = next(signal.Signals(number).name for number, meaning in CODES.items() if meaning == code)
     return f"{f'nmt {command}'.rstrip()}: stopped by {name}"
@@ -47,7 +48,7 @@ def leave(code: int) -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    """End the command by an exception, so that it removes what is temporary; at a second signal, at once."""
+    """End the command with an exception, so that it removes temporary files. A second signal ends it at once."""
     global _received, _since
     if not _received:
         _received, _since = number, time.monotonic()
@@ -57,13 +58,15 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
-    """An exception within an import may be swallowed there, and leave half a module: before a command's own work the
-    process ends instead, later it waits for the import's end."""
+    """Raise KeyboardInterrupt or SystemExit, but not within an import, which may swallow it and leave half a module.
+
+    Before the command's own work, an import ends the process at once. Later, the exception waits for its end.
+    """
     importing, working = _state(frame)
     if importing and not working:
         leave(CODES[number])
     if importing:
-        signal.signal(signal.SIGALRM, lambda _, later: _raise_when_possible(number, later))
+        signal.signal(signal.SIGALRM, lambda _, interrupted: _raise_when_possible(number, interrupted))
         signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
     elif number == signal.SIGINT:
         raise KeyboardInterrupt
@@ -72,12 +75,12 @@ def _raise_when_possible(number: int, frame: FrameType | None) -> None:
 
 
 def _state(frame: FrameType | None) -> tuple[bool, bool]:
-    """Return whether something is being imported, and whether a function of a stage (not of the command line) runs."""
+    """Return whether an import is running, and whether a function of the command's own work is."""
     importing = working = False
     while frame:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         importing |= frame.f_code.co_filename.startswith("<frozen importlib")
-        stage = module.startswith("nmt_cli.") and module not in ("nmt_cli.commands.app", "nmt_cli.__main__", __name__)
-        working |= stage and function != "<module>"
+        own_work = module.startswith("nmt_cli.") and module not in STARTING
+        working |= own_work and function != "<module>"
         frame = frame.f_back
     return importing, working

@@ -1,1 +1,1 @@
-"""From ids to checkpoints."""
+"""Training: `train` has the loop, `trainer` computes a step, `batches` selects its sentences, `checkpoints` saves."""

@@ -1,6 +1,7 @@
-"""Which sentences make step k: a function of corpus, seed and k, whatever machine computes it.
+"""The sentences of each step.
 
-What drops out belongs to a sentence; processes and memory only decide who computes which and how many at once.
+They depend on the corpus, the seed and the number of the step alone. Dropout is a function of the sentence and the
+step. Processes and memory only decide who computes which sentences, and how many at once.
 """
 
 import itertools
@@ -18,79 +19,88 @@ from nmt_cli.system.processors import usable_memory
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
 
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
-MIN_PADDING = 16  # so many sentences of PAD are added at least, so none is longer than LONGEST_PADDING tokens
+MIN_PADDING = 16  # sentences of PAD in a padded batch, at least; so none is longer than LONGEST_PADDING tokens
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """One process' share of a step, and the target tokens of the whole step."""
+    """One process' share of a step."""
 
-    passes: list[Batch]  # each is computed at once
-    tgt_tokens: int
-    weight: float  # 0: another process computes this too, and this one only takes part
+    passes: list[Batch]  # one forward and backward pass each
+    tgt_tokens: int  # of the whole step
+    weight: float  # 0 if another process counts the same sentences, and this one only keeps DDP in step
     copied: Any  # event: the passes are on the device
 
     def wait(self, stream: Any) -> None:
-        """Let `stream` wait until the passes are on the device, and keep their memory until it has used them."""
+        """Make `stream` wait until the passes are on the device, and keep their memory until it has used them."""
         self.copied.wait(stream)
-        for batch in (batch for batch in self.passes if batch.buffer.is_cuda):
-            batch.buffer.record_stream(stream)
+        for batch in self.passes:
+            if batch.buffer.is_cuda:
+                batch.buffer.record_stream(stream)
 
 
-def _cut(costs: Lengths, parts: int) -> list[int]:
-    """Return parts + 1 bounds that cut a row of costs into parts of nearly equal sums."""
+def cut_evenly(costs: Lengths, parts: int) -> list[int]:
+    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums."""
     sums = np.cumsum(costs)
     targets = sums[-1] * np.arange(1, parts) / parts
     return [0, *(np.searchsorted(sums, targets) + 1).clip(max=len(costs)).tolist(), len(costs)]
 
 
-def _filled(bounds: list[int]) -> list[int]:
-    """Return the bounds moved as little as makes no part empty; there must be as many items as parts."""
+def without_empty_parts(bounds: list[int]) -> list[int]:
+    """Move the bounds as little as necessary for no part to be empty. There must be as many items as parts."""
     parts = np.arange(len(bounds))
     rising = np.maximum.accumulate(np.array(bounds) - parts) + parts
     return [int(bound) for bound in np.minimum(rising, bounds[-1] - parts[::-1])]
 
 
 class BatchPlan:
-    """An epoch is a random permutation cut into steps of equal cost; a step is sorted by length and cut again.
+    """Divides epochs into steps and steps into micro-batches.
 
-    A step has a sentence at least, however small `tokens_per_step` is.
+    An epoch is a random permutation of the corpus, cut into steps of nearly equal cost. A step is sorted by length and
+    cut into micro-batches. It has at least one sentence, however small `tokens_per_step` is.
     """
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
-        self.src_lengths, self.tgt_lengths = corpus.src.lengths(), corpus.tgt.lengths()
+        self.src_lengths = corpus.src.lengths()
+        self.tgt_lengths = corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         self._costs = self.src_lengths + self.tgt_lengths
         self.steps_per_epoch = max(1, min(len(corpus.src), round(int(self._costs.sum()) / (2 * tokens_per_step))))
         self._last: tuple[int, Lengths, list[int]] = -1, np.empty(0, np.int64), [0]
 
     def _epoch(self, number: int) -> tuple[Lengths, list[int]]:
-        """Return an epoch's order and the bounds of its steps; two threads may ask for different epochs at once."""
+        """Return an epoch's order and the bounds of its steps.
+
+        The last epoch is kept. It is replaced in one assignment, since two threads may ask for different epochs.
+        """
         last, order, bounds = self._last
         if last != number:
             order = np.random.Generator(np.random.Philox([self.seed, number])).permutation(len(self._costs))
-            bounds = _filled(_cut(self._costs[order], self.steps_per_epoch))
+            bounds = without_empty_parts(cut_evenly(self._costs[order], self.steps_per_epoch))
             self._last = number, order, bounds
         return order, bounds
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
-        """Return the sentences of each micro-batch of a step (from 0); late ones may be empty."""
-        epoch, place = divmod(index, self.steps_per_epoch)
+        """Return the sentences of each micro-batch of step `index` (from 0); the last ones may be empty."""
+        epoch, step = divmod(index, self.steps_per_epoch)
         order, bounds = self._epoch(epoch)
-        chosen = order[bounds[place] : bounds[place + 1]]
+        chosen = order[bounds[step] : bounds[step + 1]]
         chosen = chosen[np.lexsort((chosen, self._costs[chosen], self.longer_lengths[chosen]))]
-        return [chosen[a:b] for a, b in itertools.pairwise(_cut(self._costs[chosen], self.micro_batches))]
+        return [chosen[a:b] for a, b in itertools.pairwise(cut_evenly(self._costs[chosen], self.micro_batches))]
 
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
+        """Return the source and the target tokens of these sentences."""
         return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
 
     def batch(
         self, sentences: Lengths, index: int, device: torch.device | str = "cpu", *, padded: bool = False
     ) -> Batch:
-        """Return these sentences as step `index` computes them; `padded`, with sentences of PAD added, which add
-        nothing to the loss, up to sizes that recur in other steps."""
+        """Return these sentences as a batch for step `index`.
+
+        `padded` adds sentences of PAD up to sizes that recur in other steps; they add nothing to the loss.
+        """
         sides = [self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)]
         if padded:
             count = -(-(len(sentences) + MIN_PADDING) // SENTENCES) * SENTENCES
@@ -101,15 +111,15 @@ class BatchPlan:
 
 
 def _padded(ids_N: Lengths, lengths: Lengths, count: int) -> tuple[Lengths, Lengths]:
-    """Append sentences of PAD, nearly equal in length, until there are `count` and a multiple of TOKENS tokens."""
-    more = count - len(lengths)
-    pads = -(-(len(ids_N) + more) // TOKENS) * TOKENS - len(ids_N)
-    own = pads // more + (np.arange(more) < pads % more)
-    return np.append(ids_N, np.full(pads, PAD, ids_N.dtype)), np.append(lengths, own)
+    """Append sentences of PAD, nearly equal in length, up to `count` sentences and a multiple of TOKENS tokens."""
+    added = count - len(lengths)
+    pads = -(-(len(ids_N) + added) // TOKENS) * TOKENS - len(ids_N)
+    added_lengths = pads // added + (np.arange(added) < pads % added)
+    return np.append(ids_N, np.full(pads, PAD, ids_N.dtype)), np.append(lengths, added_lengths)
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
-    """Return the micro-batches of process `rank` of `world`, as many together as `memory_tokens` allows."""
+    """Return the micro-batches of process `rank` of `world`, in groups of at most `memory_tokens` where possible."""
     groups: list[list[int]] = []
     for index in range(rank, len(costs), world):
         if groups and sum(costs[i] for i in groups[-1]) + costs[index] <= memory_tokens:
@@ -120,10 +130,13 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 
 
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
-    """Return how many tokens of one side fit in all memory, free or not: a resumed run must sum in the same order."""
+    """Return how many tokens of one side fit into memory.
+
+    It counts all memory, whether it is free or not: a resumed run must add gradients in the same order.
+    """
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
-    bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # of activations, one token of each side
+    bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of one token of each side
     if device.type == "cuda":
         return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
     memory = 0.4 * usable_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return max(256, min(8192, int(memory / bytes_per_token)))  # more would not stay in the CPU's caches
+    return max(256, min(8192, int(memory / bytes_per_token)))  # more tokens would not stay in the caches of a CPU

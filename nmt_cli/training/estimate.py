@@ -1,5 +1,7 @@
-"""What a run takes, before it is started: sizes by formula, speed by a few real steps, and what bounds it: a roofline
-from the rate of matrix products and the bandwidth of memory, measured here. Nothing is kept."""
+"""The dry run of training: estimates time, memory and disk from a few real steps, and explains the speed.
+
+A roofline model bounds each part of a step by the rate of matrix products and the memory bandwidth, both measured here.
+"""
 
 import tempfile
 import time
@@ -17,30 +19,34 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import duration, say, table
+from nmt_cli.training.accelerator import make_accelerator
 from nmt_cli.training.checkpoints import disk_megabytes
-from nmt_cli.training.distributed import in_processes, make_accelerator, max_over_processes, to_user_error
-from nmt_cli.training.metrics import peak_memory_mb
-from nmt_cli.training.train import Run
+from nmt_cli.training.collectives import max_over_processes
+from nmt_cli.training.metrics_log import peak_memory_mb
+from nmt_cli.training.processes import in_processes
+from nmt_cli.training.torch_errors import to_user_error
+from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.directory import parameter_count
 
-FIRST_STEPS = 100  # where steps are replayed: most sizes of batches have been captured by then
-MEASURED_SECONDS, MEASURED_TOKENS = 4.0, 2048  # of a process on the CPU: more make it no faster
+FIRST_STEPS = 100  # not measured with CUDA graphs: by then most sizes of batches are captured
+MEASURED_SECONDS = 4.0
+MEASURED_TOKENS = 2048  # per step and process on the CPU: larger steps are no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
-Parts = dict[str, tuple[float, float]]  # operations of matrix products, and bytes read and written
+Parts = dict[str, tuple[float, float]]  # by part of a step: operations of matrix products, bytes read and written
 
 
 def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
-    """Return what each part of a step takes at least, for sentences of these lengths in numbers of `itemsize` bytes.
+    """Return the least work of each part of a step, for sentences of these lengths in numbers of `itemsize` bytes.
 
-    6 operations for each weight and token it meets (2 forward, 4 backward); attention's two products, not halved where
-    causal. Bytes are those of one kernel forward and one backward; of the weights' products, none. So queries, keys,
-    values and outputs count three times, a residual and its norm 7 (3 + 4), an activation 5 (2 + 3), a logit 3.
+    A weight takes 6 operations per token (2 forward, 4 backward); attention's two products are not halved where they
+    are causal. Bytes assume one kernel forward and one backward; products of weights count none. So queries, keys,
+    values and outputs count 3 times, a residual and its norm 7 times (3 + 4), an activation 5 times (2 + 3), a logit 3.
     """
     src, tgt = src.astype(np.float64), tgt.astype(np.float64)
     encoder_layers, decoder_layers = model.depths
     src_tokens, tgt_tokens, heads = src.sum(), tgt.sum(), model.num_heads * (model.d_k + model.d_v)
-    feed_forward = encoder_layers * src_tokens + decoder_layers * tgt_tokens  # times that a token passes one
-    # Times that a token is made a query and key, or a value and output: cross-attention's keys are of the source.
+    feed_forward = encoder_layers * src_tokens + decoder_layers * tgt_tokens  # tokens times layers
+    # Tokens times projections to d_k and d_v: in cross-attention, keys and values come from source tokens.
     projected = 2 * encoder_layers * src_tokens + decoder_layers * (3 * tgt_tokens + src_tokens)
     weights = model.d_model * (projected * heads + 2 * feed_forward * model.d_ff)
     scores = heads * (encoder_layers * src @ src + decoder_layers * (tgt @ tgt + tgt @ src))
@@ -50,40 +56,42 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
         "attention": (6 * scores, itemsize * 3 * projected * heads),
         "element-wise": (0, itemsize * (7 * residuals + 5 * feed_forward * model.d_ff)),
         "loss": (0, itemsize * 3 * vocabulary_size * tgt_tokens),
-        "optimiser": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # Adam's 7, and 1 for the norm
+        "optimizer": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # Adam's 7, and 1 for the norm
     }
 
 
 def dry_run(settings: schema.Recipe, data: Path) -> int:
-    """Show what training takes on this machine, with random sentences where no corpus is prepared; return 0."""
+    """Print an estimate of training on this machine; return 0. Without a prepared corpus it uses random sentences."""
     with tempfile.TemporaryDirectory() as directory:
-        return in_processes(settings, partial(_dry_run, settings, data, Path(directory)))
+        return in_processes(settings, partial(print_estimate, settings, data, Path(directory)))
 
 
-def _dry_run(settings: schema.Recipe, data: Path, directory: Path) -> int:
+def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     training, prepared = settings.training, artefact.present(data)
     accelerator = make_accelerator(settings, directory)
     if accelerator.is_main_process:
         say(f"measuring on {accelerator.device.type}: about 15 s, and on CUDA a minute to compile")
-    corpus = open_corpus(data) if prepared else _random_corpus(settings, directory)
+    corpus = open_corpus(data) if prepared else random_corpus(settings, directory)
     changes: dict[str, object] = {} if prepared else {"init_from": None}
     if accelerator.device.type == "cpu":
         changes["tokens_per_step"] = min(training.tokens_per_step, MEASURED_TOKENS * accelerator.num_processes)
     measured = settings.model_copy(update={"training": training.model_copy(update=changes)})
     try:
-        run = Run(measured, corpus, accelerator, directory, 0)
-        tokens_per_second, step_seconds = _measure(run)
+        trainer = start_trainer(measured, corpus, accelerator, directory, 0)
+        tokens_per_second, step_seconds = measure(trainer)
         memory = peak_memory_mb()  # of the steps
-        bounds = _bounds(run, step_seconds)
+        bounds = roofline_rows(trainer, step_seconds)
     except (RuntimeError, MemoryError) as error:
         raise to_user_error(error, settings) from error
-    src, tgt, vocabulary = run.plan.src_lengths, run.plan.tgt_lengths, run.transformer.vocabulary_size
+    src, tgt = trainer.plan.src_lengths, trainer.plan.tgt_lengths
+    vocabulary = trainer.transformer.vocabulary_size
     tokens = training.tokens_per_step * 2 * tgt.sum() / (src.sum() + tgt.sum())
-    parameters, seconds = parameter_count(settings.model, vocabulary), tokens / tokens_per_second
-    device = f"{accelerator.num_processes} x {accelerator.device.type}, {str(run.dtype).removeprefix('torch.')}"
+    parameters = parameter_count(settings.model, vocabulary)
+    seconds = tokens / tokens_per_second
+    device = f"{accelerator.num_processes} x {accelerator.device.type}, {str(trainer.dtype).removeprefix('torch.')}"
     operations = sum(work for work, _ in step_parts(settings.model, vocabulary, src, tgt).values()) / tgt.sum()
     most = float("inf") if training.max_hours is None else training.max_hours * 3600
-    rows = [  # the paper's are of Table 3, sections 5.1 and 5.2, and Table 2 for FLOPs
+    rows = [  # the paper's figures: Table 3, sections 5.1 and 5.2, and Table 2 for FLOPs
         ("device", device, "8 x P100", "8 x P100"),
         ("parameters", f"{parameters:,}", "65 M", "213 M"),
         ("steps", f"{training.steps:,}", "100,000", "300,000"),
@@ -98,60 +106,67 @@ def _dry_run(settings: schema.Recipe, data: Path, directory: Path) -> int:
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
     if accelerator.is_main_process:
-        text = str(data) if prepared else f"random sentences, as {data} is not prepared"
-        table(f"{settings.name}: what it takes, measured on {text}", ["", "here", "paper, base", "paper, big"], rows)
-    del run
+        text = str(data) if prepared else f"random sentences, since {data} is not prepared"
+        table(
+            f"{settings.name}: training estimate, measured on {text}", ["", "here", "paper, base", "paper, big"], rows
+        )
+    del trainer
     accelerator.free_memory()  # as in train
     accelerator.end_training()
     return 0
 
 
-def _measure(run: Run) -> tuple[float, float]:
-    """Return target tokens per second, and the seconds of a step, over real steps after the first ones."""
-    first = FIRST_STEPS if run.graphs else 1
+def measure(trainer: Trainer) -> tuple[float, float]:
+    """Take real steps; return target tokens per second and seconds per step, without the first steps."""
+    first = FIRST_STEPS if trainer.graphs else 1
     for step in range(1, first + 1):
-        run.take_step(step, run.step_batch(step - 1))
+        trainer.take_step(step, trainer.step_batch(step - 1))
     tokens, step = 0, first
-    with run.batch_thread() as pool:
-        upcoming, began = pool.submit(run.step_batch, step), timer()
+    with trainer.batch_thread() as pool:
+        upcoming, began = pool.submit(trainer.step_batch, step), timer()
         over = False
-        while not max_over_processes(run.accelerator, int(over)):
-            batch, step = upcoming.result(), step + 1
-            upcoming = pool.submit(run.step_batch, step)
-            run.take_step(step, batch)
-            tokens, over = tokens + batch.tgt_tokens, time.perf_counter() - began >= MEASURED_SECONDS
-        seconds = timer() - began  # when the device has done them, too
+        while not max_over_processes(trainer.accelerator, int(over)):
+            batch = upcoming.result()
+            step += 1
+            upcoming = pool.submit(trainer.step_batch, step)
+            trainer.take_step(step, batch)
+            tokens += batch.tgt_tokens
+            over = time.perf_counter() - began >= MEASURED_SECONDS
+        seconds = timer() - began  # waits for the device
     return tokens / seconds, seconds / (step - first)
 
 
-def _bounds(run: Run, seconds: float) -> list[tuple[str, str]]:
-    """Return rows of the table: the shares of a measured step's seconds that its parts take at least, and the rest."""
-    model, plan, product_seconds, weights = run.transformer, run.plan, 0.0, 0
-    tokens = min(run.memory_tokens, run.settings.training.tokens_per_step)
-    draw = partial(torch.randn, dtype=run.dtype, device=run.accelerator.device)
+def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
+    """Return rows of the table: the least share of a step's `seconds` that each part takes, and the rest."""
+    model, plan = trainer.transformer, trainer.plan
+    product_seconds, weights = 0.0, 0
+    tokens = min(trainer.memory_tokens, trainer.settings.training.tokens_per_step)
+    draw = partial(torch.randn, dtype=trainer.dtype, device=trainer.accelerator.device)
     for (outputs, inputs), count in Counter(p.shape for p in model.parameters() if p.dim() == 2).items():
         tensors = {"x": draw(tokens, inputs), "y": draw(tokens, outputs), "w": draw(outputs, inputs)}
-        product_seconds += count * _seconds("x @ w.t(); y @ w; y.t() @ x", tensors)  # forward and backward
+        product_seconds += count * seconds_of("x @ w.t(); y @ w; y.t() @ x", tensors)  # forward and backward
         weights += count * outputs * inputs
     x, y = draw(1 << 26), draw(1 << 26)  # too large for caches
-    rate, bandwidth = 6 * tokens * weights / product_seconds, 2 * x.nbytes / _seconds("x.copy_(y)", {"x": x, "y": y})
-    sentences = np.concatenate(plan.micro_batches_of(1))[:: run.accelerator.num_processes]
+    rate = 6 * tokens * weights / product_seconds
+    bandwidth = 2 * x.nbytes / seconds_of("x.copy_(y)", {"x": x, "y": y})
+    sentences = np.concatenate(plan.micro_batches_of(1))[:: trainer.accelerator.num_processes]
     lengths = plan.src_lengths[sentences], plan.tgt_lengths[sentences]
-    parts = step_parts(model.settings, model.vocabulary_size, *lengths, run.dtype.itemsize)
+    parts = step_parts(model.settings, model.vocabulary_size, *lengths, trainer.dtype.itemsize)
     shares = {name: max(work / rate, size / bandwidth) / seconds for name, (work, size) in parts.items()}
-    mfu, least = sum(work for work, _ in parts.values()) / rate / seconds, sum(shares.values())
-    shares["the rest: calls, waiting"] = max(0.0, 1 - least)  # and kernels slower than the best
+    mfu = sum(work for work, _ in parts.values()) / rate / seconds
+    least = sum(shares.values())
+    shares["the rest: calls, waiting"] = max(0.0, 1 - least)  # and kernels slower than the roofline
     floor = f"{least:.0%}, at {rate / 1e9:,.0f} GFLOP/s and {bandwidth / 1e9:,.0f} GB/s"
     rows = [("bound by", f"{max(shares, key=shares.__getitem__)}; MFU {mfu:.0%}"), ("at least", floor)]
     return [(f"  {name}", text) for name, text in [*rows, *((name, f"{x:.0%}") for name, x in shares.items())]]
 
 
-def _seconds(statement: str, tensors: dict[str, Tensor]) -> float:
+def seconds_of(statement: str, tensors: dict[str, Tensor]) -> float:
     measurement = Timer(statement, globals=tensors, num_threads=torch.get_num_threads())
     return min(measurement.blocked_autorange(min_run_time=MEASURED_SECONDS / 20).times)
 
 
-def _random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
+def random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
     tokenizer = settings.corpus.tokenizer
     size = tokenizer.vocabulary_size
     vocabulary = Tokenizer(Path(tokenizer.file)).target.vocabulary_size if tokenizer.file else size

@@ -1,6 +1,6 @@
-"""Label-smoothed negative log-likelihood (section 5.4), summed over target tokens, from hidden states in one pass.
+"""Label-smoothed negative log-likelihood (section 5.4 of the paper), from hidden states in one pass.
 
-Shapes: N tokens, C of them in a block and R in a part of it; D d_model; V vocabulary.
+Shapes: N tokens, C tokens of a block, R rows of a block; D d_model; V vocabulary.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ from nmt_cli.transformer.hardware import compiled
 from nmt_cli.transformer.model import PAD, Batch, Transformer
 
 BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # of logits held at once
-ROWS = 256  # rows whose softmax is taken at once on the CPU: they stay in its cache
+ROWS = 256  # of a softmax on the CPU: so many stay in its cache
 
 
 class _SmoothedLoss(torch.autograd.Function):
-    """The loss and its gradient together, a block of rows at a time: all logits of a step would be 3.7 GB.
+    """Computes the loss and its gradient together, block by block: all logits of a step would take 3.7 GB.
 
-    The uniform part of the smoothing is the same for every row or column, so it is added outside the logits. Tokens
-    whose label is PAD, which fill a batch up to some size, add nothing to the loss or to a gradient.
+    The uniform part of the smoothing is the same for every row, so it is added outside the logits. Tokens whose label
+    is PAD, which fill up a batch, add nothing to the loss or the gradients.
     """
 
     @staticmethod
@@ -30,7 +30,7 @@ class _SmoothedLoss(torch.autograd.Function):
         uniform = smoothing / (len(weight) - 1)
         size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
         rows_ = compiled(fused_rows_, hidden_ND.device, _rows_)
-        sums_D = weight_VD[1:].sum(0, dtype=wide)  # of all vectors but that of PAD
+        sums_D = weight_VD[1:].sum(0, dtype=wide)  # without PAD, which is 0
         grad_ND = torch.empty_like(hidden_ND)
         grad_VD = torch.zeros_like(weight_VD, dtype=wide)
         loss, nll = hidden_ND.new_zeros((), dtype=torch.float64), hidden_ND.new_zeros((), dtype=torch.float64)
@@ -39,7 +39,7 @@ class _SmoothedLoss(torch.autograd.Function):
             logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None].long()
             logits_CV[:, 0] = -torch.inf
             if rows_ is not _rows_:
-                torch._dynamo.mark_static(logits_CV, 1)  # the vocabulary's size, unlike that of the block
+                torch._dynamo.mark_static(logits_CV, 1)  # unlike the size of the block, the vocabulary never changes
             log_probs_C1, log_z_C1 = rows_(logits_CV, labels_C1, smoothing, wide)
             log_prob = log_probs_C1[:, 0].where(real_C, 0).sum(dtype=torch.float64)
             all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
@@ -57,28 +57,30 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_ND, grad_VD = ctx.saved_tensors
-        scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)  # with no dimensions it would be rounded to bfloat16 first
+        scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)  # a scalar would be rounded to bfloat16 first
         return (grad_ND * scale_11).to(grad_ND.dtype), grad_VD.mul_(scale_11), None, None
 
 
 def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Replace logits by their gradients, but for the uniform part of the smoothing; return each row's log-probability
-    of its label, and log Z, the logarithm of its sum of exponentials."""
+    """Replace logits by their gradients, without the uniform part of the smoothing.
+
+    Return for each row the log-probability of its label and log Z, the logarithm of the sum of exponentials.
+    """
     log_zs, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
         probs_RV = torch.softmax(rows_RV, -1)
-        best_R1 = probs_RV.amax(-1, keepdim=True)  # the exponential of what the highest logit is above the sum
+        best_R1 = probs_RV.amax(-1, keepdim=True)  # exp(highest logit - log Z)
         log_zs.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
     log_z_C1 = torch.cat(log_zs)
-    # The label's probability anew and not from the rounded softmax: it may be close to 1 - smoothing.
+    # The label's probability may be close to 1 - smoothing, so it is not taken from the rounded softmax.
     rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
     logits_CV[rows_C1, labels_C1] = ((gold_C1 - log_z_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
     return gold_C1 - log_z_C1, log_z_C1
 
 
 def fused_rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Do the same in few passes over memory, once compiled."""
+    """Do the same as `_rows_`, in a form that compiles to few passes over memory."""
     log_z_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
     log_probs_CV = logits_CV.to(wide) - log_z_C1
     log_probs_C1 = log_probs_CV.gather(1, labels_C1)
@@ -90,8 +92,8 @@ def fused_rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: to
 def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
-    The target distribution is (1 - smoothing) on the label plus smoothing spread evenly over the vocabulary but PAD,
-    the label included: Szegedy et al. 2015, which the paper cites. (The released code gave the label none of it.)
+    The target distribution is (1 - smoothing) on the label, plus smoothing spread evenly over the vocabulary without
+    PAD: Szegedy et al. 2015, which the paper cites. (The paper's released code gives the label no share of it.)
     """
     weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]
@@ -99,7 +101,7 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
 
 
 class LossModel(nn.Module):
-    """The Transformer with its loss on top, so that DDP sees one forward pass from ids to a number."""
+    """The Transformer with its loss: DDP needs one forward pass from ids to loss."""
 
     def __init__(self, transformer: Transformer, smoothing: float, dtype: torch.dtype) -> None:
         super().__init__()

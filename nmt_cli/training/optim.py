@@ -1,4 +1,4 @@
-"""Adam and the learning rate of section 5.3."""
+"""Adam and the learning-rate schedule of section 5.3 of the paper."""
 
 import torch
 from torch import nn
@@ -7,13 +7,13 @@ from nmt_cli.recipe.schema import Training
 
 
 def noam_rate(step: int, d_model: int, training: Training) -> float:
-    """Return equation 3's learning rate of `step` (from 1), with a line towards zero over the last `cooldown_steps`."""
+    """Return the learning rate of `step` (from 1) by equation 3; it falls linearly over the last `cooldown_steps`."""
     rate: float = training.rate_factor * d_model**-0.5 * min(step**-0.5, step * training.warmup_steps**-1.5)
     left = training.steps - step + 1
     return rate * min(1.0, left / (training.cooldown_steps + 1)) if training.cooldown_steps else rate
 
 
 def adam(model: nn.Module, training: Training) -> torch.optim.Adam:
-    """Return Adam with the recipe's betas and epsilon; the rate is set before each step."""
+    """Return Adam with the recipe's betas and epsilon. The caller sets the learning rate before each step."""
     betas = (training.adam_beta1, training.adam_beta2)
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=betas, eps=training.adam_epsilon, fused=True)

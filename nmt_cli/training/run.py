@@ -1,4 +1,4 @@
-"""A run directory, opened for reading; this needs no torch."""
+"""Reads run directories, without torch."""
 
 import math
 from dataclasses import dataclass
@@ -11,31 +11,34 @@ from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError
-from nmt_cli.training import metrics
+from nmt_cli.training.metrics_log import read_records
 
 TRANSLATIONS = "translations.json"
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run directory and its corpus hold. What is not there yet is None or empty."""
+    """The contents of a run directory and its corpus; None or empty if missing."""
 
     directory: Path
     settings: schema.Recipe
     corpus: Corpus | None
-    steps: list[dict[str, Any]]  # the records of metrics.jsonl about training
+    steps: list[dict[str, Any]]  # training records of metrics.jsonl
     validations: list[dict[str, Any]]
-    model: dict[str, Any] | None  # the manifest of directory/model
+    model: dict[str, Any] | None  # manifest of directory/model
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The record of the validation of the weights that were taken: the best one, or the last; {} without any."""
+        """The validation of the model's weights: the best one (averaging.best) or the last; {} without any."""
         if self.settings.averaging.best and self.validations:
             return min(self.validations, key=lambda record: record["dev_nll"] or math.inf)
         return self.validations[-1] if self.validations else {}
 
     def translations(self, split: str) -> list[str] | None:
-        """Return what reproduce translated of "dev", "test" or "general" with this very model and decoding."""
+        """Return the translations of "dev", "test" or "general" by `nmt reproduce`.
+
+        Return None if another model or other decoding settings made them.
+        """
         stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
         if self.model is None or not stamp.is_file() or not hypotheses.is_file():
             return None
@@ -44,29 +47,33 @@ class RunFiles:
 
 
 def translations_id(model: dict[str, Any], decoding: schema.Decoding) -> str:
-    """Return the digest of a model's weights, by its manifest, and of the decoding settings."""
+    """Return the digest of a model's weights (from its manifest) and the decoding settings."""
     return artefact.digest([model["files"]["model.safetensors"]["sha256"], decoding.model_dump()])
 
 
 def stored_recipe(directory: Path) -> schema.Recipe:
+    """Return the recipe that a run was trained with."""
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
     return loading.load_stored(directory / "recipe.yaml")
 
 
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
-    """Open a run, and the corpus it was trained on: `data`, else data/<corpus> here or beside runs/, else None."""
+    """Open a run and its corpus: `data`, else data/<corpus> in the working directory or beside runs/, else None.
+
+    Raise a DataError if the run was trained on another corpus, unless `any_corpus` allows it.
+    """
     settings, model = stored_recipe(directory), directory / "model"
     default = settings.corpus.directory
     beside = [parent / default for parent in directory.resolve().parents[1:2]]
-    places = [data] if data else [place for place in (default, *beside) if artefact.present(place)]
-    corpus = open_corpus(places[0]) if places else None
+    candidates = [data] if data else [path for path in (default, *beside) if artefact.present(path)]
+    corpus = open_corpus(candidates[0]) if candidates else None
     if not corpus:
-        warn(f"no prepared corpus in {default}: nothing can be said of texts and scores. Name it: --data DIR")
+        warn(f"no prepared corpus in {default}, so texts and scores are missing. Name it: --data DIR")
     trained_on = artefact.read_json(directory / "corpus.json").get("corpus")
     if corpus and corpus.identity != trained_on and not any_corpus:
         raise DataError(f"{directory} was trained on another corpus than {corpus.directory}. Name its own: --data DIR")
-    records = metrics.read(directory / "metrics.jsonl")
+    records = read_records(directory / "metrics.jsonl")
     steps, validations = ([record for record in records if key in record] for key in ("rate", "dev_nll"))
     manifest = artefact.verify(model, "model", content=False) if artefact.present(model) else None
     return RunFiles(directory, settings, corpus, steps, validations, manifest)

@@ -1,4 +1,4 @@
-"""Development loss and BLEU while training, by the same search and metric code as `translate` and `score`."""
+"""Loss and BLEU on the development set, by the search of `nmt translate` and the metric of `nmt score`."""
 
 import contextlib
 import itertools
@@ -12,19 +12,22 @@ from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.recipe import schema
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.system.errors import DataError
-from nmt_cli.training.distributed import Interrupted, Stop, gather_objects
+from nmt_cli.training.collectives import gather_objects
 from nmt_cli.training.loss import smoothed_loss
+from nmt_cli.training.stopping import Interrupted, Stop
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import pair_batches
 from nmt_cli.translation.translator import Translator
 
 
 class DevSet:
-    """Development lines, and the ids of those pairs that fit the model."""
+    """The lines of a development set, and the ids of the pairs that fit the model."""
 
     def __init__(self, corpus: Corpus, settings: schema.Recipe, split: str = "dev") -> None:
-        (self.lines, self.references), self.seen_tokens = corpus.lines(split), corpus.seen_tokens
-        self.tokenizer, longest = Tokenizer(corpus.tokenizer_file), settings.model.max_length
+        self.lines, self.references = corpus.lines(split)
+        self.seen_tokens = corpus.seen_tokens
+        self.tokenizer = Tokenizer(corpus.tokenizer_file)
+        longest = settings.model.max_length
         pairs = itertools.starmap(self.tokenizer.encode_pair, zip(self.lines, self.references, strict=True))
         self.pairs = [pair for pair in pairs if max(map(len, pair)) <= longest]
         if not self.pairs:
@@ -40,14 +43,14 @@ def validate(
     world: int = 1,
     stop: Stop | None = None,
 ) -> dict[str, Any]:
-    """Return the loss over the development set, BLEU over its first `validate_bleu` lines (0: None), and samples.
+    """Return the loss per target token, BLEU of the first `validate_bleu` lines (None for 0 lines), and ten samples.
 
-    Each of `world` processes does every `world`th line, and all return the same. A signal that `stop` handles in any of
-    them ends it early in that one: then all raise Interrupted.
+    Process `rank` of `world` computes every `world`th line, and all return the same. If a signal interrupts one
+    process, all raise Interrupted.
     """
     count, share = min(settings.training.validate_bleu, len(dev.lines)), None
-    with contextlib.suppress(Interrupted), stop.at_once() if stop else contextlib.nullcontext():
-        share = _share(model, dtype, dev, settings, slice(rank, None, world))
+    with contextlib.suppress(Interrupted), stop.interruptible() if stop else contextlib.nullcontext():
+        share = compute_share(model, dtype, dev, settings, slice(rank, None, world))
     shares = gather_objects(share, world)
     if any(share is None for share in shares):
         raise Interrupted
@@ -58,11 +61,12 @@ def validate(
     return {"dev_nll": loss, "dev_perplexity": math.exp(min(loss, 700)), "dev_bleu": bleu, "samples": lines[:10]}
 
 
-def _share(
+def compute_share(
     model: Transformer, dtype: torch.dtype, dev: DevSet, settings: schema.Recipe, own: slice
 ) -> tuple[float, list[str]]:
-    """Return the summed loss of a process' own pairs, and the translations of its own lines."""
-    total, sources = 0.0, dev.lines[: settings.training.validate_bleu][own]
+    """Return the summed loss of one process' pairs, and the translations of its lines."""
+    total = 0.0
+    sources = dev.lines[: settings.training.validate_bleu][own]
     with torch.inference_mode():
         for _, batch in pair_batches(dev.pairs[own], model.embedding.weight.device):
             _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)

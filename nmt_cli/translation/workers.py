@@ -1,5 +1,4 @@
-"""Search on several GPUs, in a fork of this process for each, fed a few segments at a time. A worker ends when its
-connection does."""
+"""Search on several GPUs, in a fork of this process for each, fed a few segments at a time."""
 
 import contextlib
 import itertools
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.errors import NmtError, StorageError
 from nmt_cli.transformer.hardware import reuse_memory
 from nmt_cli.transformer.model import Transformer
@@ -49,7 +49,7 @@ class _Worker:
         return results
 
 
-def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> None:
+def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
     """Search what comes in, settings and then numbered segments, and again; end with the parent."""
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     settings, numbers = SearchSettings(), dict[Segment, int]()
@@ -58,7 +58,6 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> No
         with contextlib.suppress(EOFError, OSError):
             while True:
                 messages.put(connection.recv())
-        os._exit(0)
 
     def segments() -> Iterator[Segment | None]:
         nonlocal settings
@@ -75,6 +74,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> No
                 yield segment
 
     try:
+        end_with_parent(parent, thread_lasts=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
@@ -119,12 +119,13 @@ class Workers:
     def _start(self, settings: SearchSettings) -> None:
         for device in self._devices[len(self._workers) :]:
             ours, theirs = Pipe()
+            parent = os.getpid()
             pid = os.fork()
             if not pid:
                 ours.close()
                 for worker in self._workers:  # else siblings would not notice that their parent has gone
                     worker.connection.close()
-                _serve(theirs, self._prepare, device)
+                _serve(theirs, self._prepare, device, parent)
             theirs.close()
             self._workers.append(_Worker(ours, pid))
         for worker in self._workers:

@@ -29,9 +29,10 @@ from training_systems import DEVICE, SIZES, Marian, Step, Textbook, default_corp
 from training_systems import sorted_batches as padded_batches
 
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.training.distributed import in_processes, max_over_processes
+from nmt_cli.training.collectives import max_over_processes
 from nmt_cli.training.estimate import step_parts
-from nmt_cli.training.metrics import peak_memory_mb
+from nmt_cli.training.metrics_log import peak_memory_mb
+from nmt_cli.training.processes import in_processes
 
 
 def square_rate(precision: str) -> float:

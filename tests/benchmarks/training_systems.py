@@ -20,8 +20,8 @@ from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, PAD
 from nmt_cli.recipe import loading, schema
 from nmt_cli.system.console import set_quiet
-from nmt_cli.training.distributed import make_accelerator
-from nmt_cli.training.train import Run
+from nmt_cli.training.accelerator import make_accelerator
+from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.model import Transformer, sinusoids
 
 Step = Callable[[], int]
@@ -52,9 +52,9 @@ def settings_of(size: str, precision: str, corpus: Corpus, tokens: int) -> schem
     return loading.from_plain({"name": size, "model": dict(SIZES[size]), "training": training}, "benchmark")
 
 
-def ours(settings: schema.Recipe, data: Path, directory: Path) -> tuple[Step, Run]:
+def ours(settings: schema.Recipe, data: Path, directory: Path) -> tuple[Step, Trainer]:
     """Return the steps of `nmt train`, the next batch being prepared meanwhile, and the run."""
-    run = Run(settings, open_corpus(data), make_accelerator(settings, directory), directory, 0)
+    run = start_trainer(settings, open_corpus(data), make_accelerator(settings, directory), directory, 0)
     pool = ThreadPoolExecutor(1)
     upcoming = [pool.submit(run.step_batch, 0)]
 

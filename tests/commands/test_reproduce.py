@@ -23,7 +23,7 @@ from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import MissingError, OutputError
-from nmt_cli.training import metrics
+from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.run import read_run
 from nmt_cli.translation.translator import Translator
 
@@ -100,7 +100,7 @@ def test_every_stage_leaves_its_artefact_and_again_nothing_is_done(
     score = corpus_bleu(read_lines(played.run / "test.hyp"), corpus.lines("test")[1])[0]
     assert f"{score:.2f}" in said.err
     assert said.out == ""
-    assert [r["step"] for r in metrics.read(played.run / "metrics.jsonl") if "nll" in r] == [5, 10, 15, 20, 25, 30]
+    assert [r["step"] for r in read_records(played.run / "metrics.jsonl") if "nll" in r] == [5, 10, 15, 20, 25, 30]
 
 
 def test_what_was_expected_stands_beside_what_came(tiny_recipe_file: Path, played: Place, capsys: Captured) -> None:

@@ -1,22 +1,22 @@
-"""Training jobs of one or several processes for tests: imports torch once, forks each process from there.
+"""Runs training jobs of one or several processes for tests. It imports torch once and forks each process.
 
     python tests/faults/job.py SPECS.json
 
-SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} and what it is for:
-"ids": a directory to log in which sentences each rank computed in each step;
+SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} with these options:
+"ids": a directory for logs of the sentences that each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
 "kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step; -1: the first fork to the command;
 "stuck": SIGNAL: a translation of the first process sends it to the command, and then takes a minute;
-"slow_save": so many seconds pass before a checkpoint is written;
-"raise": [step, rank]: that rank has no memory left in that step;
-"kill_after": SHARE: all are killed after this share of the first job's time;
-"started": so many of the processes are started; "port": where they meet;
-"elsewhere": words that follow the command's on all ranks but the first, as on machines of their own;
-"kills": [[step, rank], ...] and "loop": a directory: each rank is started again until it ends well, as by a shell's
-loop with a pause; it is killed when it first comes to its step, of which the directory keeps the record.
+"slow_save": SECONDS: a delay before each checkpoint is written;
+"raise": [step, rank]: that rank runs out of memory in that step;
+"kill_after": SHARE: all ranks are killed after this share of the first job's time;
+"started": the number of processes that are started; "port": their port;
+"elsewhere": arguments added on all ranks but the first, which act as other machines;
+"kills": [[step, rank], ...] and "loop": a directory: each rank is started again until it succeeds, as by a shell loop
+with a pause; it is killed when it first reaches its step, which the directory records.
 
-Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. Where one fails,
-the others have 30 seconds, then they are killed, as launchers do.
+Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. If one fails, the
+others are killed after 30 seconds, as launchers do.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ import torch._dynamo  # noqa: F401  # the first optimizer of a process imports i
 from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.train import Run
+from nmt_cli.training.trainer import Trainer
 from nmt_cli.translation.translator import Translator
 
 
 def inject(spec: dict[str, Any]) -> None:
-    """Patch the run of this process, and of its forks, as the spec says."""
+    """Patch training in this process and its forks by the spec."""
     now = {"step": 0}
-    step_batch, batch, take_step, forward = Run.step_batch, BatchPlan.batch, Run.take_step, LossModel.forward
+    step_batch, batch, take_step, forward = Trainer.step_batch, BatchPlan.batch, Trainer.take_step, LossModel.forward
     seen: list[int] = []
 
     def here(step_and_rank: list[int] | None) -> bool:
@@ -53,14 +53,14 @@ def inject(spec: dict[str, Any]) -> None:
         seen.extend(sentences.tolist())
         return batch(self, sentences, *rest, **options)
 
-    def logged_step_batch(self: Run, index: int) -> Any:
+    def logged_step_batch(self: Trainer, index: int) -> Any:
         seen.clear()
         result = step_batch(self, index)
         with (Path(spec["ids"]) / f"ids-{os.getpid()}.jsonl").open("a") as log:
             log.write(json.dumps({"step": index, "ids": seen}) + "\n")
         return result
 
-    def injected_step(self: Run, step: int, *rest: Any) -> Any:
+    def injected_step(self: Trainer, step: int, *rest: Any) -> Any:
         now["step"] = step
         if here(spec.get("raise")):
             raise MemoryError
@@ -91,9 +91,9 @@ def inject(spec: dict[str, Any]) -> None:
     save, checkpoints.save = checkpoints.save, slow_save
     if spec.get("stuck"):
         Translator.translate = stuck  # type: ignore[method-assign]
-    Run.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
+    Trainer.take_step, LossModel.forward = injected_step, injected_forward  # type: ignore[method-assign]
     if spec.get("ids"):
-        BatchPlan.batch, Run.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]
+        BatchPlan.batch, Trainer.step_batch = logged_batch, logged_step_batch  # type: ignore[method-assign]
 
 
 def start(spec: dict[str, Any], rank: int, port: int) -> int:
@@ -133,7 +133,7 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
     running = {start(spec, rank, port): rank for rank in range(started)}
     codes, failed = [0] * len(running), 0.0
     deadline = begin + spec["kill_after"] * first_seconds if "kill_after" in spec else float("inf")
-    again = list[int]()  # those to be started again
+    again = list[int]()  # ranks to start again
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
@@ -141,7 +141,7 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
             codes[rank] = os.waitstatus_to_exitcode(status)
             if codes[rank] and "loop" in spec:
                 again.append(rank)
-                if not running:  # the pause of a loop is long enough for that
+                if not running:  # the pause of a shell loop is long enough for all to end
                     running, again = {start(spec, rank, port): rank for rank in again}, []
             elif codes[rank] and not failed:
                 failed = time.monotonic()

@@ -25,8 +25,9 @@ from nmt_cli.recipe import loading
 from nmt_cli.recipe.schema import Recipe, Training
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import NmtError, from_os_error
-from nmt_cli.training import checkpoints, metrics
+from nmt_cli.training import checkpoints
 from nmt_cli.training.checkpoints import State
+from nmt_cli.training.metrics_log import MetricsLog, read_records
 from nmt_cli.transformer.weights import load_tensors, save_model
 from nmt_cli.translation.translate import TranslateOptions, translate
 
@@ -112,7 +113,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 def checkpoint(run: Path, step: int) -> None:
     """Write a checkpoint as training does, by a thread, and wait for it."""
     model, training = {"w": torch.full((40, 3), float(step))}, Training(checkpoint_every=10, keep_checkpoints=9)
-    writer = checkpoints.Writer(run, training, metrics.Metrics(run / "metrics.jsonl", 0), {"corpus": "c"})
+    writer = checkpoints.Writer(run, training, MetricsLog(run / "metrics.jsonl", 0), {"corpus": "c"})
     writer.begin(State(step=step), model, {"w.exp_avg": -model["w"]}, is_last=True)
     writer.pool.shutdown()
 
@@ -233,7 +234,7 @@ def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
     tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, error: int | None
 ) -> None:
     settings = tiny_recipe()
-    start = partial(checkpoints.open_run, settings, numbers_corpus)
+    start = partial(checkpoints.open_run, settings, open_corpus(numbers_corpus, content=True))
     for run, code in every_point(tmp_path, lambda run: None, start, error):
         assert code or (run / "recipe.yaml").exists()
         corpus = open_corpus(numbers_corpus)
@@ -257,7 +258,7 @@ def test_a_small_file_has_the_old_or_the_new_content(tmp_path: Path, error: int 
 
 
 def write_metrics(path: Path, size: int, *steps: int) -> int:
-    written = metrics.Metrics(path, size)
+    written = MetricsLog(path, size)
     for step in steps:
         written.write({"step": step, "nll": float("nan")})
     return written.commit()
@@ -269,19 +270,19 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, cut: int) -> Non
     size = write_metrics(path, 0, 1, 2)
     write_metrics(path, size, 3, 4)
     os.truncate(path, max(size, path.stat().st_size - cut))  # killed while writing
-    written = [record["step"] for record in metrics.read(path)]
+    written = [record["step"] for record in read_records(path)]
     assert written == [1, 2, 3, 4][: len(written)]
     # again with the size of the checkpoint, then with a file shorter than it says
     for length, more, steps in ((None, (3, 4, 5), [1, 2, 3, 4, 5]), (size - 3, (2,), [1, 2])):
         os.truncate(path, length or path.stat().st_size)
         write_metrics(path, size, *more)
-        assert [record["step"] for record in metrics.read(path)] == steps
+        assert [record["step"] for record in read_records(path)] == steps
 
 
 def test_a_line_of_metrics_that_does_not_fit_is_left_out_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = metrics.Metrics(tmp_path / "metrics.jsonl", 0)
+    file = MetricsLog(tmp_path / "metrics.jsonl", 0)
     file.write({"step": 1})
     real = file.file
     file.file = Mock(wraps=real, write=lambda line: real.write(line[:5]))
@@ -289,7 +290,7 @@ def test_a_line_of_metrics_that_does_not_fit_is_left_out_with_a_warning(
     assert "could not be written" in capsys.readouterr().err
     file.file = real
     file.write({"step": 3})
-    assert [record["step"] for record in metrics.read(tmp_path / "metrics.jsonl")] == [1, 3]
+    assert [record["step"] for record in read_records(tmp_path / "metrics.jsonl")] == [1, 3]
 
 
 @pytest.fixture

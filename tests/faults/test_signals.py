@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at any moment of any command: 130 or 143, one line, no traceback, nothing temporary left."""
+"""SIGINT and SIGTERM at any time in any command: exit code 130 or 143, one line, no traceback, no temporary files."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import texts
 
-# Sends a signal at the n-th import of the command, or at that of a module, and swallows what its handler raises, as C
-# code of torch does.
+# Sends a signal at the n-th import of the command, or at the import of a module, and suppresses the exception of its
+# handler, as C code of torch does.
 SITE = """
 import os, signal, sys
 
@@ -56,20 +56,20 @@ def test_a_signal_during_imports_ends_a_command_at_once(tmp_path: Path, command:
 
 @pytest.mark.parametrize("at", ["numpy", "torch.nn", "nmt_cli.engine.library"])
 def test_a_signal_while_torch_is_imported_is_not_lost(tmp_path: Path, at: str) -> None:
-    """Torch imports numpy from C and goes on without it whatever happens there."""
+    """Torch imports numpy from C and continues without it after any exception."""
     assert run(tmp_path, "env", signal.SIGINT, at) == (130, "", "nmt env: stopped by SIGINT\n")
 
 
 def handled(act: Any) -> tuple[int, str]:
-    """Call `act` in a process that handles signals as a command does; return its exit code and what it printed."""
-    code = f"import os, sys, time\nfrom nmt_cli import __main__, signals\nsys.argv = ['nmt', 'prepare']\n{act}"
+    """Call `act` in a process that handles signals as a command does; return its exit code and its stderr."""
+    code = f"import os, sys, time\nfrom nmt_cli import __main__\nsys.argv = ['nmt', 'prepare']\n{act}"
     words = [sys.executable, "-c", f"{code}\n__main__._command = work\n__main__.main()"]
     done = subprocess.run(words, cwd=texts.ROOT, capture_output=True, text=True, timeout=100, check=False)
     return done.returncode, done.stderr
 
 
-def test_a_signal_within_an_import_of_a_stage_waits_for_its_end(tmp_path: Path) -> None:
-    """Then what is temporary is removed; an exception within the import could be lost."""
+def test_a_signal_during_a_later_import_waits_for_its_end(tmp_path: Path) -> None:
+    """An exception within the import could be lost. Afterwards, temporary files are removed."""
     (tmp_path / "slow.py").write_text(
         "import os\ntry:\n    os.kill(os.getpid(), 15)\n    [0 for _ in range(9)]\nfinally:\n    whole = True\n"
     )
@@ -86,8 +86,8 @@ work.__globals__["__name__"] = "nmt_cli.corpus.prepare"
     assert handled(work) == (143, "cleaned with True\nnmt prepare: stopped by SIGTERM\n")
 
 
-def test_a_second_signal_ends_what_does_not_stop() -> None:
-    """But not one within a second of the first, which is an echo."""
+def test_a_second_signal_ends_a_command_that_does_not_stop() -> None:
+    """A signal within a second of the first is an echo."""
     work = """
 def work():
     try:
@@ -102,7 +102,7 @@ def work():
     assert handled(work) == (143, "cleaning\ncleaning\nnmt prepare: stopped by SIGTERM\n")
 
 
-def test_what_a_library_makes_of_a_signal_is_still_that_signal() -> None:
+def test_a_signal_that_a_library_turns_into_an_error_is_still_a_signal() -> None:
     work = """
 def work():
     try:

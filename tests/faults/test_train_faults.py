@@ -1,4 +1,4 @@
-"""Training under faults: signals, poison, full disks, changed inputs, damaged checkpoints, kills. Rows of the bar."""
+"""Training under faults: signals, non-finite numbers, full disks, changed inputs, damaged checkpoints, kills."""
 
 import dataclasses
 import errno
@@ -10,130 +10,25 @@ import resource
 import shutil
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Lab, held
-from steps import before_each_step
+from steps import before_each_call, before_each_step
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import target_file
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, DivergedError, OutputError, StorageError
-from nmt_cli.training import checkpoints, distributed, metrics
+from nmt_cli.training import checkpoints
 from nmt_cli.training import train as module
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.train import Run
-from nmt_cli.translation.translator import Translator
-
-
-def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
-    """Call `act` before each call of a function."""
-    real = getattr(owner, name)
-
-    def acting(*arguments: Any, **named: Any) -> Any:
-        act()
-        return real(*arguments, **named)
-
-    monkeypatch.setattr(owner, name, acting)
-
-
-# ---- Signals ----
-
-
-@pytest.mark.parametrize(
-    ("number", "owner", "name", "code"),
-    [
-        (signal.SIGTERM, Run, "take_step", 143),
-        (signal.SIGINT, artefact, "staged", 130),
-        (signal.SIGUSR1, module, "validate", 143),
-        (signal.SIGINT, metrics.Metrics, "write", 130),
-        (signal.SIGTERM, Run, "step_batch", 143),
-    ],
-)
-def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, name: str, code: int) -> None:
-    handlers = [signal.getsignal(n) for n in distributed.SIGNALS]
-    with pytest.MonkeyPatch.context() as patch:
-        sent = []
-
-        def send() -> None:
-            if not sent and (name != "step_batch" or checkpoints.steps_in(lab.run)):
-                sent.append(os.kill(os.getpid(), number))
-
-        before(patch, owner, name, send)
-        assert lab.train() == code
-    assert [signal.getsignal(n) for n in distributed.SIGNALS] == handlers
-    stopped = checkpoints.steps_in(lab.run)[-1]
-    assert 0 < stopped < 30
-    assert not (lab.run / "model").exists()
-    assert lab.train() == 0
-    assert lab.same()
-
-
-@pytest.mark.parametrize("step", [15, 30], ids=["on the way", "at the end"])
-def test_a_validation_that_a_signal_ends_is_made_again_on_resume(lab: Lab, step: int) -> None:
-    """At once, whatever the search is doing; the state of its step is saved first, and no figure is lost or doubled."""
-    reached = []
-
-    def search(*_: Any) -> Any:
-        reached.append(len(reached))
-        if len(reached) == step // 15:
-            os.kill(os.getpid(), signal.SIGINT)
-            later.wait(60)
-            pytest.fail("the search goes on")
-        yield from real(*_)
-
-    later, real = threading.Event(), Translator.translate
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Translator, "translate", search)
-        assert lab.train() == 130
-    assert f"stopped after step {step}: a signal asked for it" in lab.stderr()
-    assert checkpoints.steps_in(lab.run)[-1] == step
-    assert checkpoints.read_state(lab.run, step).unvalidated
-    assert not (lab.run / "model").exists()
-    assert lab.train() == 0
-    assert lab.same()
-    runs = [metrics.read(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
-    figures = [[(record["step"], record.get("nll"), record.get("dev_nll")) for record in run] for run in runs]
-    assert figures[0] == figures[1]
-    states = [checkpoints.read_state(run, 30) for run in (lab.run, lab.reference)]
-    assert len({(state.best_step, state.best_nll, state.not_better, state.unvalidated) for state in states}) == 1
-
-
-def test_a_signal_to_the_command_ends_a_validation_of_all_its_forks(lab: Lab) -> None:
-    forks = ["training.processes=2", "training.validate_every=3", "training.steps=6"]
-    stopped, resumed = lab.jobs({"set": forks, "stuck": "SIGTERM"}, {"set": forks})
-    assert (stopped["codes"], resumed["codes"]) == ([143], [0]), stopped["stderr"]
-    validations = [record["step"] for record in metrics.read(lab.run / "metrics.jsonl") if "dev_nll" in record]
-    assert (stopped["stderr"].count("stopped after step 3"), validations) == (1, [3, 6])
-
-
-def test_a_signal_before_the_first_step_leaves_no_checkpoint(lab: Lab) -> None:
-    before(lab.patch, module, "open_corpus", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert lab.train() == 143
-    assert checkpoints.steps_in(lab.run) == []
-    assert not (lab.run / "model").exists()
-
-
-@pytest.mark.parametrize(("seconds", "number", "code"), [(0.1, 15, 7), (1.5, 15, 143), (1.5, 2, 130), (1.5, 10, 143)])
-def test_a_second_signal_exits_at_once_unless_it_is_an_echo(seconds: float, number: int, code: int) -> None:
-    """Launchers forward what a terminal or a scheduler has sent to every process already."""
-    child = os.fork()
-    if not child:
-        now = [100.0]
-        distributed.time.monotonic = lambda: now[0]  # type: ignore[attr-defined]
-        with distributed.Stop() as stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-            now[0] += seconds
-            os.kill(os.getpid(), number)
-            os._exit(7 if stop.exit_code == 143 else 8)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
-
+from nmt_cli.training.metrics_log import read_records
+from nmt_cli.training.trainer import Trainer
 
 # ---- Numbers that are not finite ----
 
@@ -160,7 +55,7 @@ def test_one_poisoned_step_is_skipped_and_counted(lab: Lab, factor: float) -> No
     assert "step 7: the gradient is not finite" in lab.stderr()
     _, moments = checkpoints.load(lab.run, 10)
     assert moments["embedding.weight.step"] == 9
-    assert [r["skipped"] for r in metrics.read(lab.run / "metrics.jsonl") if "skipped" in r] == [0, 1]
+    assert [r["skipped"] for r in read_records(lab.run / "metrics.jsonl") if "skipped" in r] == [0, 1]
 
 
 def test_a_poisoned_first_step_can_be_resumed(lab: Lab) -> None:
@@ -182,7 +77,7 @@ def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab) ->
     assert all(torch.isfinite(t).all() for t in checkpoints.load(lab.run, 20)[0].values())
 
 
-def test_poisoned_steps_before_the_first_checkpoint_promise_none(lab: Lab) -> None:
+def test_an_error_before_the_first_checkpoint_promises_none(lab: Lab) -> None:
     poison(lab.patch, range(1, 99))
     with pytest.raises(DivergedError, match=r"11 steps .*precision=fp32$"):
         lab.train("training.checkpoint_every=50", "training.validate_every=50")
@@ -190,14 +85,14 @@ def test_poisoned_steps_before_the_first_checkpoint_promise_none(lab: Lab) -> No
 
 
 def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
-    def ruin(run: Run, step: int) -> None:
+    def ruin(run: Trainer, step: int) -> None:
         if step == 15:
             with torch.no_grad():
                 run.transformer.embedding.weight[5, 5] = float("inf")
 
     before_each_step(lab.patch, ruin)
     with pytest.raises(DivergedError, match=r"weight embedding\.weight is not finite at step"):
-        lab.train("training.validate_every=100", "training.checkpoint_every=5")  # the next save tells
+        lab.train("training.validate_every=100", "training.checkpoint_every=5")  # noticed by the next save
     assert checkpoints.steps_in(lab.run) == [5, 10]
     assert not (lab.run / "model").exists()
 
@@ -205,11 +100,13 @@ def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
 # ---- Disks and memory ----
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(lab: Lab) -> None:
-    """And what is written is what was there when it began."""
+def test_training_continues_while_a_checkpoint_is_written(lab: Lab) -> None:
+    """It holds the weights of the time when the save started."""
     later = threading.Event()
     before_each_step(lab.patch, lambda _, step: later.set() if step == 14 else None)
-    before(lab.patch, checkpoints, "save", lambda: later.wait(60) or pytest.fail("training waits for the checkpoint"))
+    before_each_call(
+        lab.patch, checkpoints, "save", lambda: later.wait(60) or pytest.fail("training waits for the checkpoint")
+    )
     assert lab.train() == 0
     state = checkpoints.read_state(lab.run, 10)
     lines = (lab.run / "metrics.jsonl").read_bytes()[: state.metrics_bytes].splitlines()
@@ -219,7 +116,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(lab: Lab) -> None:
 
 
 def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int) -> None:
-    """Make the commits of the checkpoints of these steps fail."""
+    """Make the checkpoints of these steps fail to commit."""
     real = checkpoints.save
 
     def save(run: Path, state: checkpoints.State, *rest: Any) -> None:
@@ -231,7 +128,7 @@ def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(lab: Lab, error: int) -> None:
+def test_a_failed_save_warns_and_training_continues(lab: Lab, error: int) -> None:
     failing_saves(lab.patch, [10, 15], error)
     assert lab.train() == 0
     assert "NO CHECKPOINT of step 10" in lab.stderr()
@@ -239,18 +136,8 @@ def test_a_save_that_fails_is_a_loud_warning_and_training_goes_on(lab: Lab, erro
     assert lab.same()
 
 
-def test_the_third_failure_or_the_last_save_ends_the_run(lab: Lab) -> None:
-    failing_saves(lab.patch, [15, 20, 25, 30], errno.ENOSPC)
-    with pytest.raises(StorageError):
-        lab.train("training.checkpoint_every=5")
-    assert checkpoints.steps_in(lab.run) == [5, 10]
-    with pytest.raises(StorageError):
-        lab.train("training.steps=15")
-    assert checkpoints.steps_in(lab.run) == [5, 10]
-
-
-def test_files_that_may_not_grow(lab: Lab) -> None:
-    """A real limit on file sizes: what the safetensors library writes hits it, the rest does not."""
+def test_a_limit_on_file_size_is_a_storage_error(lab: Lab) -> None:
+    """Files of the safetensors library exceed the limit; the other files do not."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -264,7 +151,7 @@ def test_files_that_may_not_grow(lab: Lab) -> None:
     assert list((lab.run / "checkpoints").iterdir()) == []
 
 
-def test_too_little_disk_is_said_before_the_first_step(lab: Lab) -> None:
+def test_too_little_disk_space_is_an_error_before_the_first_step(lab: Lab) -> None:
     lab.patch.setattr(artefact, "free_megabytes", lambda path: 1)
     before_each_step(lab.patch, lambda *_: pytest.fail("it trained"))
     with pytest.raises(StorageError, match="needs 4 MB for checkpoints and has 1 MB free"):
@@ -274,11 +161,11 @@ def test_too_little_disk_is_said_before_the_first_step(lab: Lab) -> None:
     assert lab.train("training.steps=1") == 0, "just enough"
     lab.patch.setattr(artefact, "free_megabytes", lambda path: 3)
     lab.patch.setattr(checkpoints, "disk_megabytes", lambda training, numbers, present: 4 - present)
-    assert lab.train("training.steps=2") == 0, "one of them is there already"
+    assert lab.train("training.steps=2") == 0, "the run has one of them already"
 
 
-def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
-    lab.patch.setattr(checkpoints, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
+def test_a_read_only_run_directory_is_an_error_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
+    lab.patch.setattr(module, "open_corpus", lambda *_, **__: pytest.fail("it read the corpus"))
     (tmp_path / "file").touch()
     lab.run = tmp_path / "file" / "run"
     with pytest.raises(OutputError, match="cannot create"):
@@ -288,7 +175,7 @@ def test_a_place_that_cannot_be_written_is_said_before_the_corpus_is_read(lab: L
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("x"), RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()]
 )
-def test_too_little_memory_is_said_before_the_first_step(lab: Lab, error: Exception) -> None:
+def test_too_little_memory_is_an_error_before_the_first_step(lab: Lab, error: Exception) -> None:
     def forward(self: LossModel, *inputs: Any) -> Any:
         raise error
 
@@ -303,8 +190,8 @@ def test_too_little_memory_is_said_before_the_first_step(lab: Lab, error: Except
 
 
 @pytest.fixture
-def begun(lab: Lab) -> Lab:
-    """A copy of the reference run, to go on from step 20."""
+def started_run(lab: Lab) -> Lab:
+    """A copy of the reference run, to resume from step 20."""
     shutil.copytree(lab.reference, lab.run)
     shutil.rmtree(checkpoints.directory_of(lab.run, 30))
     shutil.rmtree(lab.run / "model")
@@ -321,36 +208,36 @@ def begun(lab: Lab) -> Lab:
         "corpus.name=other",
     ],
 )
-def test_a_changed_recipe_is_refused_by_key(begun: Lab, change: str) -> None:
-    stored = (begun.run / "recipe.yaml").read_bytes()
+def test_a_changed_recipe_is_refused_by_key(started_run: Lab, change: str) -> None:
+    stored = (started_run.run / "recipe.yaml").read_bytes()
     with pytest.raises(DataError, match=change.split("=")[0].replace(".", r"\.") + ": .* -> ") as refusal:
-        begun.train(change.format(begun.reference / "model"))
+        started_run.train(change.format(started_run.reference / "model"))
     assert refusal.value.exit_code == 65
-    assert (begun.run / "recipe.yaml").read_bytes() == stored
+    assert (started_run.run / "recipe.yaml").read_bytes() == stored
 
 
-def test_what_does_not_change_the_model_may_change(begun: Lab) -> None:
+def test_settings_that_do_not_change_the_model_may_change(started_run: Lab) -> None:
     changes = [
         *"log_every=3 validate_every=7 validate_bleu=0 checkpoint_every=30 keep_checkpoints=4".split(),  # noqa: SIM905
         *"patience=9 max_hours=99 memory_tokens=2000".split(),  # noqa: SIM905
     ]
     elsewhere = ("decoding.beam=2", "averaging.last=2", "name=other", "corpus.train_src=[elsewhere/train.en]")
-    assert begun.train(*(f"training.{c}" for c in changes), *elsewhere) == 0
-    assert begun.same()
-    assert b"log_every: 3" in (begun.run / "recipe.yaml").read_bytes()
+    assert started_run.train(*(f"training.{c}" for c in changes), *elsewhere) == 0
+    assert started_run.same()
+    assert b"log_every: 3" in (started_run.run / "recipe.yaml").read_bytes()
 
 
-def test_a_run_without_its_recipe_is_not_begun_anew(begun: Lab) -> None:
-    (begun.run / "recipe.yaml").unlink()
+def test_a_run_without_its_recipe_is_not_started_again(started_run: Lab) -> None:
+    (started_run.run / "recipe.yaml").unlink()
     with pytest.raises(DataError, match=r"recipe.yaml is missing beside a model or checkpoints\. Put it back"):
-        begun.train()
-    shutil.rmtree(begun.run / "checkpoints")
-    shutil.copytree(begun.reference / "model", begun.run / "model")
+        started_run.train()
+    shutil.rmtree(started_run.run / "checkpoints")
+    shutil.copytree(started_run.reference / "model", started_run.run / "model")
     with pytest.raises(DataError, match=r"recipe.yaml is missing beside a model or checkpoints\. Put it back"):
-        begun.train()
+        started_run.train()
 
 
-def test_a_tokenizer_left_by_a_run_that_learnt_nothing_is_replaced_whole(lab: Lab) -> None:
+def test_the_tokenizer_of_a_run_without_checkpoints_is_replaced(lab: Lab) -> None:
     lab.run.mkdir()
     for file in (lab.run / "tokenizer.model", target_file(lab.run / "tokenizer.model")):
         file.write_bytes(b"of another corpus")
@@ -362,40 +249,39 @@ def test_a_tokenizer_left_by_a_run_that_learnt_nothing_is_replaced_whole(lab: La
     assert (lab.run / "tokenizer.model").read_bytes() == (lab.corpus / "tokenizer.model").read_bytes()
 
 
-def test_a_corpus_with_source_tokens_of_its_own_needs_such_a_model(lab: Lab) -> None:
+def test_a_corpus_with_a_source_vocabulary_needs_a_model_with_one(lab: Lab) -> None:
     corpus = open_corpus(lab.corpus)
     manifest = {**corpus.manifest, "source_vocabulary_size": 77}
     other = dataclasses.replace(corpus, manifest={**manifest, "vocabulary_size": 320})
-    lab.patch.setattr(checkpoints, "open_corpus", lambda *_, **__: other)
     for change in ((), ("model.source_vocabulary=78",)):
         with pytest.raises(DataError, match=r"has 77 source tokens: set model\.source_vocabulary=77"):
-            checkpoints.open_run(lab.recipe(*change), lab.corpus, lab.run)
-    assert checkpoints.open_run(lab.recipe("model.source_vocabulary=77"), lab.corpus, lab.run) == 0
+            checkpoints.open_run(lab.recipe(*change), other, lab.run)
+    assert checkpoints.open_run(lab.recipe("model.source_vocabulary=77"), other, lab.run) == 0
 
 
-def test_other_data_another_tokenizer_and_damaged_data_are_refused(begun: Lab, tmp_path: Path) -> None:
-    data = prepare(begun.recipe("corpus.limit=300").corpus, tmp_path / "data", PrepareOptions(workers=1))
+def test_other_data_another_tokenizer_and_damaged_data_are_refused(started_run: Lab, tmp_path: Path) -> None:
+    data = prepare(started_run.recipe("corpus.limit=300").corpus, tmp_path / "data", PrepareOptions(workers=1))
     with pytest.raises(DataError, match="other data or another tokenizer"):
-        begun.train(data=data)
+        started_run.train(data=data)
     content = bytearray((data / "train.tgt.ids").read_bytes())
     content[100] ^= 1
     (data / "train.tgt.ids").write_bytes(content)
     with pytest.raises(DataError, match="is damaged"):
-        begun.train(data=data)
+        started_run.train(data=data)
 
 
 # ---- Damaged checkpoints, two runs at once, kills at random moments ----
 
 
-def test_a_damaged_newest_checkpoint_costs_one_interval(begun: Lab) -> None:
-    path = checkpoints.directory_of(begun.run, 20) / checkpoints.OPTIMIZER
+def test_a_damaged_newest_checkpoint_costs_one_interval(started_run: Lab) -> None:
+    path = checkpoints.directory_of(started_run.run, 20) / checkpoints.OPTIMIZER
     path.write_bytes(path.read_bytes()[:-9])
-    assert begun.train() == 0
-    assert "step-0000020 is not usable" in (text := begun.stderr())
+    assert started_run.train() == 0
+    assert "step-0000020 is not usable" in (text := started_run.stderr())
     assert "resuming after step 10" in text
-    assert begun.same(20)
-    assert begun.same(30)
-    steps = [record["step"] for record in metrics.read(begun.run / "metrics.jsonl")]
+    assert started_run.same(20)
+    assert started_run.same(30)
+    steps = [record["step"] for record in read_records(started_run.run / "metrics.jsonl")]
     assert steps == [5, 10, 15, 15, 20, 25, 30, 30]
 
 
@@ -408,18 +294,18 @@ def test_a_second_run_in_the_directory_is_refused(lab: Lab) -> None:
 def test_a_run_killed_five_times_ends_with_the_same_bits(lab: Lab) -> None:
     draw = [random.SystemRandom().uniform(0.3, 1) for _ in range(5)]
     shares = [0.8 * part / sum(draw) for part in draw]  # of the time an undisturbed run takes, start included
-    print(f"killed after {shares}")  # shown when the test fails
+    print(f"killed after {shares}")  # shown if the test fails
     changes = ["training.steps=60", "training.validate_every=40"]
     kills = [{"set": changes, "kill_after": share} for share in shares]
     results = lab.jobs({"set": changes, "name": "undisturbed"}, *kills, {"set": changes})
     codes = [result["codes"] for result in results]
     assert codes[0] == codes[-1] == [0], results[0]["stderr"]
-    assert codes.count([-signal.SIGKILL]) >= 4, "one run in five may be faster than the first was"
+    assert codes.count([-signal.SIGKILL]) >= 4, "one of the five may end before its kill"
     lab.reference = lab.run.with_name("undisturbed")
     steps, records, models = [], [], []
     for run in (lab.run, lab.reference):
         steps.append(checkpoints.steps_in(run))
-        lines = metrics.read(run / "metrics.jsonl")
+        lines = read_records(run / "metrics.jsonl")
         records.append([(line["step"], line.get("nll"), line.get("dev_nll")) for line in lines])
         models.append(artefact.verify(run / "model", "model")["files"])
     assert steps[0] == steps[1]

@@ -48,7 +48,7 @@ class NullGpu:
         return subprocess.run(command, env=self.environment(**variables), capture_output=True, text=True)
 
     def nmt(self, *words: object, code: int = 0, **variables: object) -> "subprocess.CompletedProcess[str]":
-        """Run a command, by default without compiling kernels; it must end with this code."""
+        """Run a command, by default without compiled kernels, and check its exit code."""
         done = self.run("nmt.py", *words, **{"NULL_GPU_COMPILE": "no", **variables})
         assert done.returncode == code, done.stderr
         return done
@@ -88,7 +88,7 @@ def train(gpu: NullGpu, lab: Lab) -> Any:
 @pytest.mark.parametrize(
     ("card", "name", "dtype"), [(75, "T4", "float32"), (80, "A100", "bfloat16"), (90, "H100", "bfloat16")]
 )
-def test_env_names_the_card_and_its_arithmetic(gpu: NullGpu, card: int, name: str, dtype: str) -> None:
+def test_env_shows_the_card_and_its_precision(gpu: NullGpu, card: int, name: str, dtype: str) -> None:
     rows = json.loads(gpu.nmt("env", "--json", NULL_GPU=card).stdout)
     assert rows["device"] == "cuda"
     assert rows["gpus"].startswith(f"null {name}, ")
@@ -103,15 +103,15 @@ def test_training_runs_to_its_end_and_no_step_waits_for_the_device(train: Any, l
     assert "warning" not in err
 
 
-def test_bf16_is_refused_where_the_card_has_none(train: Any) -> None:
+def test_bf16_is_refused_on_cards_without_it(train: Any) -> None:
     assert "precision is bf16, which this hardware does not have" in train(
         "training.precision=bf16", code=2, NULL_GPU=75
     )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_a_step_is_one_copy_and_no_wait_whatever_its_passes(gpu: NullGpu, precision: str) -> None:
-    """No allocation once sizes repeat; several passes add up to the same products as one."""
+def test_a_step_copies_once_per_pass_and_never_waits(gpu: NullGpu, precision: str) -> None:
+    """Repeated sizes allocate nothing, and several passes compute as many products as one."""
     small = [f"training.precision={precision}", "training.tokens_per_step=3000", "corpus.tokenizer.vocabulary_size=500"]
     words = ["base", "--steps", 5, "--pairs", 2000, "--no-replays"]
     for change in [*small, "model.num_layers=2"]:
@@ -130,7 +130,7 @@ def test_a_step_is_one_copy_and_no_wait_whatever_its_passes(gpu: NullGpu, precis
 
 
 def test_steps_of_known_sizes_are_replayed(gpu: NullGpu) -> None:
-    """One copy each way, one launch and no wait; a capture asks for nothing that a capture forbids."""
+    """A replay takes one copy each way, one launch and no wait. No capture uses an operation that captures forbid."""
     changes = ["training.tokens_per_step=3000", "corpus.tokenizer.vocabulary_size=500", "model.num_layers=2"]
     sets = [word for change in changes for word in ("--set", change)]
     (found,) = gpu.steps("base", "--steps", 40, "--pairs", 2000, *sets)
@@ -142,12 +142,12 @@ def test_steps_of_known_sizes_are_replayed(gpu: NullGpu) -> None:
     assert len(replays) > len(captures) > 1
     for step in replays:
         assert step["replayed"] > 500
-        assert step["launches"] == 2  # of the learning rate and the scale of the loss
+        assert step["launches"] == 2  # copies of the learning rate and the scale of the loss
         assert step["products"] == step["synchronisations"] == 0
     assert sum(step["allocations"] for step in replays) <= 1
 
 
-def test_a_killed_run_goes_on_where_its_last_checkpoint_was(train: Any) -> None:
+def test_a_killed_run_resumes_from_its_last_checkpoint(train: Any) -> None:
     train("training.checkpoint_every=2", code=-signal.SIGKILL, NULL_GPU_KILL_AT=5)
     err = train("training.checkpoint_every=2")
     assert "resuming after step 2 of 5" in err or "resuming after step 4 of 5" in err
@@ -155,7 +155,7 @@ def test_a_killed_run_goes_on_where_its_last_checkpoint_was(train: Any) -> None:
 
 
 def test_out_of_memory_at_any_allocation_ends_training_with_one_line(gpu: NullGpu, lab: Lab) -> None:
-    """With the promised code, and nothing is lost: the same command goes on."""
+    """With exit code 74, and the same command resumes without a loss."""
     sets = ["training.precision=auto", "training.steps=4", "training.checkpoint_every=2", "training.validate_every=2"]
     words = [lab.recipe_file, lab.corpus, gpu.directory, "--every", 150, *(w for each in sets for w in ("--set", each))]
     done = gpu.run("out_of_memory.py", *words, NULL_GPU_COMPILE="no")
@@ -185,7 +185,7 @@ def test_out_of_memory_at_any_allocation_ends_training_with_one_line(gpu: NullGp
     ],
 )
 def test_translations_replay_steps(gpu: NullGpu, model: Path, card: int, options: list[object], captured: bool) -> None:
-    """As many lines out as in; a capture asks for nothing that a capture forbids, and most steps are replays."""
+    """Every line is translated, most steps are replays, and no capture uses an operation that captures forbid."""
     (gpu.directory / "in").write_text("".join(f"{line}\n" for line in LINES))
     (gpu.directory / "prefix").write_text("".join(f"{line}\n"[i % 2 :] for i, line in enumerate(LINES)))
     names = {"PREFIX": gpu.directory / "prefix", "MODEL": model}
@@ -198,7 +198,7 @@ def test_translations_replay_steps(gpu: NullGpu, model: Path, card: int, options
         assert counts["replays"] > 2 * counts["captures"] > 0
 
 
-def test_translation_goes_on_with_fewer_rows_where_memory_ends(gpu: NullGpu, model: Path) -> None:
+def test_translation_continues_with_fewer_rows_when_memory_runs_out(gpu: NullGpu, model: Path) -> None:
     (gpu.directory / "in").write_text("".join(f"{line}\n" for line in LINES))
     words = ["translate", gpu.directory / "in", "--model", model, "--beam", 4]
     needed = gpu.nmt(*words) and gpu.counts()["allocations"]
@@ -216,17 +216,17 @@ def test_translation_goes_on_with_fewer_rows_where_memory_ends(gpu: NullGpu, mod
 
 @pytest.mark.parametrize("card", [75, 90])
 def test_every_row_of_table_3_fits_the_memory(gpu: NullGpu, card: int) -> None:
-    """At the paper's batch size; the T4 in float32 and several passes."""
+    """At the paper's batch size. The T4 computes in float32, in several passes."""
     rows = sorted((HERE.parents[2] / "recipes" / "table3").glob("*.yaml"))
     names = [f"table3/{path.stem}" for path in rows]
     for found in gpu.steps(*names, "--steps", 2, "--pairs", 4000, NULL_GPU=card):
         assert found["steps"][-1]["synchronisations"] == 0
-        assert found["peak_mb"] < 0.8 * {75: 15360, 90: 81559}[card]  # what is reserved beyond that is cache
+        assert found["peak_mb"] < 0.8 * {75: 15360, 90: 81559}[card]  # memory reserved beyond that is cache
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-5), ("bf16", 0.1)])
 def test_generated_kernels_compute_the_loss_and_its_gradients(gpu: NullGpu, dtype: str, tolerance: float) -> None:
-    """Those of float64 on the CPU, by Triton's interpreter."""
+    """Triton's interpreter runs them; float64 on the CPU is the reference."""
     done = gpu.run("values.py", dtype, TRITON_INTERPRET=1, TORCHINDUCTOR_COMPILE_THREADS=1)
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]

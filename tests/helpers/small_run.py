@@ -1,4 +1,4 @@
-"""A run for tests, made in a moment: hostile text and an untrained model."""
+"""A small run for tests, with hostile text and an untrained model."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading
 from nmt_cli.storage import artefact
-from nmt_cli.training.metrics import Metrics
+from nmt_cli.training.metrics_log import MetricsLog
 from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import save_model
@@ -26,7 +26,7 @@ SAMPLES = ["<b onmouseover=alert(1)>eins</b>", "zwei \u202e drei"]
 
 
 def records(steps: int, every: int = 10) -> list[dict]:
-    """Return what train writes: a line of metrics every `every` steps, a validation every ten of those."""
+    """Return records like those of training: metrics every `every` steps, a validation after every ten records."""
     lines = []
     for step in range(every, steps + 1, every):
         nll = 1.5 + 3.5 / (1 + step / 20) ** 2
@@ -38,9 +38,9 @@ def records(steps: int, every: int = 10) -> list[dict]:
     return lines
 
 
-def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
-    """Return a run and its corpus, `changes` being made to the recipe."""
-    text = place / "text"
+def make_run(directory: Path, *changes: str) -> tuple[Path, Path]:
+    """Make a run and its corpus in `directory`, with changes to the recipe; return their paths."""
+    text = directory / "text"
     text.mkdir(parents=True)
     for split, count in (("train", 40), ("dev", 2), ("test", 6)):
         for side in ("en", "de"):
@@ -62,19 +62,20 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
     for change in changes:
         values = loading.merge(values, loading.override(change))
     settings = loading.from_plain(values, "small")
-    data, run = prepare(settings.corpus, place / "data", PrepareOptions(workers=1)), place / "runs" / settings.name
+    data = prepare(settings.corpus, directory / "data", PrepareOptions(workers=1))
+    run = directory / "runs" / settings.name
     corpus = open_corpus(data)
     run.mkdir(parents=True)
     (run / "recipe.yaml").write_bytes(loading.to_yaml(settings))
     (run / "corpus.json").write_bytes(artefact.json_bytes({"corpus": corpus.identity}))
-    metrics = Metrics(run / "metrics.jsonl", 0)
+    metrics = MetricsLog(run / "metrics.jsonl", 0)
     for record in records(200):
         metrics.write(record)
     metrics.file.close()
     torch.manual_seed(1)
     model = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
-    about = {"steps": [100, 200], "checkpoints": ["a" * 64, "b" * 64], "corpus": corpus.identity}
-    save_model(run / "model", model.state_dict(), settings, corpus.tokenizer_file, about)
+    manifest = {"steps": [100, 200], "checkpoints": ["a" * 64, "b" * 64], "corpus": corpus.identity}
+    save_model(run / "model", model.state_dict(), settings, corpus.tokenizer_file, manifest)
     made_by = translations_id(artefact.read_json(run / "model" / "manifest.json"), settings.decoding)
     (run / "translations.json").write_bytes(artefact.json_bytes({"made_by": made_by}))
     (run / "test.hyp").write_text("".join(f"{line}\n" for line in [*HOSTILE, "same"]))
@@ -82,5 +83,5 @@ def make_run(place: Path, *changes: str) -> tuple[Path, Path]:
 
 
 def page_data(page: str) -> dict:
-    """Return the JSON that a page holds for its script."""
+    """Return the JSON data of a page's script."""
     return json.loads(page.partition('id="data">')[2].partition("</script>")[0])

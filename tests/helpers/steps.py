@@ -1,26 +1,53 @@
-"""Act before each step of a training run, and read its losses."""
+"""Intervenes before each step of a training run, and reads its losses."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from nmt_cli.training import metrics
-from nmt_cli.training.train import Run
+from nmt_cli.training.metrics_log import read_records
+from nmt_cli.training.trainer import Trainer
 
 
-def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Run, int], object]) -> None:
-    """Call `act(run, step)` before each step."""
-    take_step = Run.take_step
+def before_each_step(monkeypatch: pytest.MonkeyPatch, act: Callable[[Trainer, int], object]) -> None:
+    """Call `act(trainer, step)` before each step."""
+    take_step = Trainer.take_step
 
-    def acting(self: Run, step: int, *rest: Any) -> Any:
+    def acting(self: Trainer, step: int, *rest: Any) -> Any:
         act(self, step)
         return take_step(self, step, *rest)
 
-    monkeypatch.setattr(Run, "take_step", acting)
+    monkeypatch.setattr(Trainer, "take_step", acting)
+
+
+def before_each_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], object]) -> None:
+    """Call `act` before each call of a function."""
+    real = getattr(owner, name)
+
+    def acting(*arguments: Any, **named: Any) -> Any:
+        act()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, acting)
 
 
 def losses(run: Path) -> list[float]:
     """Return the training losses in a run's metrics."""
-    return [record["nll"] for record in metrics.read(run / "metrics.jsonl") if "nll" in record]
+    return [record["nll"] for record in read_records(run / "metrics.jsonl") if "nll" in record]
+
+
+def fake_accelerator(world: int, rank: int) -> Any:
+    """Return a stand-in for the Accelerator of process `rank` of `world`, enough for steps without other processes."""
+    return SimpleNamespace(
+        num_processes=world,
+        process_index=rank,
+        device=torch.device("cpu"),
+        is_main_process=False,
+        prepare=lambda model: model,
+        no_sync=lambda model: contextlib.nullcontext(),
+        backward=torch.Tensor.backward,
+    )

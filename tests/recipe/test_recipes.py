@@ -15,8 +15,8 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import files, loading, schema
 from nmt_cli.reporting import paper
 from nmt_cli.system.errors import MissingError, OutputError
-from nmt_cli.training.distributed import make_accelerator
-from nmt_cli.training.train import Run
+from nmt_cli.training.accelerator import make_accelerator
+from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
 
@@ -82,10 +82,10 @@ def _different() -> list[Path]:
 def test_one_step_of_every_recipe(
     path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "check_memory", lambda self: None)  # the step itself is the check
+    monkeypatch.setattr(Trainer, "check_memory", lambda self: None)  # the step is enough
     settings = loading.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])
     accelerator = make_accelerator(settings, tmp_path)
-    run = Run(settings, open_corpus(numbers_corpus), accelerator, tmp_path, 0)
+    run = start_trainer(settings, open_corpus(numbers_corpus), accelerator, tmp_path, 0)
     before = run.transformer.embedding.weight.detach().clone()
     batch = run.step_batch(0)
     nll, norm = run.take_step(1, batch)

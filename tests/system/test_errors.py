@@ -1,4 +1,4 @@
-"""Exit codes a scheduler can act on, and errors on one line."""
+"""Exit codes that a scheduler can act on, and errors on one line."""
 
 import errno
 import os
@@ -30,28 +30,28 @@ def test_every_error_has_its_exit_code() -> None:
         (74, [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE]),
     ],
 )
-def test_the_systems_errors_become_ours(code: int, numbers: list[int], tmp_path: Path) -> None:
+def test_errors_of_the_operating_system_get_exit_codes(code: int, numbers: list[int], tmp_path: Path) -> None:
     path = tmp_path / "some" / "file"
     for number in numbers:
         error = from_os_error(OSError(number, os.strerror(number), str(path)))
         assert (error.exit_code, f"({path}): {os.strerror(number)}" in str(error)) == (code, True)
 
 
-def test_an_error_without_a_file_or_a_reason_is_still_a_sentence() -> None:
+def test_an_error_without_file_or_reason_is_complete() -> None:
     assert "something broke" in str(from_os_error(OSError("something broke")))
     assert "None" not in str(from_os_error(OSError(errno.ENOSPC, "No space left on device")))
 
 
-def test_printable_text_is_one_short_line_without_controls() -> None:
+def test_printable_text_is_one_short_line() -> None:
     assert printable("a\nb\x1b[31mc\u2028d") == "a\\nb\\x1b[31mc\\u2028d"
     for text in ("Straße 東京", "x" * 50):
         assert printable(text, 50) == text
     assert printable("x" * 51, 50) == "x" * 49 + "…"
 
 
-def test_errors_for_want_of_memory() -> None:
+def test_errors_that_mean_out_of_memory() -> None:
     class OutOfMemoryError(RuntimeError):
-        """As torch names its own."""
+        """Has the name of torch's own class."""
 
     short = [MemoryError(), OutOfMemoryError("x"), RuntimeError("[enforce fail] can't allocate memory: you tried")]
     short += [RuntimeError("CUDA error: out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]

@@ -1,4 +1,4 @@
-"""Cores and memory are counted as the container limits them, in both versions of cgroups; and everywhere."""
+"""Cores and memory within the limits of a container, for both versions of cgroups."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ V1 = "9:name=systemd:/\n4:memory:/docker/ab\n1:cpu,cpuacct:/docker/ab\n0::/\n"
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Files], tuple[int, int]]:
-    """Return the cores and the gigabytes counted on a machine of 16 and 64 with these files; 100000 is a period."""
+    """Count cores and gigabytes on a machine with 16 cores, 64 GB and these cgroup files. A period is 100000."""
     monkeypatch.setattr(processors, "ROOT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 64 * GB // 4096, "SC_PAGE_SIZE": 4096}.get)
@@ -43,10 +43,10 @@ CG = "sys/fs/cgroup"
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": "250000 100000\n", f"{CG}/memory.max": f"{4 * GB}\n"}, (2, 4)),
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": "50000 100000\n"}, (1, 64)),
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": "9900000 100000", f"{CG}/memory.max": f"{99 * GB}"}, (16, 64)),
-        # the narrowest of the groups above counts
+        # the lowest limit of all parent groups applies
         ({"proc/self/cgroup": "0::/a/b\n", f"{CG}/a/b/cpu.max": "400000 100000", f"{CG}/a/cpu.max": "300000 100000",
           f"{CG}/a/b/memory.max": f"{2 * GB}", f"{CG}/a/memory.max": f"{3 * GB}"}, (3, 2)),
-        # version 1: on the host, and in a container that sees its own group as the root
+        # version 1, on the host and in a container whose own group is mounted as the root
         ({"proc/self/cgroup": V1, f"{CG}/cpu/docker/ab/cpu.cfs_quota_us": "300000\n",
           f"{CG}/cpu/docker/ab/cpu.cfs_period_us": "100000\n",
           f"{CG}/memory/docker/ab/memory.limit_in_bytes": f"{8 * GB}\n"}, (3, 8)),
@@ -54,12 +54,12 @@ CG = "sys/fs/cgroup"
           f"{CG}/memory/memory.limit_in_bytes": f"{8 * GB}"}, (2, 8)),
         ({"proc/self/cgroup": V1, f"{CG}/cpu/cpu.cfs_quota_us": "-1", f"{CG}/cpu/cpu.cfs_period_us": "100000",
           f"{CG}/memory/memory.limit_in_bytes": "9223372036854771712"}, (16, 64)),
-        # a colon in a group's name, and a controller whose name begins alike
+        # a colon in a group's name, and a controller whose name starts the same way
         ({"proc/self/cgroup": "0::/a.slice:cri:b\n", f"{CG}/a.slice:cri:b/cpu.max": "200000 100000"}, (2, 64)),
         ({"proc/self/cgroup": "3:cpuset,memory2:/x\n2:cpu:/y\n", f"{CG}/cpu/x/cpu.cfs_quota_us": "100000",
           f"{CG}/cpu/x/cpu.cfs_period_us": "100000", f"{CG}/memory/x/memory.limit_in_bytes": f"{GB}",
           f"{CG}/cpu/y/cpu.cfs_quota_us": "500000", f"{CG}/cpu/y/cpu.cfs_period_us": "100000"}, (5, 64)),
-        # what is above the mount is of no group; nor is what cannot be a limit
+        # files above the mount are no groups, and some values are no limits
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cpu.max": "100000 100000", "sys/memory.max": f"{GB}"}, (16, 64)),
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": "0 100000\n", f"{CG}/memory.max": "0\n"}, (16, 64)),
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": "100000 0\n", f"{CG}/memory.max": "-1\n"}, (16, 64)),

@@ -1,4 +1,4 @@
-"""What a command shows and leaves: terminals obey no text from outside; links at names that others can guess stay."""
+"""Security of outputs: no text reaches a terminal as control characters, and no output follows a planted link."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("tiny"))
 
 
-def test_a_terminal_obeys_nothing_in_what_is_shown(
+def test_output_holds_no_terminal_control_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     console.say(f"model: {ESCAPE}", f"a\nb{ESCAPE}")
@@ -43,14 +43,14 @@ def test_a_terminal_obeys_nothing_in_what_is_shown(
         rows = [progress._live.tasks[0].description, progress._live.tasks[0].fields["text"]]
     shown = capsys.readouterr()
     lines = shown.err.split("\n")
-    assert lines[1].startswith("a\\nb"), "a line feed in a text is no line's end"
+    assert lines[1].startswith("a\\nb"), "a line feed in a message is escaped"
     for text in [*(line for line in lines if "\x1b[1m" not in line and "?25" not in line), *rows]:
         assert ESCAPE not in text
         assert not {"\x07", "\x9b", "\u202e"} & {*text}, text
 
 
 @pytest.mark.parametrize("format", ["yaml", "json"])
-def test_a_recipe_is_shown_without_what_a_terminal_obeys(format: str) -> None:
+def test_a_shown_recipe_holds_no_control_characters(format: str) -> None:
     settings = loading.from_plain(
         {"name": f"a{ESCAPE}ß", "corpus": {"train_src": [ESCAPE], "train_tgt": ["b"]}}, "a test"
     )
@@ -63,7 +63,7 @@ def test_a_recipe_is_shown_without_what_a_terminal_obeys(format: str) -> None:
         assert yaml.safe_load(text)["corpus"]["train_src"] == [ESCAPE]
 
 
-def test_an_output_never_follows_a_link_that_is_placed_at_its_part(model: Path, tmp_path: Path) -> None:
+def test_an_output_never_follows_a_link_at_its_temporary_name(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("der Hund\n")
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "out.part").symlink_to(tmp_path / "victim")
@@ -82,7 +82,7 @@ def test_an_output_never_follows_a_link_that_is_placed_at_its_part(model: Path, 
     assert (tmp_path / "out").read_bytes() != b"another's"
 
 
-def test_a_lock_is_never_another_file(tmp_path: Path) -> None:
+def test_a_lock_never_follows_a_link(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "victim")
@@ -94,7 +94,7 @@ def test_a_lock_is_never_another_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", ["recipes", "recipes show toy", "--help", "translate --help", "--version", "env", "score a -r a"]
 )
-def test_a_reader_that_leaves_ends_a_command_as_sigpipe_does(tmp_path: Path, arguments: str) -> None:
+def test_a_closed_pipe_ends_a_command_with_141(tmp_path: Path, arguments: str) -> None:
     (tmp_path / "a").write_text("Ein Hund geht.\n" * 9)
     out, into = os.pipe()
     os.close(out)

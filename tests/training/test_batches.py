@@ -1,4 +1,4 @@
-"""Which sentences make a step, and what drops out: properties that must hold for every corpus and seed."""
+"""The sentences and the dropout of each step, for every corpus and seed."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def corpus_of(sentence_lengths: list[tuple[int, int]]) -> Corpus:
 
 
 def skewed(count: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Return lengths as real sentences have them: mostly short, some long, both sides alike."""
+    """Return lengths like those of real sentences: mostly short, some long, both sides alike."""
     draw = np.random.default_rng(seed)
     src = np.clip(draw.lognormal(3, 0.6, count), 1, 250).astype(int)
     tgt = np.clip(src * draw.normal(1, 0.15, count), 1, 250).astype(int)
@@ -61,31 +61,31 @@ def test_an_epoch_holds_every_sentence_exactly_once(
 
 
 def test_steps_change_only_where_one_would_be_empty() -> None:
-    """Of three sentences, one of which is long, each is a step by itself; else the cost alone divides them."""
+    """Three sentences, one of them long, make a step each; otherwise the cost alone divides the sentences."""
     plan = BatchPlan(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
     assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
-    assert batches._filled([0, 0, 0, 3]) == [0, 1, 2, 3]
-    assert batches._filled([0, 3, 3, 3]) == [0, 1, 2, 3]
-    assert batches._filled([0, 4, 4, 9]) == [0, 4, 5, 9]
+    assert batches.without_empty_parts([0, 0, 0, 3]) == [0, 1, 2, 3]
+    assert batches.without_empty_parts([0, 3, 3, 3]) == [0, 1, 2, 3]
+    assert batches.without_empty_parts([0, 4, 4, 9]) == [0, 4, 5, 9]
     for bounds in ([0, 4, 5, 9], [0, 1, 8, 9], [0, 9]):
-        assert batches._filled(bounds) == bounds
+        assert batches.without_empty_parts(bounds) == bounds
 
 
 @settings(max_examples=40, deadline=None)
 @given(lengths, st.integers(1, 200), st.integers(0, 2**31), st.permutations(range(12)))
-def test_a_step_is_a_pure_function_of_seed_and_number(
+def test_a_step_depends_only_on_seed_and_number(
     pairs: list[tuple[int, int]], tokens: int, seed: int, order: list[int]
 ) -> None:
     corpus = corpus_of(pairs)
     in_order = BatchPlan(corpus, tokens, 3, seed)
     expected = [[m.tolist() for m in in_order.micro_batches_of(step)] for step in range(12)]
     out_of_order = BatchPlan(corpus, tokens, 3, seed)
-    for step in order:  # a resumed run starts anywhere
+    for step in order:  # a resumed run may start at any step
         assert [m.tolist() for m in out_of_order.micro_batches_of(step)] == expected[step]
 
 
 def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus, cut = corpus_of(skewed(300)), batches._cut
+    corpus, cut = corpus_of(skewed(300)), batches.cut_evenly
     expected = epoch(BatchPlan(corpus, 500, 4, 1), 0)
     plan = BatchPlan(corpus, 500, 4, 1)
 
@@ -94,7 +94,7 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
         plan.micro_batches_of(plan.steps_per_epoch)  # by the other thread
         return cut(*arguments)
 
-    monkeypatch.setattr(batches, "_cut", interrupted)
+    monkeypatch.setattr(batches, "cut_evenly", interrupted)
     assert [m.tolist() for m in plan.micro_batches_of(0)] == expected[0]
 
 
@@ -103,11 +103,11 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
     [([1] * 10, 5, [0, 2, 4, 6, 8, 10]), ([1, 1, 1, 1, 4], 2, [0, 4, 5]), ([5], 3, [0, 1, 1, 1]),
      ([2, 9, 2], 1, [0, 3]), ([1, 2, 3, 4, 5, 6], 3, [0, 4, 5, 6]), ([9, 1, 1], 3, [0, 1, 1, 3])],
 )  # fmt: skip
-def test_a_part_ends_with_what_reaches_its_share(costs: list[int], parts: int, bounds: list[int]) -> None:
-    assert batches._cut(np.array(costs), parts) == bounds
+def test_parts_of_nearly_equal_cost(costs: list[int], parts: int, bounds: list[int]) -> None:
+    assert batches.cut_evenly(np.array(costs), parts) == bounds
 
 
-def test_a_step_waits_for_its_copy_and_keeps_what_is_on_the_gpu() -> None:
+def test_a_step_waits_for_its_copy_and_keeps_its_memory_on_the_gpu() -> None:
     done, stream = list[Any](), object()
     event = SimpleNamespace(wait=lambda on: done.append(("wait", on)))
     buffers = [SimpleNamespace(is_cuda=cuda, record_stream=lambda on, i=i: done.append((i, on)))
@@ -117,7 +117,7 @@ def test_a_step_waits_for_its_copy_and_keeps_what_is_on_the_gpu() -> None:
     assert done == [("wait", stream), (0, stream), (2, stream)]
 
 
-def test_nearly_all_sources_are_as_long_as_what_was_seen_or_shorter() -> None:
+def test_seen_tokens_is_a_high_percentile_of_source_lengths() -> None:
     assert corpus_of([(n, 5) for n in range(1, 1501)]).seen_tokens == 1499
 
 
@@ -132,10 +132,10 @@ def test_micro_batches_are_grouped_up_to_the_memory(rank: int, world: int, token
 @pytest.mark.parametrize(
     ("megabytes", "processes", "tokens"), [(1, 1, 256), (1000, 1, 2122), (1000, 2, 1061), (10_000, 1, 8192)]
 )
-def test_tokens_computed_at_once_fit_the_memory(
+def test_the_default_of_memory_tokens_fits_the_memory(
     megabytes: int, processes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training keeps 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes of a token of each side."""
+    """A token of each side takes 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes in training."""
     monkeypatch.setattr(batches, "usable_memory", lambda: megabytes * 1_000_000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
@@ -143,8 +143,8 @@ def test_tokens_computed_at_once_fit_the_memory(
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
 
 
-def test_the_order_of_an_epoch_is_that_of_every_version() -> None:
-    """A run may be resumed by another one."""
+def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
+    """Another version may resume a run."""
     corpus = corpus_of([(3, 3)] * 8)
     orders = {(seed, number): [step[0][0] for step in epoch(BatchPlan(corpus, 3, 1, seed), number)]
               for seed, number in ((1, 0), (1, 1), (2, 0), (0, 1))}  # fmt: skip
@@ -162,16 +162,6 @@ def test_an_epoch_has_the_nearest_number_of_steps(tokens: int, steps: int) -> No
         BatchPlan(corpus_of([(5, 5), (4, 6), (6, 4), (5, 5), (1, 9), (9, 1), (5, 5)]), tokens, 2, 1).steps_per_epoch
         == steps
     )
-
-
-def test_epochs_and_seeds_differ() -> None:
-    corpus = corpus_of(skewed(300))
-    plan = BatchPlan(corpus, 500, 4, 1)
-    assert plan.steps_per_epoch > 5
-    orders = [epoch(plan, 0), epoch(plan, 1), epoch(plan, 2), epoch(BatchPlan(corpus, 500, 4, 2), 0)]
-    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
-    members = [sorted(i for m in step for i in m) for step in orders[0]]
-    assert members != [sorted(i for m in step for i in m) for step in orders[1]], "the plan, not their order"
 
 
 def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
@@ -195,7 +185,7 @@ def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: 
     plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, 1)
     src, tgt = (np.array([p[side] for p in pairs]) for side in (0, 1))
     sizes = np.array([[side[[i for m in u for i in m]].sum() for side in (src, tgt)] for u in epoch(plan, 0)])
-    # Whole plan to an epoch: with few of them the rounding shows, and it is the same in all of them.
+    # An epoch has a whole number of steps, so with few steps they are all a little larger or smaller.
     assert sizes.mean(0) == pytest.approx([tokens, tokens], rel=0.1)
     assert sizes.sum(1) == pytest.approx(np.full(len(sizes), sizes.sum(1).mean()), rel=0.1 if tokens > 9999 else 0.25)
 
@@ -209,10 +199,10 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     assert batch.src.lengths_B.tolist() == [5, 3, 1]
     assert batch.tgt.lengths_B.tolist() == [1, 4, 2]
     parts = [x for owner in (batch, batch.src, batch.tgt) for x in vars(owner).values() if isinstance(x, torch.Tensor)]
-    assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one copy to the device brings all"
+    assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one buffer, so one copy to the device"
 
 
-def test_a_sentence_drops_out_the_same_in_any_company_and_anew_in_every_step() -> None:
+def test_dropout_depends_on_sentence_and_step_but_not_on_the_batch() -> None:
     corpus, chosen = corpus_of(skewed(50)), np.array([30, 2, 11])
     plan, other = (BatchPlan(corpus, 100, 2, seed) for seed in (1, 2))
     batch, apart = plan.batch(chosen, 7), [plan.batch(chosen[i : i + 1], 7) for i in range(3)]

@@ -1,4 +1,4 @@
-"""What a run takes: operations as torch counts them, bytes by hand, a dry run with and without a corpus."""
+"""The dry run of training: operations, bytes, speed and memory, with and without a corpus."""
 
 import re
 from collections.abc import Callable
@@ -39,15 +39,15 @@ def flops(model: schema.Model, vocabulary: int, src: np.ndarray, tgt: np.ndarray
 
 
 @pytest.mark.parametrize(("model", "millions"), [(schema.Model(), 377.9), (BIG, 1284.3)])
-def test_flops_are_the_paper_models(model: schema.Model, millions: float) -> None:
-    """PAPER: 6 x (22.02 M + 22.02 M + V d) for base; attention's own products are what length adds."""
+def test_flops_match_the_papers_models(model: schema.Model, millions: float) -> None:
+    """PAPER: 6 x (22.02 M + 22.02 M + V d) for base, and attention's own products, which depend on the length."""
     one = flops(model, 37_000, lengths(1), lengths(1)) / 1e6
     scores = 6 * model.num_layers * 2 * model.d_model * 3 / 1e6
     assert one - scores == pytest.approx(millions, abs=0.05)
 
 
-def test_flops_are_those_that_torch_counts() -> None:
-    """Forward and backward, whatever d_k and d_v are; in batches of one sentence, too long to have pads."""
+def test_flops_match_torchs_count() -> None:
+    """Forward and backward, with unequal d_k and d_v. Batches of one long sentence have no padding."""
     settings = tiny(encoder_layers=3, decoder_layers=1, d_k=5, d_v=7)
     model, pairs = LossModel(random_model(settings, 50), 0.1, torch.float64), random_pairs(1, 50, [(16, 18), (25, 17)])
     with FlopCounterMode(display=False) as counter:
@@ -57,20 +57,20 @@ def test_flops_are_those_that_torch_counts() -> None:
     assert counter.get_total_flops() == flops(settings, 50, src, tgt)
 
 
-def test_bytes_are_those_of_the_tensors() -> None:
-    """By hand, for 4 source and 6 target tokens."""
+def test_bytes_match_a_count_by_hand() -> None:
+    """For 4 source and 6 target tokens."""
     model = schema.Model(num_layers=1, d_model=8, d_ff=24, num_heads=2, d_k=5, d_v=3)
     parts = estimate.step_parts(model, 50, lengths(4), lengths(6), 2)
     queries_keys_values_outputs = 4 * (10 + 10 + 6 + 6) + 6 * (10 + 10 + 6 + 6) + (6 * 10 + 4 * 10 + 4 * 6 + 6 * 6)
-    assert parts["attention"][1] == 2 * 3 * queries_keys_values_outputs  # used forward, used again, gradient
+    assert parts["attention"][1] == 2 * 3 * queries_keys_values_outputs  # used forward, used backward, gradient
     assert parts["element-wise"][1] == 2 * (7 * (2 * 4 * 8 + 3 * 6 * 8) + 5 * (4 + 6) * 24)
     assert parts["loss"][1] == 2 * 3 * 6 * 50  # logits: written, read, gradient written
-    assert parts["optimiser"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
+    assert parts["optimizer"] == (0, 4 * (4 + 3 + 1) * parameter_count(model, 50))  # read, written, read for the norm
 
 
 @pytest.mark.parametrize(("graphs", "first"), [(None, 1), (object(), 3)])
-def test_the_speed_is_of_all_steps_but_the_first(graphs: object, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock by which a step takes a second: four of them, of 10 tokens more each; with graphs after more."""
+def test_speed_excludes_the_first_steps(graphs: object, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake clock advances a second per step. Each of the four measured steps has 10 tokens more than the last."""
     monkeypatch.setattr(estimate, "FIRST_STEPS", 3)
     now, taken = [0.0], list[Any]()
 
@@ -85,7 +85,7 @@ def test_the_speed_is_of_all_steps_but_the_first(graphs: object, first: int, mon
     monkeypatch.setattr(estimate, "MEASURED_SECONDS", 4.0)
     monkeypatch.setattr(estimate, "timer", lambda: now[0])
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert estimate._measure(run) == (10 * first + 15.0, 1.0)
+    assert estimate.measure(run) == (10 * first + 15.0, 1.0)
     assert taken == [(step, 10 * (step - 1)) for step in range(1, first + 5)]
 
 
@@ -93,11 +93,11 @@ def test_the_speed_is_of_all_steps_but_the_first(graphs: object, first: int, mon
     ("device", "prepared", "tokens", "start"),
     [("cpu", True, 600, "m"), ("cpu", False, 600, None), ("cuda", True, 1600, "m"), ("cuda", False, 1600, None)],
 )
-def test_what_is_measured_in_the_place_of_the_recipe(
+def test_the_measured_settings_differ_from_the_recipe_only_where_necessary(
     tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     device: str, prepared: bool, tokens: int, start: str | None,
 ) -> None:  # fmt: skip
-    """On three CPUs no more than each of them needs to be measured; without a corpus no model to start from."""
+    """A step of three CPU processes has at most 200 tokens each; without a corpus, no model to start from is read."""
     settings = tiny_recipe("training.tokens_per_step=1600")
     settings.training.init_from = "m"
     accelerator = SimpleNamespace(num_processes=3, device=torch.device(device), is_main_process=False)
@@ -112,13 +112,13 @@ def test_what_is_measured_in_the_place_of_the_recipe(
         assert rest == (accelerator, tmp_path, 0)
         raise LookupError
 
-    monkeypatch.setattr(estimate, "Run", run)
+    monkeypatch.setattr(estimate, "start_trainer", run)
     with pytest.raises(LookupError):
-        estimate._dry_run(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
+        estimate.print_estimate(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
 
 
-def test_the_bounds_of_a_step_by_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With rates made up; two processes share four sentences."""
+def test_bounds_of_a_step_follow_from_measured_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates are made up. Two processes share four sentences."""
     settings, model = schema.Recipe(training=schema.Training(tokens_per_step=64)), random_model(tiny(), 50)
     src, tgt, measured = lengths(4, 9, 7, 9), lengths(5, 9, 8, 9), list[Any]()
     plan = SimpleNamespace(
@@ -134,8 +134,8 @@ def test_the_bounds_of_a_step_by_the_rates_of_this_machine(monkeypatch: pytest.M
         measured.append((statement, {name: tuple(tensor.shape) for name, tensor in tensors.items()}))
         return 0.5 if "copy" in statement else 0.001
 
-    monkeypatch.setattr(estimate, "_seconds", seconds)
-    rows = {name.strip(): text for name, text in estimate._bounds(run, 0.05)}
+    monkeypatch.setattr(estimate, "seconds_of", seconds)
+    rows = {name.strip(): text for name, text in estimate.roofline_rows(run, 0.05)}
     matrices = [tuple(p.shape) for p in model.parameters() if p.dim() == 2]
     products = {(shapes["w"], shapes["x"], shapes["y"]) for statement, shapes in measured if "@" in statement}
     assert products == {((out, into), (64, into), (64, out)) for out, into in matrices}
@@ -167,11 +167,11 @@ def test_the_bounds_of_a_step_by_the_rates_of_this_machine(monkeypatch: pytest.M
         (["corpus.tokenizer.vocabulary_size=700", "corpus.tokenizer.file={}/tokenizer.model"], 27, 64, 320),
     ],
 )
-def test_the_random_sentences_of_a_dry_run(
+def test_random_sentences_fit_the_model_and_the_vocabulary(
     tiny_recipe: Make, numbers_corpus: Path, changes: list[str], length: int, pairs: int, below: int
 ) -> None:
     settings = tiny_recipe(*(change.format(numbers_corpus) for change in changes))
-    corpus = estimate._random_corpus(settings, Path("x"))
+    corpus = estimate.random_corpus(settings, Path("x"))
     assert corpus.directory == Path("x")
     assert corpus.manifest["vocabulary_size"] == max(below, 320)
     for side in (corpus.src, corpus.tgt):
@@ -183,13 +183,13 @@ def test_the_random_sentences_of_a_dry_run(
 
 
 def shown(text: str, name: str) -> float:
-    """Return the number the table shows in the column "here"."""
+    """Return the number in the column "here" of the table."""
     row = re.search(rf"^ *{re.escape(name)}  +(?:about )?([\d,.e+]+)", text, re.MULTILINE)
     assert row, text
     return float(row[1].replace(",", ""))
 
 
-def test_without_a_corpus_it_measures_random_sentences(
+def test_without_a_corpus_a_dry_run_measures_random_sentences(
     tiny_recipe: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tiny_recipe()
@@ -221,10 +221,10 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A large step is measured by a small one on the CPU: sizes are the recipe's, the time is that of its tokens."""
+    """On the CPU a small step is measured in place of a large one; the estimate is scaled to the recipe's tokens."""
     monkeypatch.setattr(estimate, "MEASURED_TOKENS", measured_tokens)
     done = list[str]()
-    monkeypatch.setattr(estimate, "_bounds", lambda *_: done.append("bounds") or [("bound by", "nothing")])
+    monkeypatch.setattr(estimate, "roofline_rows", lambda *_: done.append("bounds") or [("bound by", "nothing")])
     monkeypatch.setattr(estimate, "peak_memory_mb", lambda: done.append("memory") or 1234)
     before = {p: p.stat().st_mtime_ns for p in numbers_corpus.iterdir()}
     changes = ("training.tokens_per_step=1600", f"training.max_hours={hours}", "training.steps=100000000")
@@ -241,7 +241,7 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     assert shown(err, "steps") == 1e8
     assert shown(err, "FLOPs in all") == pytest.approx(operations * tokens * 1e8, rel=0.05)
     assert re.search("memory of a process, peak +1,234 MB", err)
-    assert done == ["memory", "bounds"], "what measures the machine takes memory, too"
+    assert done == ["memory", "bounds"], "the memory of the steps, without that of the measurements"
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)

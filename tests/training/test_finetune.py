@@ -1,4 +1,4 @@
-"""Fine-tuning: a model's own settings, text mixed and held out, the best checkpoint mixed with the start."""
+"""Fine-tuning: the settings of the model it starts from, mixed and held-out text, the mixture of the weights."""
 
 import re
 from pathlib import Path
@@ -16,13 +16,14 @@ from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import MissingError, UsageError
-from nmt_cli.training import checkpoints, metrics
+from nmt_cli.training import checkpoints
 from nmt_cli.training.average import choose_share, mixture
+from nmt_cli.training.metrics_log import read_records
 from nmt_cli.transformer.weights import load_model, load_tensors
 from nmt_cli.translation.translator import Translator
 
 
-def test_from_a_model_and_two_files_to_before_and_after(
+def test_fine_tuning_from_a_model_and_two_files(
     numbers_text: Path, reference_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for side, code, end in (("src", "en", "one"), ("tgt", "de", "eins")):  # and two is "zwo"
@@ -44,11 +45,11 @@ def test_from_a_model_and_two_files_to_before_and_after(
         assert reproduce(settings, settings.corpus, data, run, PrepareOptions(workers=1), evaluate) == 0
         return capsys.readouterr().err
 
-    said, corpus = play(), open_corpus(data)
+    output, corpus = play(), open_corpus(data)
     assert [len(corpus.lines(split)[0]) for split in ("dev", "test", "general")] == [10, 10, 25]
     assert not {*corpus.lines("dev")[0]} & {*corpus.lines("test")[0]}
-    assert corpus.manifest["pairs"] == 2 * (200 - 20) + 400 - 25  # yours twice, as many general ones
-    validations = [record for record in metrics.read(run / "metrics.jsonl") if "dev_nll" in record]
+    assert corpus.manifest["pairs"] == 2 * (200 - 20) + 400 - 25  # own pairs twice, and as many general pairs
+    validations = [record for record in read_records(run / "metrics.jsonl") if "dev_nll" in record]
     assert [record["step"] for record in validations] == [0, 10, 20, 30, 40]
     assert validations[-1]["dev_nll"] < validations[0]["dev_nll"] < 6
     model = artefact.verify(run / "model", "model")
@@ -59,23 +60,23 @@ def test_from_a_model_and_two_files_to_before_and_after(
     mixed = mixture(tuned, start.model.state_dict(), model["with_start"])
     assert all(torch.equal(mixed[name], tensor) for name, tensor in load_model(run).model.state_dict().items())
     bleu = list[float]()  # on test, before and after
-    for place, hypotheses in ((reference_run, run / "start"), (run, run)):
-        with Translator(place, workers=1, precision="fp32") as translator:
+    for model_directory, hypotheses in ((reference_run, run / "start"), (run, run)):
+        with Translator(model_directory, workers=1, precision="fp32") as translator:
             for split in ("dev", "test", "general"):
                 sources, references = corpus.lines(split)
                 lines = [each.text for each in translator.translate(sources, beam=1)]
                 assert read_lines(hypotheses / f"{split}.hyp") == lines
                 score = corpus_bleu(lines, references)[0]
-                assert f"{score:.2f}" in said.partition("before")[2]
+                assert f"{score:.2f}" in output.partition("before")[2]
                 bleu += [score] if split == "test" else []
     assert bleu[0] < bleu[1]
-    settings.expect.bleu = [bleu[1], 100]  # of what came, not of what it began from
+    settings.expect.bleu = [bleu[1], 100]  # the tuned model reaches it, the start does not
     watched = {path: path.stat().st_mtime_ns for path in [run / "model", *run.rglob("*.hyp"), data]}
     assert not re.search("4/5 translate|the least expected", play())
     assert {path: path.stat().st_mtime_ns for path in watched} == watched
 
 
-def test_a_start_that_is_not_there_and_text_that_nothing_is_mixed_into() -> None:
+def test_a_missing_start_and_mixed_text_without_own_text_are_refused() -> None:
     with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Name one: --set training"):
         loading.load(Path("finetune"))
     corpus = loading.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus
@@ -91,6 +92,6 @@ def test_the_share_of_the_start_is_chosen_on_both_dev_sets() -> None:
     assert choose_share({0.0: [18.0, 29.5], 0.5: [17.0, 31.0]}, start) == 0.0
     alone = {0.0: [20.0], 0.2: [20.2], 0.4: [19.7], 0.6: [19.6]}
     assert choose_share(alone, [10.0]) == 0.4
-    assert choose_share({0.0: [20.0], 0.2: [19.5], 0.4: [19.25]}, [10.0]) == 0.2, "half a point is no more than that"
+    assert choose_share({0.0: [20.0], 0.2: [19.5], 0.4: [19.25]}, [10.0]) == 0.2, "exactly half a point may be lost"
     assert choose_share({0.0: [18.0, 29.5], 0.5: [17.0, 29.75], 1.0: [16.0, 40.0]}, start) == 0.0
-    assert choose_share({0.0: [18.0, 29.0], 0.5: [17.0, 29.25]}, start) == 0.5, "that which loses least"
+    assert choose_share({0.0: [18.0, 29.0], 0.5: [17.0, 29.25]}, start) == 0.5, "the share that loses least"

@@ -1,4 +1,4 @@
-"""Padded batches, and steps that are replayed: with a stand-in for CUDA's graphs where there is no GPU."""
+"""Padded batches and replayed steps, with a stand-in for CUDA graphs."""
 
 import copy
 import math
@@ -13,16 +13,16 @@ import torch
 import torch.nn.attention.varlen
 from conftest import Lab
 from reference import random_model, tiny
+from steps import fake_accelerator
 from test_batches import corpus_of, skewed
-from test_train import one_of
 from varlen import plain_varlen_attn
 
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training import batches, checkpoints, graphs
 from nmt_cli.training.batches import BatchPlan
-from nmt_cli.training.graphs import StepGraphs, fits_twice, takes_pads
+from nmt_cli.training.graphs import StepGraphs, has_spare_memory, uses_padding
 from nmt_cli.training.loss import LossModel
-from nmt_cli.training.train import Run
+from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer import attention
 from nmt_cli.transformer.model import PAD
 
@@ -45,8 +45,8 @@ def test_padding_changes_neither_loss_nor_gradient(count: int, changes: dict[str
         assert plain.any()
 
 
-def test_padding_is_of_short_sentences_on_both_sides() -> None:
-    """None is empty or longer than the positions that every model with padded batches has."""
+def test_padding_adds_short_sentences_to_both_sides() -> None:
+    """No added sentence is empty or longer than LONGEST_PADDING, which every model with padded batches can take."""
     pairs = skewed(400)
     plan = BatchPlan(corpus_of(pairs), 100, 1, 1)
     for count in [*range(1, 70), 336, 337, 400]:
@@ -61,9 +61,9 @@ def test_padding_is_of_short_sentences_on_both_sides() -> None:
 
 
 class Recording:
-    """Stands in for a CUDA graph: what is captured is not computed, a replay computes it in the same memory."""
+    """Stands in for a CUDA graph: a capture changes nothing, and a replay computes into the captured memory."""
 
-    def __init__(self, run: Run, function: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+    def __init__(self, run: Trainer, function: Callable[[], tuple[torch.Tensor, ...]]) -> None:
         self.function, kept = function, copy.deepcopy((run.transformer.state_dict(), run.optimizer.state_dict()))
         self.output = function()
         run.transformer.load_state_dict(kept[0])
@@ -71,8 +71,8 @@ class Recording:
         run.optimizer._warned_capturable_if_run_uncaptured = True
 
     def replay(self) -> None:
-        for place, value in zip(self.output, self.function(), strict=True):
-            place.copy_(value)
+        for output, value in zip(self.output, self.function(), strict=True):
+            output.copy_(value)
 
     def pool(self) -> str:
         return "pool"
@@ -82,11 +82,11 @@ class Recording:
 class Pair:
     """Two runs of one recipe, in float64: one computes its steps, the other replays them from `captures`."""
 
-    plain: Run
-    replayed: Run
+    plain: Trainer
+    replayed: Trainer
     captures: list[Recording] = field(default_factory=list)
     pools: list[object] = field(default_factory=list)
-    memory: int = 1000  # captures that it suffices for
+    memory: int = 1000  # captures that fit
 
     def captured(self, device: torch.device, function: Callable[[], Any], pool: object) -> tuple[Any, Any]:
         recording = Recording(self.replayed, function)
@@ -110,25 +110,27 @@ class Pair:
 @pytest.fixture
 def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
     settings = lab.recipe("training.tokens_per_step=150", "training.warmup_steps=3", "model.dropout=0.2")
-    runs = Pair(*(Run(settings, open_corpus(lab.corpus), one_of(1, 0), Path(), 0) for _ in range(2)))
+    runs = Pair(
+        *(start_trainer(settings, open_corpus(lab.corpus), fake_accelerator(1, 0), Path(), 0) for _ in range(2))
+    )
     for run in (runs.plain, runs.replayed):
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
     runs.replayed.pads, runs.replayed.graphs = True, StepGraphs(torch.device("cpu"))
-    monkeypatch.setattr(attention, "has_kernel", lambda *rest: True)  # what else looks at a batch's lengths on the host
+    monkeypatch.setattr(attention, "has_kernel", lambda *rest: True)  # the other form reads lengths on the host
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", plain_varlen_attn)
     monkeypatch.setattr(graphs, "captured", runs.captured)
-    monkeypatch.setattr(batches, "TOKENS", 32)  # so that there are several sizes
+    monkeypatch.setattr(batches, "TOKENS", 32)  # several sizes, but few
     monkeypatch.setattr(batches, "SENTENCES", 8)
     return runs
 
 
 @pytest.mark.parametrize("most", [64, 1])
-def test_replayed_steps_are_those_that_are_computed(pair: Pair, most: int) -> None:
-    """Each with its own batch, learning rate and number of tokens; the first of given sizes is computed, the second
-    captured."""
-    pair.replayed.graphs.most = most
+def test_replayed_steps_equal_computed_steps(pair: Pair, most: int) -> None:
+    """Each step has its own batch, learning rate and number of tokens. Of equal sizes, the first step is computed and
+    the second captured."""
+    pair.replayed.graphs.max_graphs = most
     sizes, results = zip(*(pair.step(step) for step in range(1, 25)), strict=True)
-    for plain, replayed in results:  # at the end: later replays have not written there
+    for plain, replayed in results:  # read at the end: later replays have not overwritten them
         for a, b in zip(plain, replayed, strict=True):
             assert b.item() == pytest.approx(a.item(), rel=1e-5)
     pair.assert_equal()
@@ -138,12 +140,12 @@ def test_replayed_steps_are_those_that_are_computed(pair: Pair, most: int) -> No
     assert pair.pools == [None, *["pool"] * (len(pair.captures) - 1)]
 
 
-def test_where_memory_ends_in_a_capture_steps_are_computed_as_usual(pair: Pair) -> None:
+def test_after_a_capture_runs_out_of_memory_steps_are_computed_as_usual(pair: Pair) -> None:
     pair.memory = 1
     sizes = [pair.step(step)[0] for step in range(1, 25)]
     assert len({size for size in sizes if sizes.count(size) > 1}) > 1
     assert len(pair.captures) == 1
-    assert pair.replayed.graphs.most == 1
+    assert pair.replayed.graphs.max_graphs == 1
     pair.assert_equal()
 
 
@@ -174,18 +176,18 @@ def test_a_replay_without_a_finite_gradient_changes_nothing(pair: Pair) -> None:
         (torch.float32, [], 1, False),
     ],
 )
-def test_graphs_are_for_packed_batches_of_one_process(
+def test_padding_needs_packed_batches_and_one_process(
     lab: Lab, dtype: torch.dtype, changes: list[str], processes: int, expected: bool
 ) -> None:
-    settings, accelerator = lab.recipe("model.d_k=16", "model.d_v=16", *changes), one_of(processes, 0)
+    settings, accelerator = lab.recipe("model.d_k=16", "model.d_v=16", *changes), fake_accelerator(processes, 0)
     accelerator.device = torch.device("meta")  # not the CPU
-    assert takes_pads(settings, dtype, accelerator) is expected
+    assert uses_padding(settings, dtype, accelerator) is expected
 
 
 @pytest.mark.parametrize(("megabytes", "expected"), [(121, True), (119, False)])
-def test_graphs_are_for_gpus_with_memory_to_spare(
+def test_graphs_need_as_much_free_memory_as_was_used(
     megabytes: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 100 << 20)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (megabytes << 20, 200 << 20))
-    assert fits_twice(torch.device("cuda")) is expected
+    assert has_spare_memory(torch.device("cuda")) is expected

@@ -1,4 +1,4 @@
-"""The label-smoothed loss against torch's own over the V - 1 real tokens, with its gradients."""
+"""The label-smoothed loss and its gradients, compared with torch's own over the vocabulary without PAD."""
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ from nmt_cli.training.loss import fused_rows_, smoothed_loss
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("tokens", [1, 7, 8, 9, 16, 17])
-def test_value_and_gradients_are_torchs_whatever_the_blocks(
+def test_value_and_gradients_equal_torchs_for_all_block_sizes(
     tokens: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = torch.Generator().manual_seed(tokens)
     hidden, weight = (torch.randn(n, 6, generator=draw, dtype=torch.float64) for n in (tokens, 11))
     labels = torch.randint(1, 11, (tokens,), generator=draw)
-    weight[0] *= 1e3  # of PAD: no probability goes to it, and no gradient
+    weight[0] *= 1e3  # PAD gets no probability and no gradient
     inputs = (hidden.requires_grad_(), weight.requires_grad_())
 
     def torchs(smoothing: float) -> Tensor:
@@ -38,7 +38,7 @@ def test_value_and_gradients_are_torchs_whatever_the_blocks(
 
 
 @pytest.mark.parametrize("rows_of_a_block", [99, 2])
-def test_tokens_without_a_label_count_nothing(rows_of_a_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_tokens_do_not_count(rows_of_a_block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_BYTES", rows_of_a_block * 11 * 8)
     hidden, weight = (torch.randn(n, 6, dtype=torch.float64).requires_grad_() for n in (7, 11))
     labels, real = torch.tensor([4, 0, 7, 1, 0, 0, 10]), [0, 2, 3, 6]
@@ -64,7 +64,7 @@ def test_a_scaled_loss_scales_gradients_in_float32() -> None:
         assert torch.equal(scaled, (one.float() * (1 / 3)).to(one.dtype))
 
 
-def test_where_no_gradient_is_asked_for_only_logits_are_computed() -> None:
+def test_without_gradients_only_logits_are_computed() -> None:
     inputs, products = (torch.randn(9, 6), torch.randn(11, 6).requires_grad_(), torch.arange(1, 10), 0.1), []
     for mode in (torch.enable_grad(), torch.inference_mode()):
         with mode, FlopCounterMode(display=False) as counter:
@@ -73,7 +73,7 @@ def test_where_no_gradient_is_asked_for_only_logits_are_computed() -> None:
     assert products == [3 * 2 * 9 * 11 * 6, 2 * 9 * 11 * 6]
 
 
-def test_large_scores_give_numbers() -> None:
+def test_large_logits_give_finite_losses() -> None:
     hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
     weight = torch.tensor([[5.0], [1.0], [-1.0]], requires_grad=True)
     loss, nll = smoothed_loss(hidden, weight, torch.tensor([2, 1]), 0.1)
@@ -84,7 +84,7 @@ def test_large_scores_give_numbers() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_form_for_compilers_rounds_once(dtype: torch.dtype) -> None:
+def test_the_compiled_form_rounds_once(dtype: torch.dtype) -> None:
     logits = (4 * torch.randn(50, 90, dtype=torch.float64)).to(dtype)
     logits[:, 0] = -torch.inf
     labels, wide = torch.randint(1, 90, (50, 1)), torch.promote_types(dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""Several machines: each has its own files, and only the first one needs the run."""
+"""Training on several machines: each has its own corpus, and only the first one has the run."""
 
 import os
 import random
@@ -16,26 +16,29 @@ from torch.distributed.run import get_args_parser
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import UsageError
-from nmt_cli.training import checkpoints, distributed, metrics
+from nmt_cli.training import checkpoints
+from nmt_cli.training.metrics_log import read_records
+from nmt_cli.training.processes import in_processes
+from nmt_cli.training.same_inputs import decisive
 
 
 @pytest.fixture
 def other(lab: Lab) -> Path:
-    """The disk of a second machine, on which there is the same corpus."""
-    place = lab.run.with_name("other")
-    shutil.copytree(lab.corpus, place / "data")
-    return place
+    """The disk of a second machine, with the same corpus."""
+    disk = lab.run.with_name("other")
+    shutil.copytree(lab.corpus, disk / "data")
+    return disk
 
 
 def two(other: Path, **spec: Any) -> dict[str, Any]:
-    """Return the spec of a job of one process on each machine."""
+    """Return the spec of a job with one process on each of two machines."""
     return {"world": 2, "elsewhere": ["--data", str(other / "data"), "--run", str(other / "run")], **spec}
 
 
-def test_nodes_that_are_killed_and_restarted_end_with_the_same_bits(lab: Lab, other: Path) -> None:
-    """Each of two machines runs the same command in a loop; three times one is killed at a random step."""
+def test_killed_and_restarted_machines_end_with_the_same_bits(lab: Lab, other: Path) -> None:
+    """Each of two machines repeats the same command; three times, one of them is killed at a random step."""
     draw = random.SystemRandom()
-    kills = [[draw.randint(first, first + 9), draw.randrange(2)] for first in (1, 11, 21)]  # about each checkpoint
+    kills = [[draw.randint(first, first + 9), draw.randrange(2)] for first in (1, 11, 21)]  # around each checkpoint
     print(f"killed at {kills}")  # shown when the test fails
     loop = lab.run.with_name("loop")
     loop.mkdir()
@@ -47,16 +50,16 @@ def test_nodes_that_are_killed_and_restarted_end_with_the_same_bits(lab: Lab, ot
     assert all(lab.same(step) for step in (10, 20, 30))
     models = [artefact.verify(run / "model", "model")["files"] for run in (lab.run, lab.reference)]
     assert models[0] == models[1]
-    records = [[(r["step"], r.get("nll"), r.get("dev_nll")) for r in metrics.read(run / "metrics.jsonl")]
+    records = [[(r["step"], r.get("nll"), r.get("dev_nll")) for r in read_records(run / "metrics.jsonl")]
                for run in (lab.run, lab.reference)]  # fmt: skip
     assert records[0] == records[1]
     assert not (other / "run").exists()
 
 
-def test_a_model_to_start_from_is_read_by_the_first_process_only(lab: Lab, other: Path) -> None:
-    """The others are given its weights: they read the settings of a model of other weights.
+def test_only_the_first_process_reads_the_model_to_start_from(lab: Lab, other: Path) -> None:
+    """The others receive its weights: on the second machine, the model directory has settings but no weights.
 
-    The rate is low, for the reason that test_elastic.py gives: other orders of sums would show.
+    The learning rate is low for the reason given in test_elastic.py.
     """
     start, another = lab.reference / "model", lab.run.with_name("another")
     shutil.copytree(start, another)
@@ -69,7 +72,7 @@ def test_a_model_to_start_from_is_read_by_the_first_process_only(lab: Lab, other
     assert losses(lab.run) == pytest.approx(losses(lab.run.with_name("alone")), rel=1e-5)
 
 
-def test_another_corpus_or_recipe_elsewhere_ends_all(lab: Lab, other: Path) -> None:
+def test_another_corpus_or_recipe_on_one_machine_ends_all(lab: Lab, other: Path) -> None:
     prepare(lab.recipe("corpus.limit=300").corpus, other / "less", PrepareOptions(workers=1))
     shutil.copytree(other / "data", other / "damaged")
     ids = bytearray((other / "damaged" / "train.src.ids").read_bytes())
@@ -101,7 +104,7 @@ def test_another_corpus_or_recipe_elsewhere_ends_all(lab: Lab, other: Path) -> N
         ({"MASTER_ADDR": "10.0.0.1"}, False),
     ],
 )
-def test_machines_that_accelerate_leaves_unconnected_are_refused(
+def test_machines_that_accelerate_does_not_connect_are_refused(
     lab: Lab, environment: dict[str, str], refused: bool
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if name not in {"WORLD_SIZE", "MASTER_ADDR"}}
@@ -109,15 +112,15 @@ def test_machines_that_accelerate_leaves_unconnected_are_refused(
     settings = lab.recipe("training.processes=1")
     if refused:
         with pytest.raises(UsageError, match=r"each would train alone\. Run torchrun --nnodes"):
-            distributed.in_processes(settings, lambda: pytest.fail("it trained"))
+            in_processes(settings, lambda: pytest.fail("it trained"))
     else:
-        assert distributed.in_processes(settings, lambda: 7) == 7
+        assert in_processes(settings, lambda: 7) == 7
 
 
-def test_the_scripts_for_clusters_name_options_that_there_are() -> None:
-    place = Path(__file__).parents[2] / "recipes" / "cluster"
-    subprocess.run(["bash", "-n", place / "slurm.sh"], check=True)
-    service, job = yaml.safe_load_all((place / "kubernetes.yml").read_text())
+def test_cluster_scripts_use_existing_options() -> None:
+    scripts = Path(__file__).parents[2] / "recipes" / "cluster"
+    subprocess.run(["bash", "-n", scripts / "slurm.sh"], check=True)
+    service, job = yaml.safe_load_all((scripts / "kubernetes.yml").read_text())
     pod = job["spec"]["template"]["spec"]
     args = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in pod["containers"][0]["args"]]
     launch = get_args_parser().parse_args(args)
@@ -125,12 +128,12 @@ def test_the_scripts_for_clusters_name_options_that_there_are() -> None:
     assert (launch.master_addr, launch.nnodes, launch.node_rank) == (name, str(job["spec"]["completions"]), 1)
     assert pod["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
-    assert (place.parents[1] / launch.training_script_args[1]).is_file()
+    assert (scripts.parents[1] / launch.training_script_args[1]).is_file()
     assert launch.training_script_args[2].startswith("--run-dir=")
 
 
-def test_the_script_for_slurm_requeues_what_may_be_mended(tmp_path: Path) -> None:
-    """With commands in the place of Slurm's and nmt's: each process gets its place, and errors of the user are left."""
+def test_the_slurm_script_requeues_only_temporary_failures(tmp_path: Path) -> None:
+    """Fake commands replace Slurm and nmt. Each process gets its rank, and a user's error is not retried."""
     commands = {
         "scontrol": 'if [ "$1" = show ]; then printf "first\\nsecond\\n"; else echo "$@" >> "$LOG"; fi',
         "srun": 'shift 2; SLURM_PROCID=3 SLURM_LOCALID=1 "$@"',
@@ -149,3 +152,10 @@ def test_the_script_for_slurm_requeues_what_may_be_mended(tmp_path: Path) -> Non
         assert subprocess.run([script, "toy", "--run-dir", "r"], env={**env, **more}).returncode == code
         asked = ["requeue 10007"] if requeued else []
         assert log.read_text().splitlines() == ["3 4 1 2 first 20007 train toy --run-dir r", *asked]
+
+
+def test_machines_compare_model_and_training_settings_but_no_paths(lab: Lab) -> None:
+    settings = lab.recipe(f"training.init_from={lab.reference}/model")
+    expected = {name: settings.model_dump()[name] for name in ("model", "training")}
+    del expected["training"]["init_from"]
+    assert decisive(settings) == expected

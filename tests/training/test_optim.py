@@ -1,4 +1,4 @@
-"""Golden learning rates and what Adam is made of (section 5.3)."""
+"""Golden learning rates, and the settings of Adam (section 5.3 of the paper)."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.training.optim import adam, noam_rate
 
 PAPER = Training()
-GOLDEN = {  # (d_model, step): rate, by a pocket calculator
+GOLDEN = {  # (d_model, step): rate, by hand
     (512, 1): 1.74693e-7,
     (512, 4000): 6.98771e-4,
     (512, 100_000): 1.39754e-4,
@@ -36,7 +36,7 @@ def test_a_cooldown_ends_just_above_zero_and_changes_nothing_before_it() -> None
     assert ratios[1000] == pytest.approx(1 / 101)
 
 
-def test_the_papers_adam_and_nothing_more() -> None:
+def test_the_optimizer_is_the_papers_adam() -> None:
     model = random_model(tiny(positions="learned"), 23).float()
     (group,) = adam(model, PAPER).param_groups
     assert group["betas"] == (0.9, 0.98)

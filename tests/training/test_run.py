@@ -1,4 +1,4 @@
-"""A run opened for reading."""
+"""Reading a run directory."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.training.run import read_run
 
 
-def test_another_corpus_is_refused_and_a_missing_one_warned_of(
+def test_another_corpus_is_refused_and_a_missing_one_warns(
     numbers_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory, data = make_run(tmp_path)
@@ -22,7 +22,7 @@ def test_another_corpus_is_refused_and_a_missing_one_warned_of(
         read_run(directory, numbers_corpus)
     assert read_run(directory, numbers_corpus, any_corpus=True).corpus.directory == numbers_corpus
     (directory / "translations.json").unlink()
-    assert read_run(directory, data).translations("test") is None, "nothing says what made test.hyp"
+    assert read_run(directory, data).translations("test") is None, "the model of test.hyp is unknown"
     data.rename(tmp_path / "elsewhere")
     assert read_run(directory).corpus is None
     assert "--data" in capsys.readouterr().err
@@ -30,10 +30,10 @@ def test_another_corpus_is_refused_and_a_missing_one_warned_of(
         read_run(tmp_path)
 
 
-def test_which_validation_is_of_the_weights_and_which_translations_of_the_model(tmp_path: Path) -> None:
+def test_validation_and_translations_belong_to_the_model(tmp_path: Path) -> None:
     directory, data = make_run(tmp_path)
     files = read_run(directory, data)
-    losses = [None, 2.0, 1.0, 1.5]  # None: it was not finite
+    losses = [None, 2.0, 1.0, 1.5]  # None: not finite
     files = replace(files, validations=[{"step": step, "dev_nll": loss} for step, loss in enumerate(losses)])
     none = replace(files, validations=[])
     for best, step in ((True, 2), (False, 3)):
@@ -63,18 +63,18 @@ def test_a_hub_corpus_beside_the_runs_is_the_default(tmp_path: Path, monkeypatch
     moved = data.rename(tmp_path / "moved")
     data.mkdir()
     assert read_run(directory).corpus is None
-    place = moved.rename(data / "owner-name")
-    assert read_run(directory).corpus.directory == place
+    beside = moved.rename(data / "owner-name")
+    assert read_run(directory).corpus.directory == beside
     monkeypatch.chdir(tmp_path)
     assert read_run(Path("runs/small")).corpus.directory == Path("data/owner-name")
     (tmp_path / "here" / "data").mkdir(parents=True)
-    shutil.copytree(place, tmp_path / "here" / "data" / "owner-name")
+    shutil.copytree(beside, tmp_path / "here" / "data" / "owner-name")
     monkeypatch.chdir(tmp_path / "here")
-    assert read_run(directory).corpus.directory == Path("data/owner-name"), "here comes before beside"
+    assert read_run(directory).corpus.directory == Path("data/owner-name"), "the working directory has priority"
     (directory / "model" / "manifest.json").unlink()
-    assert read_run(directory).model is None, "it is being written, or was left"
+    assert read_run(directory).model is None, "it is incomplete"
     monkeypatch.chdir(tmp_path / "runs")
-    assert read_run(Path("small")).corpus.directory == place
+    assert read_run(Path("small")).corpus.directory == beside
 
 
 def test_reading_a_run_needs_no_torch() -> None:

@@ -21,7 +21,7 @@ from device import Counters
 
 from nmt_cli.__main__ import main
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.training.train import Run
+from nmt_cli.training.trainer import Trainer
 from nmt_cli.transformer import hardware
 from nmt_cli.translation import backends
 
@@ -65,14 +65,14 @@ def choose_compiler() -> None:
 
 
 def kill_at(step: int) -> None:
-    take = Run.take_step
+    take = Trainer.take_step
 
     def killed(self: Any, now: int, batch: Any) -> Any:
         if now == step:
             os.kill(os.getpid(), signal.SIGKILL)
         return take(self, now, batch)
 
-    Run.take_step = killed
+    Trainer.take_step = killed
 
 
 def write_counts() -> None:

@@ -28,8 +28,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from nmt_cli.recipe import loading, schema
 from nmt_cli.training import loss
-from nmt_cli.training.distributed import make_accelerator
-from nmt_cli.training.train import Run
+from nmt_cli.training.accelerator import make_accelerator
+from nmt_cli.training.trainer import start_trainer
 from nmt_cli.transformer import model
 from nmt_cli.transformer.model import Batch
 
@@ -186,7 +186,7 @@ def step_counts(settings: schema.Recipe, directory: Path, steps: int) -> tuple[L
     """Take some steps and count the last one."""
     ledger, counters = Ledger(), Counters()
     corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, 20_000)
-    run = Run(settings, corpus, make_accelerator(settings, directory), directory, 0)
+    run = start_trainer(settings, corpus, make_accelerator(settings, directory), directory, 0)
     run.graphs = None  # what a graph holds is launched here kernel by kernel
     for step in range(1, steps + 1):
         run.take_step(step, run.step_batch(step - 1))

@@ -2,7 +2,7 @@
 
     eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/steps.py base --steps 6
 
-It is the real loop's: `Run.take_step`, batches prepared by a thread, the norm copied to the host, on random tokens in
+It is the real loop: `Trainer.take_step`, batches prepared by a thread, the norm copied to the host, on random tokens in
 sentences as long as WMT14's. One line for each recipe.
 """
 
@@ -30,8 +30,8 @@ from device import Counters  # noqa: E402
 from gpu_train_speed import wmt14_lengths  # noqa: E402
 from nmt import choose_compiler  # noqa: E402
 
-from nmt_cli.training.distributed import make_accelerator  # noqa: E402
-from nmt_cli.training.train import Run  # noqa: E402
+from nmt_cli.training.accelerator import make_accelerator  # noqa: E402
+from nmt_cli.training.trainer import start_trainer  # noqa: E402
 from nmt_cli.transformer.hardware import ToHost  # noqa: E402
 
 
@@ -60,7 +60,7 @@ def measure(settings: schema.Recipe, directory: Path, steps: int, pairs: int, *,
     counters, began = Counters(), time.perf_counter()
     corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, pairs)
     with counters.during() as start:
-        run = Run(settings, corpus, make_accelerator(settings, directory), directory, 0)
+        run = start_trainer(settings, corpus, make_accelerator(settings, directory), directory, 0)
         run.graphs = run.graphs if replays else None
     seconds, rows, milliseconds, graphs = time.perf_counter() - began, [], [], []
     with run.batch_thread() as pool:

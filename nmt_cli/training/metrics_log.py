@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object per line, appended as training goes, cut back to the checkpoint on resume."""
+"""metrics.jsonl of a run: one JSON object per line, and the comparison of its figures with the recipe's."""
 
 import json
 import math
@@ -11,22 +11,23 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 
-# Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
+# Noise is smaller: two runs of Multi30k differ by 3 % of the perplexity and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
-MIN_IMPROVEMENT = 0.002  # the share of the dev loss by which a validation must be better for patience to begin anew
+MIN_IMPROVEMENT = 0.002  # a validation counts as better (training.patience) if it lowers the dev loss by this share
 
 
-class Metrics:
-    """The metrics file of a run, cut back to its `size` at the last checkpoint."""
+class MetricsLog:
+    """Appends records to the metrics file of a run. `size` is the file's length in whole lines."""
 
     def __init__(self, path: Path, size: int) -> None:
+        """Open the file and cut it to the lines of its first `size` bytes, the length at the last checkpoint."""
         self.file = path.open("a+b", buffering=0)
         self.file.seek(0)
         self.size = self.file.read(size).rfind(b"\n") + 1
         self.file.truncate(self.size)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record, null for numbers that are not finite; where that fails, warn and go on."""
+        """Append a record, with null for numbers that are not finite. A failure to write is only a warning."""
         finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in record.items()}
         line = json.dumps(finite, ensure_ascii=False).encode() + b"\n"
         try:
@@ -38,21 +39,22 @@ class Metrics:
             self.file.truncate(self.size)
 
     def commit(self) -> int:
+        """Flush the file to the disk and return its size."""
         os.fsync(self.file.fileno())
         return self.size
 
 
 def peak_memory_mb() -> int:
-    """Return the most memory this process has held so far, of its GPU where it has one."""
+    """Return the most memory that this process has held so far, of its GPU if it uses one."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_reserved() // 1_000_000  # with what only graphs of steps may use
+        return torch.cuda.max_memory_reserved() // 1_000_000  # includes the memory pool of CUDA graphs
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // 1_000_000
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return all whole records; a last line cut short by a kill is left out."""
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return all whole records; a last line that a kill cut short is left out."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     try:
         return [dict(json.loads(line)) for line in lines]
@@ -61,13 +63,14 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
-    """Return in words what is clearly worse than the recipe expects at this or the last earlier step."""
-    at, worse = sum(expected <= step for expected in expect.dev_steps) - 1, []
-    if at < 0:
+    """Describe the scores that are clearly worse than the recipe expects at this step or the last one before it."""
+    index = sum(expected <= step for expected in expect.dev_steps) - 1
+    if index < 0:
         return None
+    worse = []
     perplexity, bleu = scores["dev_perplexity"], scores["dev_bleu"]
-    if expect.dev_perplexity and not perplexity <= PERPLEXITY_FACTOR * expect.dev_perplexity[at]:
-        worse.append(f"dev perplexity {perplexity:.2f}, expected {expect.dev_perplexity[at]:.2f}")
-    if expect.dev_bleu and bleu is not None and bleu < expect.dev_bleu[at] - BLEU_POINTS:
-        worse.append(f"dev BLEU {bleu:.1f}, expected {expect.dev_bleu[at]:.1f}")
-    return f"{' and '.join(worse)} at step {expect.dev_steps[at]:,}" if worse else None
+    if expect.dev_perplexity and not perplexity <= PERPLEXITY_FACTOR * expect.dev_perplexity[index]:
+        worse.append(f"dev perplexity {perplexity:.2f}, expected {expect.dev_perplexity[index]:.2f}")
+    if expect.dev_bleu and bleu is not None and bleu < expect.dev_bleu[index] - BLEU_POINTS:
+        worse.append(f"dev BLEU {bleu:.1f}, expected {expect.dev_bleu[index]:.1f}")
+    return f"{' and '.join(worse)} at step {expect.dev_steps[index]:,}" if worse else None

@@ -1,0 +1,42 @@
+"""Child processes: they leave signals to their parent while they start, and end with it."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Collection, Iterator
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+WATCH_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
+    """Hold back signals during the block. A child that starts in it must unblock them itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
+    """Kill this process when process `parent`, which started it, ends in any way, SIGKILL included.
+
+    The kernel does that at once, but it watches the thread that started this process. Where that thread may end before
+    the parent does (`thread_lasts=False`), a thread of this process watches the parent instead.
+    """
+    if not thread_lasts:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(WATCH_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)

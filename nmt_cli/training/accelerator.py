@@ -1,0 +1,55 @@
+"""Accelerate's view of the device and the processes of a run."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import torch
+from accelerate import tracking
+
+from nmt_cli.recipe import schema
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import UsageError
+from nmt_cli.training.torch_errors import to_user_error
+
+INIT_METHOD = "NMT_INIT_METHOD"  # environment variable: the file where forks meet, since a port may be taken by others
+SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
+# Settings of Accelerate's configuration that nmt ignores: the value for "off", and the advice to users.
+IGNORED_SETTINGS = {
+    "DYNAMO_BACKEND": ("no", "nothing is compiled"),
+    "MIXED_PRECISION": ("no", "set training.precision in the recipe (there is no fp16 or fp8)"),
+    "GRADIENT_ACCUMULATION_STEPS": ("1", "set training.tokens_per_step, and training.memory_tokens for less memory"),
+    "GRADIENT_CLIPPING": ("none", "if training diverges, lower training.rate_factor or raise training.warmup_steps"),
+}
+
+
+def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = None) -> Any:
+    """Return an Accelerator, or raise a UsageError for a launcher's configuration that would train another model."""
+    if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
+        raise UsageError(f"no tracker {tracker!r} here (there are {installed}). pip install {tracker}, or leave it out")
+    if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
+        advice = "Models of this size fit on every device: accelerate launch --multi_gpu -m nmt_cli train RECIPE"
+        raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
+    # Another process may be validating or saving: wait for it ten minutes.
+    timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
+    ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
+    handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]
+    on_cpu = not torch.cuda.is_available()  # Apple's GPU has no float64, which the sums of losses need
+    options = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": tracker, "project_dir": run}
+    try:
+        accelerator = accelerate.Accelerator(cpu=on_cpu, kwargs_handlers=handlers, **options)
+    except RuntimeError as error:
+        raise to_user_error(error, settings) from error
+    accelerator.gradient_accumulation_steps = 1  # the launcher may have set it, and backward() divides by it
+    if accelerator.is_main_process:
+        _warn_of_ignored_settings(settings.training)
+    return accelerator
+
+
+def _warn_of_ignored_settings(training: schema.Training) -> None:
+    for name, (off, advice) in IGNORED_SETTINGS.items():
+        value = os.environ.get(f"ACCELERATE_{name}", off).lower()
+        if value != off and (value != "bf16" or training.precision == "fp32"):
+            warn(f"{name.lower()} {value} of the accelerate configuration is ignored: {advice}")

@@ -1,0 +1,149 @@
+"""Training in several processes of one machine: how many, started as forks of the command, ended together."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from types import FrameType
+from typing import Any
+
+import accelerate
+import torch
+
+from nmt_cli.recipe import schema
+from nmt_cli.system.child_processes import end_with_parent, signals_blocked
+from nmt_cli.system.console import set_quiet
+from nmt_cli.system.errors import StorageError, UsageError
+from nmt_cli.system.processors import usable_cores, usable_memory
+from nmt_cli.training.accelerator import INIT_METHOD
+from nmt_cli.training.stopping import SIGNALS
+from nmt_cli.transformer.directory import parameter_count
+from nmt_cli.transformer.hardware import choose_device
+
+TOKENS_PER_PROCESS = 256  # a CPU process with fewer tokens per step is not worth its overhead
+MAX_PROCESSES = 16
+LAST_SECONDS = 20.0  # how long the first process may take to end by itself after another one was lost
+POLL_SECONDS = 1.0  # a signal that the kernel delivers to another thread does not wake the main thread
+LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
+
+
+def local_processes(settings: schema.Recipe) -> int:
+    """Return the number of processes to train in: on a CPU one per core, which is faster than as many threads.
+
+    Each process gets at least TOKENS_PER_PROCESS tokens of a step, and all together at most a quarter of the memory.
+    Elsewhere, and under a launcher, it is 1.
+    """
+    if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED or multiprocessing.current_process().daemon:
+        return 1
+    training = settings.training
+    parameters = parameter_count(settings.model, settings.corpus.tokenizer.vocabulary_size)
+    replicas = usable_memory() // (64 * parameters)  # a replica takes 16 bytes per parameter
+    cores = usable_cores()
+    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # `accelerate launch` sets OMP_NUM_THREADS=1; ignore that
+        cores = min(cores, torch.get_num_threads())
+    most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
+    return training.processes or max(1, most)
+
+
+def _refuse_unconnected_machines() -> None:
+    """Raise a UsageError if `accelerate launch` should train on the CPUs of several machines: it connects none."""
+    address = os.environ.get("MASTER_ADDR", "")
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
+    if launched and address and address != "localhost" and not address.startswith("127."):
+        advice = "Run torchrun --nnodes on each of them (README, Several processes), or leave --main_process_ip out"
+        problem = "accelerate launch does not connect CPUs of several machines: each would train alone"
+        raise UsageError(f"{problem}. {advice}")
+
+
+def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
+    """Call `work` in this process, or in several forks of it; return the result of the first process.
+
+    Raise the first error of any process; a lost process is a StorageError.
+    """
+    _refuse_unconnected_machines()
+    if torch.get_num_threads() > usable_cores():  # threads above a container's limit only wait for each other
+        torch.set_num_threads(usable_cores())
+    count = local_processes(settings)
+    return work() if count == 1 else _in_forks(count, work)
+
+
+def _in_forks(count: int, work: Callable[[], int]) -> int:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    rendezvous = os.memfd_create("nmt")
+    forks = list[ForkProcess]()
+    handlers = dict[int, Any]()
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        for fork in forks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(fork.pid, number)  # type: ignore[arg-type]  # it has been started
+
+    try:
+        with signals_blocked(SIGNALS):  # until every process handles them
+            for rank in range(count):
+                arguments = (rank, os.getpid(), count, rendezvous, sender, work)
+                fork = context.Process(target=_fork, args=arguments, daemon=True)
+                fork.start()
+                forks.append(fork)
+            for number in SIGNALS:
+                handlers[number] = signal.signal(number, forward)
+        code, result = _wait_for_first(forks, receiver)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for fork in reversed(forks):
+            if fork is forks[0]:
+                fork.join(LAST_SECONDS)  # it may be writing a checkpoint
+            fork.kill()
+            fork.join()
+        os.close(rendezvous)
+    if isinstance(result, Exception):
+        raise result
+    if code < 0 and -code not in SIGNALS:
+        raise StorageError(f"lost another process of this run: signal {-code} ended it. The same command resumes")
+    return SIGNALS.get(-code, code) if code else int(result)
+
+
+def _wait_for_first(forks: list[ForkProcess], receiver: Connection) -> tuple[int, Any]:
+    """Wait until the first fork ends, any fails, or one sends a result; return the failed one's exit code and the
+    result, or zeros."""
+    codes = [fork.exitcode for fork in forks]
+    while codes[0] is None and not any(codes) and not receiver.poll():
+        running = [fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None]
+        wait([receiver, *running], POLL_SECONDS)
+        codes = [fork.exitcode for fork in forks]
+    if code := next(filter(None, codes), 0):
+        return code, 0
+    return 0, receiver.recv() if receiver.poll() else 0
+
+
+def _fork(rank: int, parent: int, count: int, rendezvous: int, sender: Connection, work: Callable[[], int]) -> None:
+    """Be process `rank` of `count`: send the result of the first one, and the error of any. Only the first one prints
+    progress."""
+    end_with_parent(parent)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)  # until Stop handles it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of an earlier training in this command
+    threads = max(1, torch.get_num_threads() // count)
+    torch.set_num_threads(threads)
+    job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": threads}
+    network = {"GLOO_SOCKET_IFNAME": "lo", INIT_METHOD: f"file:///proc/self/fd/{rendezvous}"}
+    os.environ.update({name: str(value) for name, value in (job | network).items()})
+    if rank:
+        set_quiet(True)
+    try:
+        result = work()
+        if not rank:
+            sender.send(result)
+    except SystemExit:
+        if not rank:  # the first process raises the error that the others exit for
+            raise
+    except Exception as error:
+        error.add_note(traceback.format_exc()[-2000:])
+        sender.send(error)

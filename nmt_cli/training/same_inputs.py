@@ -1,0 +1,30 @@
+"""Checks that every machine of a run has the same corpus and recipe."""
+
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
+
+
+def decisive(settings: schema.Recipe) -> dict[str, Any]:
+    """Return the settings that must be the same on all machines; paths may differ."""
+    return schema.without(settings.model_dump(), schema.LOCAL)
+
+
+def open_same_corpus(
+    settings: schema.Recipe, data: Path, identity: str, recipe: dict[str, Any], content: bool
+) -> Corpus:
+    """Open this machine's corpus, with `content` after comparing every byte with its hashes.
+
+    Raise a DataError if its identity, or the decisive settings, differ from those of the main process.
+    """
+    corpus = open_corpus(data, content=content)
+    if corpus.identity != identity:
+        raise DataError(f"{data} on {artefact.HOST} is another corpus than on the first machine. Copy that one")
+    if changes := loading.differences(recipe, decisive(settings)):
+        problem = f"the recipe on {artefact.HOST} is not that of the first machine: {'; '.join(changes)}"
+        raise DataError(f"{problem}. Give all machines the same recipe and --set")
+    return corpus

@@ -1,0 +1,68 @@
+"""When training stops: signals, and the reasons for a run to end."""
+
+import contextlib
+import enum
+import os
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from nmt_cli.system.errors import INTERRUPTED, TERMINATED
+from nmt_cli.system.signals import ECHO_SECONDS
+
+SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
+
+
+class StopReason(enum.Enum):
+    """Why a run ends. Only SIGNAL leaves it unfinished: the same command resumes it."""
+
+    ALL_STEPS = enum.auto()
+    SIGNAL = enum.auto()
+    MAX_HOURS = enum.auto()
+    NO_IMPROVEMENT = enum.auto()
+
+
+class Interrupted(BaseException):
+    """Raised by a signal within `Stop.interruptible`."""
+
+
+class Stop:
+    """Handles signals while entered: the first one requests a stop after the current step.
+
+    A second one exits at once, unless it follows within ECHO_SECONDS: launchers forward signals that every process has
+    received already.
+    """
+
+    requested = False
+    exit_code = TERMINATED
+    _since = 0.0
+    _interruptible = False
+
+    def __enter__(self) -> "Stop":
+        self._handlers = [signal.signal(number, self._handle) for number in SIGNALS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in zip(SIGNALS, self._handlers, strict=True):
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Raise Interrupted in this block at a signal, or at once if one came before: for work that can be repeated."""
+        self._interruptible = True
+        try:
+            if self.requested:
+                raise Interrupted
+            yield
+        finally:
+            self._interruptible = False
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        code = SIGNALS[number]
+        if not self.requested:
+            self.requested, self.exit_code, self._since = True, code, time.monotonic()
+            if self._interruptible:
+                raise Interrupted
+        elif time.monotonic() - self._since > ECHO_SECONDS:
+            os._exit(code)

@@ -1,0 +1,27 @@
+"""Errors of torch that a user can act on."""
+
+import os
+
+import torch
+
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import BusyError, StorageError, UsageError, is_out_of_memory
+
+
+def to_user_error(error: RuntimeError | MemoryError, settings: schema.Recipe) -> BaseException:
+    """Return the NmtError for an error of torch, or the error itself if it is unknown."""
+    text = str(error)
+    if is_out_of_memory(error):
+        advice = "Resume with --set training.memory_tokens=N, lower than"
+        limit = settings.training.memory_tokens or "the tokens that fit now"
+        return StorageError(f"out of memory. {advice} {limit}, or with more training.micro_batches")
+    if "CUDA" in text and "captur" in text:
+        return UsageError(f"a step cannot be captured as a CUDA graph: {text[:150]}. Set training.cuda_graphs=no")
+    if "EADDRINUSE" in text:
+        advice = "Choose another: torchrun --master_port N, or accelerate launch --main_process_port N"
+        return BusyError(f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training job. {advice}")
+    if "Unable to find address for: lo" in text:
+        return StorageError("the network interface lo is down: set it up, or --set training.processes=1")
+    if isinstance(error, torch.distributed.DistError) or "gloo" in text:
+        return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
+    return error

@@ -1,0 +1,190 @@
+"""One process' share of training: model, optimizer, and the computation of a step."""
+
+import contextlib
+import dataclasses
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt_cli.corpus.store import Corpus
+from nmt_cli.corpus.tokenizer import files_of
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
+from nmt_cli.training import batches, checkpoints, graphs
+from nmt_cli.training.collectives import broadcast_tensors, on_main
+from nmt_cli.training.loss import LossModel
+from nmt_cli.training.metrics_log import MetricsLog
+from nmt_cli.training.optim import adam, noam_rate
+from nmt_cli.training.validation import DevSet
+from nmt_cli.transformer.hardware import choose_dtype, recorded, reuse_memory
+from nmt_cli.transformer.model import Batch, Transformer
+from nmt_cli.transformer.weights import load_into, load_model
+
+
+class Trainer:
+    """Takes steps of training. `start_trainer` makes one that is ready."""
+
+    def __init__(
+        self,
+        settings: schema.Recipe,
+        corpus: Corpus,
+        accelerator: Any,
+        directory: Path,
+        transformer: Transformer,
+        state: checkpoints.State,
+        moments: dict[str, Tensor],
+    ) -> None:
+        """Build the optimizer, with `moments` as its state, the data-parallel model, the batches and the log."""
+        training, device = settings.training, accelerator.device
+        self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
+        self.transformer, self.state = transformer, state
+        self.warned = False  # of scores worse than expected: once is enough
+        self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
+        parts = max(training.micro_batches, accelerator.num_processes)
+        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed)
+        longest = int(self.plan.longer_lengths.max())
+        if longest > settings.model.max_length:
+            advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
+            raise DataError(f"{corpus.directory} has a sentence of {longest} tokens, too long for the model. {advice}")
+        self.transformer.to(device)
+        self.dtype = choose_dtype(training.precision, device)  # of computations; weights and moments are float32
+        self.optimizer: Any = adam(self.transformer, training)
+        checkpoints.restore_optimizer(self.transformer, self.optimizer, moments)
+        model = LossModel(self.transformer, training.label_smoothing, self.dtype)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
+            self.model = accelerator.prepare(model)
+        self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
+        self.streams = torch.get_device_module(device)
+        self.copies = self.streams.Stream()  # copies batches to the device
+        self.manifest = {"corpus": corpus.identity, "seen_tokens": corpus.seen_tokens}  # of checkpoints and the model
+        log = directory / "metrics.jsonl"
+        self.metrics: Any = MetricsLog(log, state.metrics_bytes) if accelerator.is_main_process else None
+        self.writer = checkpoints.Writer(directory, training, self.metrics, self.manifest)
+        self.pads = graphs.uses_padding(settings, self.dtype, accelerator)
+        self.graphs: graphs.StepGraphs | None = None
+
+    def batch_thread(self) -> ThreadPoolExecutor:
+        """Return an executor of one thread for `step_batch`, which uses this process' own device."""
+        return ThreadPoolExecutor(1, initializer=self.streams.set_device, initargs=(self.streams.current_device(),))
+
+    def step_batch(self, index: int) -> batches.StepBatch:
+        """Return this process' share of step `index` (from 0), on its way to the device."""
+        micro_batches = self.plan.micro_batches_of(index)
+        tokens = [self.plan.tokens(sentences) for sentences in micro_batches]
+        costs = [max(sides) for sides in tokens]
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        groups, weight = batches.group_micro_batches(costs, rank, world, self.memory_tokens), 1.0
+        if not groups and any(costs):  # fewer micro-batches than processes, and DDP waits for every process
+            groups, weight = [[int(np.argmax(costs))]], 0.0
+        sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
+        with self.streams.stream(self.copies):  # meanwhile the previous step computes on another stream
+            padded = self.pads and len(sentences) == 1
+            passes = [self.plan.batch(each, index, self.accelerator.device, padded=padded) for each in sentences]
+            copied = recorded(self.accelerator.device)
+        return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
+
+    def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
+        """Update the weights in `step` (from 1), unless a gradient is not finite.
+
+        Return this process' negative log-likelihood and the norm of the gradient.
+        """
+        batch.wait(self.streams.current_stream())
+        rate = noam_rate(step, self.settings.model.d_model, self.settings.training)
+        scale = batch.weight * self.accelerator.num_processes / batch.tgt_tokens
+        if self.graphs and len(batch.passes) == 1:
+            return self.graphs(self.compute, batch.passes[0], rate, scale)
+        nll, norm = self.compute(batch.passes, rate, scale)
+        return nll * batch.weight, norm
+
+    def compute(self, passes: list[Batch], rate: float | Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Update the weights by the gradient of the passes' loss times `scale`; return nll and norm."""
+        total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        try:
+            for i, pairs in enumerate(passes, 1):
+                with contextlib.nullcontext() if i == len(passes) else self.accelerator.no_sync(self.model):
+                    loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
+                    self.accelerator.backward(loss * scale)
+                total += nll.detach()
+            norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+            self.optimizer.param_groups[0].update(lr=rate, capturable=isinstance(rate, Tensor))
+            self.optimizer.found_inf = norm.isfinite().logical_not().float()  # if it is 1, Adam changes nothing
+            self.optimizer.step()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+        return total, norm
+
+    def check_memory(self) -> None:
+        """Compute the gradient of the longest sentences and discard it, so that a lack of memory shows at the start."""
+        lengths = self.plan.longer_lengths
+        share = 1.1 * self.settings.training.tokens_per_step
+        most = max(self.memory_tokens, share / self.plan.micro_batches)
+        tokens = max(1, int(min(most, share / self.accelerator.num_processes)))
+        longest = np.argsort(-lengths)[:tokens]
+        count = max(1, np.searchsorted(lengths[longest].cumsum(), tokens, "right"))
+        pairs = self.plan.batch(longest[:count], 0, self.accelerator.device)
+        numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
+        _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam allocates them in its first step
+        self.accelerator.backward(0 * self.model(pairs)[0])  # also lets DDP settle the order of its buckets
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Trainer:
+    """Return a trainer that continues from the checkpoint of `step`; 0: from new weights or `training.init_from`.
+
+    All processes call this together. Only the main one reads the checkpoint and sends it to the others. The gradient
+    of the longest sentences has been computed once.
+    """
+    reuse_memory()
+    torch.manual_seed(settings.training.seed)
+    transformer = Transformer(settings.model, int(corpus.manifest["vocabulary_size"]))
+    state, moments = checkpoints.State(), dict[str, Tensor]()
+    restores = bool(step or settings.training.init_from)
+    if restores:
+
+        def read() -> dict[str, Any]:
+            if step:
+                start, stored = _read_checkpoint(directory, step, transformer)
+                moments.update(stored)
+                return {"state": dataclasses.asdict(start), "has_moments": bool(stored)}
+            _read_model(Path(str(settings.training.init_from)), corpus, transformer)
+            return {"state": dataclasses.asdict(state), "has_moments": False}
+
+        shared = on_main(accelerator, read)
+        state = checkpoints.State(**shared["state"])
+        if shared["has_moments"] and not moments:
+            moments = checkpoints.blank_moments(transformer)
+    trainer = Trainer(settings, corpus, accelerator, directory, transformer, state, moments)
+    if restores:
+        moments = checkpoints.optimizer_tensors(transformer, trainer.optimizer)
+        broadcast_tensors(accelerator, [*transformer.state_dict().values(), *moments.values()])
+    trainer.check_memory()
+    if trainer.pads and graphs.has_spare_memory(accelerator.device):
+        trainer.graphs = graphs.StepGraphs(accelerator.device)
+    return trainer
+
+
+def _read_checkpoint(
+    directory: Path, step: int, transformer: Transformer
+) -> tuple[checkpoints.State, dict[str, Tensor]]:
+    """Load the weights of a checkpoint into the model; return its state and moments."""
+    state = checkpoints.read_state(directory, step)
+    weights, moments = checkpoints.load(directory, step)
+    load_into(transformer, weights, checkpoints.directory_of(directory, step))
+    checkpoints.check_moments(transformer, moments)
+    return state, moments
+
+
+def _read_model(directory: Path, corpus: Corpus, transformer: Transformer) -> None:
+    """Load the weights of a model directory, which must have the corpus' tokenizer."""
+    start = load_model(directory)
+    theirs, ours = (map(artefact.sha256, files_of(each.tokenizer_file)) for each in (start, corpus))
+    if [*theirs] != [*ours]:
+        advice = f"Prepare the corpus with --tokenizer {start.tokenizer_file}"
+        raise DataError(f"{start.directory} has another tokenizer than {corpus.directory}. {advice}")
+    load_into(transformer, start.model.state_dict(), start.directory)

@@ -1,0 +1,16 @@
+"""Watches processes that are not children of the tests."""
+
+import contextlib
+import time
+
+import psutil
+
+
+def ended(pid: int) -> bool:
+    """Wait until a process that is not a child has ended; zombies have ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process, deadline = psutil.Process(pid), time.monotonic() + 10
+        while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True

@@ -1,0 +1,43 @@
+"""Child processes end with their parent."""
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from other_processes import ended
+
+from nmt_cli.system.child_processes import end_with_parent
+
+
+@pytest.mark.parametrize("thread_lasts", [True, False])
+def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(thread_lasts: bool) -> None:
+    receiver, sender = os.pipe()
+    parent = os.fork()
+    if not parent:
+
+        def start() -> None:
+            parent = os.getpid()
+            if not os.fork():
+                end_with_parent(parent, thread_lasts=thread_lasts)
+                os.write(sender, b"%d" % os.getpid())
+                time.sleep(60)
+                os._exit(1)
+
+        thread = threading.Thread(target=start)
+        if thread_lasts:
+            start()
+        else:
+            thread.start()
+            thread.join()
+        time.sleep(60)
+    child = int(os.read(receiver, 20))
+    os.close(receiver)
+    os.close(sender)
+    time.sleep(0.3)
+    assert psutil.pid_exists(child)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    assert ended(child)

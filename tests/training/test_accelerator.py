@@ -1,0 +1,121 @@
+"""The launcher's configuration and trackers."""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import accelerate
+import pytest
+import texts
+import torch
+from accelerate import tracking
+from conftest import Lab
+
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import UsageError
+from nmt_cli.training import accelerator as accelerator_module
+
+
+def test_only_the_recipe_configures_accelerate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = list[Any]()
+
+    def accelerator(**options: Any) -> Any:
+        made.append(options)
+        return SimpleNamespace(is_main_process=False, gradient_accumulation_steps=7)
+
+    monkeypatch.setattr(accelerate, "Accelerator", accelerator)
+    monkeypatch.delenv("NMT_PATIENCE_SECONDS", raising=False)
+    monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # only the first process warns of it
+    for value in ("false", "0", ""):
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", value)
+        assert accelerator_module.make_accelerator(schema.Recipe(), tmp_path).gradient_accumulation_steps == 1
+    options = made[-1]
+    ddp, group = options.pop("kwargs_handlers")
+    assert (ddp.broadcast_buffers, ddp.gradient_as_bucket_view) == (False, True)
+    assert (group.timeout, group.init_method) == (timedelta(minutes=10), None)
+    on_cpu = not torch.cuda.is_available()
+    plain = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": None, "project_dir": tmp_path}
+    assert options == {"cpu": on_cpu, **plain}
+    monkeypatch.setenv("NMT_PATIENCE_SECONDS", "1.5")
+    monkeypatch.setenv(accelerator_module.INIT_METHOD, "file:///x")
+    accelerator_module.make_accelerator(schema.Recipe(), tmp_path)
+    group = made[-1]["kwargs_handlers"][1]
+    assert (group.timeout, group.init_method) == (timedelta(seconds=1.5), "file:///x")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "precision", "warnings"),
+    [
+        (("EAGER", "fp16", "4", "1.0"), "fp32", 4),
+        (("EAGER", "bf16", "1", "none"), "fp32", 2),
+        (("NO", "bf16", "1", "none"), "auto", 0),
+    ],
+)
+def test_ignored_settings_of_the_launcher_warn(lab: Lab, values: Any, precision: str, warnings: int) -> None:
+    names = ("DYNAMO_BACKEND", "MIXED_PRECISION", "GRADIENT_ACCUMULATION_STEPS", "GRADIENT_CLIPPING")
+    for name, value in zip(names, values, strict=True):
+        lab.patch.setenv(f"ACCELERATE_{name}", value)
+    accelerate.state.AcceleratorState._reset_state(True)
+    lab.train("training.steps=10", f"training.precision={precision}")
+    assert accelerate.state.AcceleratorState().dynamo_plugin.backend.value == "NO"
+    assert lab.same(10) or precision == "auto"
+    assert lab.stderr().count("of the accelerate configuration is ignored") == warnings
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
+def test_sharded_training_is_refused(lab: Lab, kind: str) -> None:
+    lab.patch.setenv(f"ACCELERATE_USE_{kind}", "true")
+    with pytest.raises(UsageError, match=f"{kind}, which is not supported.*: accelerate launch --multi_gpu -m nmt_cli"):
+        lab.train()
+
+
+def test_a_configuration_of_accelerate_launch(lab: Lab) -> None:
+    config, run = lab.run.with_name("config.yaml"), lab.run
+    machine = "compute_environment: LOCAL_MACHINE, num_machines: 1, num_processes: 1, machine_rank: 0, use_cpu: true"
+    rest = "distributed_type: 'NO', mixed_precision: fp16, dynamo_config: {dynamo_backend: INDUCTOR}"
+    config.write_text(f"{{{machine}, {rest}}}")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "-m", "nmt_cli", "train"]
+    words = [lab.recipe_file, "--data", lab.corpus, "--run", run, "--set", "training.steps=10"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "1"}
+    done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for setting in ("dynamo_backend inductor", "mixed_precision fp16"):
+        assert f"{setting} of the accelerate configuration" in done.stderr
+    assert lab.same(10)
+
+
+def test_memory_of_onednn_is_bounded_before_torch_is_imported() -> None:
+    names = ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"]
+    code = f"import os, sys; del os.environ['{names[0]}']; import nmt_cli; "
+    code += f"print(*map(os.environ.get, {names}), 'torch' in sys.modules)"
+    done = texts.python("-c", code, ONEDNN_PRIMITIVE_CACHE_CAPACITY="", LRU_CACHE_CAPACITY="7")
+    assert done.stdout == "32 7 False\n"  # a value set by the user stays
+
+
+@pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])
+def test_a_missing_tracker_is_refused(lab: Lab, name: str) -> None:
+    lab.patch.setattr(tracking, "get_available_trackers", list)
+    with pytest.raises(UsageError, match=f"no tracker '{name}' here.*pip install"):
+        lab.train(tracker=name)
+    assert not lab.run.exists()
+
+
+def test_a_tracker_gets_recipe_losses_and_validations(lab: Lab) -> None:
+    recipe, records = dict[str, Any](), []
+    board = accelerate.utils.LoggerType.TENSORBOARD
+    lab.patch.setattr(tracking, "get_available_trackers", lambda: [board])
+    lab.patch.setattr(accelerate.Accelerator, "init_trackers", lambda _, name, values: recipe.update(values, run=name))
+    lab.patch.setattr(accelerate.Accelerator, "log", lambda _, values, step: records.append((step, values)))
+    assert lab.train("training.steps=10", "training.validate_every=10", tracker="tensorboard") == 0
+    assert (recipe["run"], recipe["training.steps"]) == ("tiny", 10)
+    assert all(isinstance(value, int | float | str) for value in recipe.values())
+    assert [step for step, _ in records] == [5, 10, 10]
+    assert {"nll", "rate", "tgt_tokens_per_second"} <= set(records[0][1])
+    assert {"dev_nll", "dev_bleu"} <= set(records[2][1])

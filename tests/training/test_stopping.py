@@ -1,0 +1,36 @@
+"""A signal requests a stop, and interrupts only work that can be repeated."""
+
+import os
+import signal
+
+import pytest
+
+from nmt_cli.training.stopping import SIGNALS, Interrupted, Stop
+
+
+def test_a_signal_interrupts_only_interruptible_work() -> None:
+    """A signal before, within and after an interruptible block. A second one that follows at once is an echo."""
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)):
+        with Stop() as stop:
+            assert not stop.requested
+            with stop.interruptible():
+                pass
+            os.kill(os.getpid(), number)  # raises nothing
+            assert (stop.requested, stop.exit_code) == (True, code)
+            with pytest.raises(Interrupted), stop.interruptible():
+                pytest.fail("it began")
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.exit_code == code, "the code of the first signal"
+        with Stop() as stop:
+            with pytest.raises(Interrupted), stop.interruptible():  # noqa: PT012
+                os.kill(os.getpid(), number)
+                pytest.fail("it went on")
+            assert (stop.requested, stop.exit_code) == (True, code)
+            os.kill(os.getpid(), number)
+        with Stop() as stop:
+            with pytest.raises(KeyError), stop.interruptible():
+                raise KeyError
+            os.kill(os.getpid(), number)
+            assert stop.requested
+        assert [signal.getsignal(each) for each in SIGNALS] == handlers
