@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli.corpus import hold_out, sources, store, twins
+from nmt_cli.corpus import hold_out, near_duplicates, readers, store
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
@@ -62,7 +62,7 @@ def cut(section: Any, out: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def folded(pairs: list[tuple[str, str]], side: int) -> set[str]:
-    return {" ".join(twins.fold(pair[side])) for pair in pairs}
+    return {" ".join(near_duplicates.fold(pair[side])) for pair in pairs}
 
 
 def test_no_twin_is_torn_apart(tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_what_general_text_or_a_named_set_shares_stays_where_it_is(tmp_path: Pat
 def test_groups_of_many_pairs_stay_in_training() -> None:
     group = np.array([0] * 30 + list(range(30, 100)))
     sizes, taken = np.bincount(group, minlength=100), np.zeros(100, bool)
-    hold_out._spread(group, sizes, 20, 0.25, taken)
+    hold_out.spread(group, sizes, 20, 0.25, taken)
     assert not taken[0]
     assert taken.sum() <= 20
     taken[:] = False
-    hold_out._spread(group, sizes, 40, 0.25, taken)
+    hold_out.spread(group, sizes, 40, 0.25, taken)
     assert taken[0]
     assert sizes[taken].sum() == 40
 
@@ -127,7 +127,7 @@ def test_dev_and_test_are_cut_once_from_text_with_repeated_files_and_lines(
     report = artefact.read_json(tmp_path / "out" / "cleaning.json")
     assert report["twins"]["dev"]["equal"] == {"source": 0, "target": 0, "both": 0}
     said = capsys.readouterr().err
-    assert said.count("no dev set is named: 10 pairs of ") == 1
+    assert said.count("no dev set is named: held out 10 pairs of ") == 1
 
 
 def test_lines_that_cleaning_drops_are_neither_counted_nor_held_out(tmp_path: Path) -> None:
@@ -150,16 +150,16 @@ def test_held_out_lines_are_as_they_stand_and_the_same_with_any_number_of_worker
     assert set(alone["dev"] + alone["test"]) <= set(raw)
     many = [(f"{'x' * i} {s}", f"{'x' * i} {t}") for i in range(90) for s, t in PAIRS]
     much = texts.own(tmp_path / "much", many, hold_out=100)
-    with_one = hold_out.draw(much, map)
+    with_one = hold_out.held_out_pairs(much, map)
     from nmt_cli.corpus.stages import Pool
 
     with Pool(2) as pool:
-        assert hold_out.draw(much, pool.map) == with_one
+        assert hold_out.held_out_pairs(much, pool.map) == with_one
     assert {split: len(pairs) for split, pairs in with_one.items()} == {"dev": 100, "test": 100}
 
 
 def test_pairs_without_words_are_not_joined() -> None:
-    chunk = sources.Chunk([b"?!", b"...", b"..."], [b"a", b"b", b"c"])
+    chunk = readers.Chunk([b"?!", b"...", b"..."], [b"a", b"b", b"c"])
     section = texts.corpus({"name": "own", "train_src": ["a"], "train_tgt": ["b"]})
     first = hold_out.groups(*hold_out._hash_chunk(section, chunk)[:, :2].T)
     assert first.tolist() == [0, 1, 1]
@@ -171,7 +171,7 @@ def test_places_are_spread_and_groups_count_for_the_places_after_them() -> None:
     def drawn(group: list[int], wanted: int, phase: float, *before: int) -> list[int]:
         sizes, taken = np.bincount(group, minlength=max(group) + 1), np.zeros(max(group) + 1, bool)
         taken[list(before)] = True
-        hold_out._spread(np.array(group), sizes, wanted, phase, taken)
+        hold_out.spread(np.array(group), sizes, wanted, phase, taken)
         return np.flatnonzero(taken).tolist()
 
     alone = list(range(20))
@@ -191,28 +191,28 @@ def test_of_a_large_set_a_group_may_be_a_twentieth(tmp_path: Path, size: int, co
     ]
     section = texts.own(tmp_path, text, hold_out=240)
     if count:
-        drawn = hold_out.draw(section, map)
+        drawn = hold_out.held_out_pairs(section, map)
         assert {split: len(pairs) for split, pairs in drawn.items()} == {"dev": count, "test": count}
     else:
         with pytest.raises(DataError, match="no pair can be held out for dev"):
-            hold_out.draw(section, map)
+            hold_out.held_out_pairs(section, map)
 
 
 def test_lines_are_drawn_as_they_stand_from_any_chunk() -> None:
     sides = [["\ufeff a &amp; ", "b\r", "c\r\r", "", "ü"], ["A", " B\t\r", "\ufeffC", "D", "Ü\u2028 "]]
     raw = [[line.encode() for line in side] for side in sides]
     chunks = [
-        sources.Chunk([*raw[0][:2]], [*raw[1][:2]]),
-        sources.Chunk([], []),
-        sources.Chunk([*raw[0][2:]], [*raw[1][2:]]),
+        readers.Chunk([*raw[0][:2]], [*raw[1][:2]]),
+        readers.Chunk([], []),
+        readers.Chunk([*raw[0][2:]], [*raw[1][2:]]),
     ]
     expected = [(" a &amp; ", "A"), ("b", " B\t"), ("c\r", "C"), ("", "D"), ("ü", "Ü\u2028 ")]
     for lines in ([0, 1, 2, 3, 4], [0, 4], [1, 2], [3], []):
-        assert list(hold_out._pairs(chunks, np.array(lines, int))) == [expected[line] for line in lines]
+        assert list(hold_out.pairs_at(chunks, np.array(lines, int))) == [expected[line] for line in lines]
 
 
 def test_nothing_is_read_where_nothing_is_wanted_or_all_sets_are_named() -> None:
     files: dict[str, Any] = {"name": "own", "train_src": ["absent"], "train_tgt": ["absent"]}
     sets = {f"{split}_{side}": "absent" for split in ("dev", "test", "general") for side in ("src", "tgt")}
-    assert hold_out.draw(texts.corpus(files), map) == {}
-    assert hold_out.draw(texts.corpus({**files, **sets, "hold_out": 5}), map) == {}
+    assert hold_out.held_out_pairs(texts.corpus(files), map) == {}
+    assert hold_out.held_out_pairs(texts.corpus({**files, **sets, "hold_out": 5}), map) == {}

@@ -68,7 +68,7 @@ def test_all_that_is_prepared_is_tokenised_once(tmp_path: Path) -> None:
     assert len(test) == 3
     assert set(test) <= {(f"en en<{src}> äö", f"de de<{tgt}> äö") for src, tgt in pairs}
     assert len(corpus.src) == 57
-    assert hold_out.draw(section, map) == {"test": test}
+    assert hold_out.held_out_pairs(section, map) == {"test": test}
 
 
 def test_files_of_synthetic_text_are_tokenised_by_the_language_of_their_side(tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_files_of_synthetic_text_are_tokenised_by_the_language_of_their_side(tmp
             {"corpus": {"synthetic": [{"side": side, "files": [str(tmp_path / "mono")], "model": "m"}], "moses": True}},
             "x",
         ).corpus
-        synthetic._select(entry.synthetic[0], entry, [], list, tmp_path / "real", CleaningStats())
+        synthetic.select_lines(entry.synthetic[0], entry, [], list, tmp_path / "real", CleaningStats())
         assert (tmp_path / "real").read_text() == expected

@@ -27,7 +27,7 @@ def test_lines_end_at_line_feeds_and_nowhere_else(tmp_path: Path, data: bytes, l
     assert readers.split_lines(data, "text") == readers.read_lines(tmp_path / "text") == lines
     for name in ("text", "text.gz"):
         hashes: dict[Path, str] = {}
-        assert list(readers.lines(tmp_path / name, hashes)) == [line.encode() for line in lines]
+        assert list(readers.raw_lines(tmp_path / name, hashes)) == [line.encode() for line in lines]
         assert hashes == {tmp_path / name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}
     assert readers.read_lines(tmp_path / "none") == []
 
@@ -55,7 +55,7 @@ def test_the_line_that_is_not_utf8_is_named(data: bytes, line: str) -> None:
     ],
 )
 def test_what_is_no_plain_text_is_told_by_its_first_bytes(tmp_path: Path, data: bytes, kind: str) -> None:
-    message = rf"is not plain text, it looks like {kind}\. Unpack or convert it to UTF-8$"
+    message = rf"is not plain text, it looks like {kind}\. Unpack it or convert it to UTF-8$"
     for check in (readers.check_plain, readers.split_lines):
         with pytest.raises(DataError, match=rf"^text {message}"):
             check(data, "text")
@@ -63,14 +63,14 @@ def test_what_is_no_plain_text_is_told_by_its_first_bytes(tmp_path: Path, data: 
     (tmp_path / "text.gz").write_bytes(gzip.compress(data))
     for name in ("text", "text.gz"):
         with pytest.raises(DataError, match=rf"{name} {message}"):
-            next(readers.lines(tmp_path / name, {}))
+            next(readers.raw_lines(tmp_path / name, {}))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "a.mrg", "a.tsv.gz", "a.mrg.gz"])
 def test_files_of_other_kinds_are_told_by_their_names(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"text\n")
-    with pytest.raises(DataError, match=rf"{name}: convert it to plain text or \.gz, one file a side"):
-        next(readers.lines(tmp_path / name, {}))
+    with pytest.raises(DataError, match=rf"{name}: convert it to plain text or \.gz, one file per side"):
+        next(readers.raw_lines(tmp_path / name, {}))
 
 
 def test_hashes_are_kept_of_files_that_were_read_to_their_ends(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_a_line_over_the_limit_is_none_and_the_next_begins_where_it_ends(
     monkeypatch.setattr(readers, "MAX_LINE_BYTES", 4)
     sizes = [4, 5, 0, 7, 8, 9, 12, 13, 1, 5]
     (tmp_path / "text").write_bytes(b"\n".join(b"x" * size for size in sizes) + end)
-    found = [None if line is None else len(line) for line in readers.lines(tmp_path / "text", {})]
+    found = [None if line is None else len(line) for line in readers.raw_lines(tmp_path / "text", {})]
     assert found == [4, None, 0, None, None, None, None, None, 1, None]

@@ -32,14 +32,14 @@ def test_the_sample_is_of_pairs_that_are_not_repeated(cleaned: Path, monkeypatch
     distinct = [line for pair in PAIRS[:100:2] for line in pair]
     for wanted in (50, 1000):
         monkeypatch.setattr(stages, "SAMPLE_PAIRS", wanted)
-        assert list(stages._sample(cleaned, repeated, 1)) == distinct
+        assert list(stages.sample(cleaned, repeated, 1)) == distinct
     monkeypatch.setattr(stages, "SAMPLE_PAIRS", 25)
-    some = [list(stages._sample(cleaned, repeated, seed)) for seed in (1, 1, 2)]
+    some = [list(stages.sample(cleaned, repeated, seed)) for seed in (1, 1, 2)]
     assert some[0] == some[1] != some[2]
     for lines in some:
         assert 10 < len(lines) / 2 < 40
         assert [line for line in distinct if line in lines] == lines
-    assert list(stages._sample(cleaned, np.ones(100, bool), 1)) == []
+    assert list(stages.sample(cleaned, np.ones(100, bool), 1)) == []
 
 
 def test_repeated_pairs_are_those_whose_16_bytes_were_there_before(
@@ -49,10 +49,10 @@ def test_repeated_pairs_are_those_whose_16_bytes_were_there_before(
     (tmp_path / "hashes").write_bytes(b"".join(each.tobytes() for each in hashes))
     for at_once in (3, 4, 8, 100):
         monkeypatch.setattr(stages, "HASHES_AT_ONCE", at_once)
-        assert np.flatnonzero(stages._find_repeated(tmp_path / "hashes", True)).tolist() == [3, 5, 6, 7]
-        assert stages._find_repeated(tmp_path / "hashes", False).tolist() == [False] * 8
+        assert np.flatnonzero(stages.find_repeated(tmp_path / "hashes", True)).tolist() == [3, 5, 6, 7]
+        assert stages.find_repeated(tmp_path / "hashes", False).tolist() == [False] * 8
     (tmp_path / "hashes").write_bytes(b"")
-    assert stages._find_repeated(tmp_path / "hashes", True).tolist() == []
+    assert stages.find_repeated(tmp_path / "hashes", True).tolist() == []
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_twins_are_found_in_every_chunk_and_of_the_pairs_that_stay(tmp_path: Pat
     assert found["twins"]["test"]["equal"]["source"] == (0 if drop else 2)
     dropped = {reason: each["examples"] for reason, each in found["dropped"].items() if each["pairs"]}
     assert dropped.pop(cleaning.TOO_LONG) == [["too long a line", ("v " * 300).strip()[:200]]]
-    assert dropped == ({cleaning.NEAR_TWIN: [list(twins[5]), list(twins[290])]} if drop else {})
+    assert dropped == ({cleaning.NEAR_DUPLICATE: [list(twins[5]), list(twins[290])]} if drop else {})
     assert found["kept"] == store.open_corpus(out).manifest["pairs"] == (297 if drop else 299)
 
 
@@ -90,9 +90,9 @@ def test_each_pair_is_dropped_for_the_first_reason(tmp_path: Path) -> None:
     sizes = [(2, 9, True), (2, 9, False), (9, 2, False), (2, 7, False), (7, 2, False), (8, 8, False), (3, 6, False)]
     src, tgt = ([" ".join([word] * size[side]) for size in sizes] for side in (0, 1))
     section = texts.own(tmp_path / "in", PAIRS[:1], cleaning={"max_tokens": 8, "max_ratio": 3})
-    stages._load.cache_clear()
+    stages.load_tokenizer.cache_clear()
     repeats = np.array([repeated for *_, repeated in sizes])
-    ids, lengths, stats, flags = stages._encode_chunk(
+    ids, lengths, stats, flags = stages.encode_chunk(
         tmp_path / "tokenizer.model", section, (list(src), list(tgt), repeats)
     )
     first = model.encode([word])[0]
@@ -105,7 +105,7 @@ def test_each_pair_is_dropped_for_the_first_reason(tmp_path: Path) -> None:
         cleaning.RATIO: [(src[3], tgt[3]), (src[4], tgt[4])],
     }
     assert (stats.read, flags.tolist()) == (0, [])
-    nothing = stages._encode_chunk(tmp_path / "tokenizer.model", section, (src[:1], tgt[:1], repeats[:1]))
+    nothing = stages.encode_chunk(tmp_path / "tokenizer.model", section, (src[:1], tgt[:1], repeats[:1]))
     assert [(side.tolist(), side.dtype) for side in nothing[0]] == [([], np.int32)] * 2
 
 
@@ -192,7 +192,7 @@ def test_workers_take_turns_and_answers_come_in_order(monkeypatch: pytest.Monkey
             list(pool.calls(str, [1, "bad", 3]))
         for link in links:
             link.waiting.clear()
-        with pytest.raises(StorageError, match="killed, perhaps for want of memory"):
+        with pytest.raises(StorageError, match="killed, perhaps because memory ran out"):
             list(pool.calls(str, [1, "cut"]))
         assert not ended
     assert ended == ["kill"] * 3 + ["join"] * 3

@@ -277,7 +277,7 @@ def written(tmp_path: Path, pairs: list[tuple[str, str]], **entry: Any) -> tuple
     for name, lines in zip(("real", "made"), zip(*pairs, strict=True), strict=True):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     sides, stats = (tmp_path / "src", tmp_path / "tgt"), CleaningStats()
-    synthetic._write(schema.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
+    synthetic.write_pairs(schema.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
     return list(zip(*(side.read_text().split("\n")[:-1] for side in sides), strict=True)), stats
 
 
@@ -326,7 +326,7 @@ def test_real_lines_are_repaired_and_held_out_by_their_side(tmp_path: Path, side
     other = {"src": "known & tgt", "tgt": "known & src"}[side]
     for entry in (schema.Synthetic(side=side), schema.Synthetic(side=side, files=files)):
         stats = CleaningStats()
-        synthetic._select(entry, schema.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
+        synthetic.select_lines(entry, schema.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
         assert (tmp_path / "real").read_text() == f"a < b\n{other}\nlast\n"
         reasons = {synthetic.HELD_OUT: f"known & {side}", synthetic.DUPLICATE: "a < b", synthetic.EMPTY: ""}
         assert stats == CleaningStats(
@@ -382,11 +382,11 @@ def test_a_model_that_does_not_say_its_languages_is_believed(corpus_of: Any, tmp
     model = make_model(tmp_path / "imported", "corpus.src=src", "corpus.tgt=tgt")
     for side in ("src", "tgt"):
         settings = corpus_of(side=side, model=str(model))
-        synthetic._check_languages(settings.synthetic[0], settings)
+        synthetic.check_languages(settings.synthetic[0], settings)
     turned = make_model(tmp_path / "turned", "corpus.src=tgt", "corpus.tgt=src")
     settings = corpus_of(side="tgt", model=str(turned))
     with pytest.raises(DataError, match=r"translates tgt to src; .* with side tgt it must be de to en$"):
-        synthetic._check_languages(settings.synthetic[0], settings)
+        synthetic.check_languages(settings.synthetic[0], settings)
 
 
 def test_progress_goes_on_where_it_was(corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

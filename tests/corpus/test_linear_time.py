@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_model import train_tokenizer
 
-from nmt_cli.corpus import cleaning, twins
+from nmt_cli.corpus import cleaning, near_duplicates
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import MOST_MARKS, Tokenizer, normalise
 from nmt_cli.recipe import schema
@@ -62,7 +62,7 @@ def test_readers_of_lines_take_linear_time(tmp_path: Path) -> None:
         lambda line: cleaning.repair(line, schema.Cleaning()),
         lambda line: cleaning.repair("&#769;&#790;" * (len(line) // 12), schema.Cleaning()),
         lambda line: list(terms.spans(line)),
-        twins.fold,
+        near_duplicates.fold,
     ):
         _grows_linearly(act, lambda size: "x" + marks * (size // 2))
 

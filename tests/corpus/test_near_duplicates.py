@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli.corpus import cleaning, twins
+from nmt_cli.corpus import cleaning, near_duplicates
 from nmt_cli.scoring import score
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.storage import artefact
@@ -30,7 +30,7 @@ PAIRS = texts.pairs(300, seed=3)
     ],
 )
 def test_folding_leaves_words_without_case_digits_and_punctuation(line: str, folded: str) -> None:
-    assert " ".join(twins.fold(line)) == folded
+    assert " ".join(near_duplicates.fold(line)) == folded
 
 
 def test_exactly_the_lines_of_the_definition_are_found() -> None:
@@ -39,7 +39,7 @@ def test_exactly_the_lines_of_the_definition_are_found() -> None:
     words = [f"w{'x' * i}" for i in range(14)]
     lines = [" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(400)]
     held_out, train = lines[:200], lines[200:]
-    index, on_the_limit = twins.Index(held_out), 0
+    index, on_the_limit = near_duplicates.Index(held_out), 0
     for line in train:
         equal, near = index.find(line)
         expected = set()
@@ -65,22 +65,22 @@ def test_every_planted_twin_is_found(rule: str) -> None:
             return " ".join([words[1], words[0], *words[2:]])
         return line.upper() if rule == "case" else line + " ."
 
-    held_out = twins.Twins(*zip(*PAIRS[:100], strict=True))
+    held_out = near_duplicates.HeldOutIndex(*zip(*PAIRS[:100], strict=True))
     train = [(plant(src), "nothing of it") for src, _ in PAIRS[:100]] + PAIRS[100:]
     flags, near = held_out.look_up(*zip(*train, strict=True))
-    assert (flags & twins.NEAR_SOURCE).all()
+    assert (flags & near_duplicates.NEAR_SOURCE).all()
     assert near[:100].all()
     equal = rule in ("digit", "case", "stop")
-    assert np.count_nonzero(flags & twins.EQUAL_SOURCE) == 100 if equal else True
-    assert not (flags & twins.EQUAL_PAIR).any()
+    assert np.count_nonzero(flags & near_duplicates.EQUAL_SOURCE) == 100 if equal else True
+    assert not (flags & near_duplicates.EQUAL_PAIR).any()
 
 
 def test_one_side_is_enough_for_a_near_twin() -> None:
-    held_out = twins.Twins(["the old men see a dog"], ["die alten Männer sehen einen Hund"])
+    held_out = near_duplicates.HeldOutIndex(["the old men see a dog"], ["die alten Männer sehen einen Hund"])
     source, target = ("the old men see a cat", "ganz anders"), ("unlike it", "Die alten Männer sehen einen Hund!")
     flags, near = held_out.look_up(*zip(source, target, ("neither", "keins"), strict=True))
     assert near.tolist() == [True, True, False]
-    assert flags.tolist() == [twins.NEAR_SOURCE | twins.NEAR_TARGET | twins.EQUAL_TARGET]
+    assert flags.tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET]
 
 
 def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
     assert "BLEU of the 1 line with near-twins: 100.00\n" in report.markdown()  # of one line there is no interval
     section = texts.own(tmp_path / "in", [*PAIRS, *near], **sides, cleaning={"drop_near_twins": True})
     dropped = artefact.read_json(texts.run(section, tmp_path / "dropped") / "cleaning.json")
-    assert dropped["dropped"][cleaning.NEAR_TWIN]["pairs"] == 2
+    assert dropped["dropped"][cleaning.NEAR_DUPLICATE]["pairs"] == 2
     assert dropped["kept"] == len(PAIRS)
     assert dropped["twins"]["test"]["near_lines"] == []
 
@@ -121,7 +121,7 @@ def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Pat
     for split, pairs in sets.items():
         for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
             texts.write(tmp_path / f"{split}.{side}", lines)
-    held_out = twins.load(tmp_path, True, "de")
+    held_out = near_duplicates.load(tmp_path, True, "de")
     train = [
         ("R&D is fun", "x y z"),
         ("nothing", "x y z"),
@@ -134,19 +134,19 @@ def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Pat
     assert near.tolist() == [True, True, False, True, True, True]
     none = {"source": 0, "target": 0, "both": 0}
     dev, both = {"source": 1, "target": 2, "both": 1}, {"source": 1, "target": 1, "both": 1}
-    assert twins.summary(tmp_path, flags) == {
+    assert near_duplicates.summary(tmp_path, flags) == {
         "dev": {"lines": 2, "equal": dev, "near": dev, "near_lines": [1, 2]},
         "test": {"lines": 1, "equal": none | {"source": 1}, "near": both, "near_lines": [1]},
         "general": {"lines": 1, "equal": none | {"source": 1}, "near": none | {"source": 1}, "near_lines": [1]},
     }
-    assert twins.sentence(
+    assert near_duplicates.sentence(
         "dev", {"lines": 2000, "near": {"source": 1000, "target": 3, "both": 2}, "near_lines": [1, 5]}
     ) == ("of 2,000 dev lines 2 have a near-twin in training (source 1,000, target 3, both in one pair 2)")
-    as_written = twins.load(tmp_path, False, "de").look_up(["R&D is fun", "R&amp;D is fun"], ["", ""])
+    as_written = near_duplicates.load(tmp_path, False, "de").look_up(["R&D is fun", "R&amp;D is fun"], ["", ""])
     assert as_written[1].tolist() == [True, True]  # three words of four, and all of them
-    assert as_written[0].tolist() == [twins.NEAR_SOURCE | twins.EQUAL_SOURCE, 0, 0, 0]
-    apart = twins.Twins(["a b c", "d e f"], ["g h i", "j k l"])
+    assert as_written[0].tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE, 0, 0, 0]
+    apart = near_duplicates.HeldOutIndex(["a b c", "d e f"], ["g h i", "j k l"])
     flags, _ = apart.look_up(["a b c"], ["j k l"])  # two lines, one side of each
-    assert flags.tolist() == [twins.NEAR_SOURCE | twins.EQUAL_SOURCE, twins.NEAR_TARGET | twins.EQUAL_TARGET]
-    trees = twins.load(tmp_path, True, twins.LABELS)
-    assert (trees.count, twins.summary(tmp_path, trees.look_up(["a b c"], ["x y z"])[0])) == (0, {})
+    assert flags.tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE, near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET]
+    trees = near_duplicates.load(tmp_path, True, near_duplicates.LABELS)
+    assert (trees.count, near_duplicates.summary(tmp_path, trees.look_up(["a b c"], ["x y z"])[0])) == (0, {})
