@@ -147,6 +147,9 @@ def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Pat
     assert as_written[0].tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE, 0, 0, 0]
     apart = near_duplicates.HeldOutIndex(["a b c", "d e f"], ["g h i", "j k l"])
     flags, _ = apart.look_up(["a b c"], ["j k l"])  # two lines, one side of each
-    assert flags.tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE, near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET]
+    assert flags.tolist() == [
+        near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE,
+        near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET,
+    ]
     trees = near_duplicates.load(tmp_path, True, near_duplicates.LABELS)
     assert (trees.count, near_duplicates.summary(tmp_path, trees.look_up(["a b c"], ["x y z"])[0])) == (0, {})
