@@ -1,4 +1,4 @@
-"""Twins of held-out lines in the training text: all that the definition says, none that it does not, and reported."""
+"""Near-duplicates of held-out lines in the training text: found exactly, counted, shown and dropped."""
 
 import random
 from fractions import Fraction
@@ -29,12 +29,12 @@ PAIRS = texts.pairs(300, seed=3)
         ("...", ""),
     ],
 )
-def test_folding_leaves_words_without_case_digits_and_punctuation(line: str, folded: str) -> None:
+def test_folding_keeps_words_without_case_digits_and_punctuation(line: str, folded: str) -> None:
     assert " ".join(near_duplicates.fold(line)) == folded
 
 
-def test_exactly_the_lines_of_the_definition_are_found() -> None:
-    """Compared with the Jaccard index of every two lines, in integers, at sizes where many lie on the limit."""
+def test_exactly_the_lines_within_the_limit_are_found() -> None:
+    """Against the exact Jaccard index of all pairs of lines, many of them right at the limit."""
     rng = random.Random(9)
     words = [f"w{'x' * i}" for i in range(14)]
     lines = [" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(400)]
@@ -54,7 +54,7 @@ def test_exactly_the_lines_of_the_definition_are_found() -> None:
 
 
 @pytest.mark.parametrize("rule", ["digit", "word", "order", "case", "stop"])
-def test_every_planted_twin_is_found(rule: str) -> None:
+def test_every_planted_near_duplicate_is_found(rule: str) -> None:
     def plant(line: str) -> str:
         words = line.split()
         if rule == "digit":
@@ -75,7 +75,7 @@ def test_every_planted_twin_is_found(rule: str) -> None:
     assert not (flags & near_duplicates.EQUAL_PAIR).any()
 
 
-def test_one_side_is_enough_for_a_near_twin() -> None:
+def test_one_similar_side_makes_a_near_duplicate() -> None:
     held_out = near_duplicates.HeldOutIndex(["the old men see a dog"], ["die alten Männer sehen einen Hund"])
     source, target = ("the old men see a cat", "ganz anders"), ("unlike it", "Die alten Männer sehen einen Hund!")
     flags, near = held_out.look_up(*zip(source, target, ("neither", "keins"), strict=True))
@@ -83,7 +83,7 @@ def test_one_side_is_enough_for_a_near_twin() -> None:
     assert flags.tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET]
 
 
-def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
+def test_near_duplicates_are_counted_shown_and_dropped_on_request(tmp_path: Path) -> None:
     test = [("The 4 old men see a dog.", "Die 4 alten Männer sehen einen Hund."), ("Far away", "Ganz weit weg")]
     near = [
         ("THE 5 old men see a dog", "etwas ganz anderes"),
@@ -98,12 +98,12 @@ def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
     counts = {"equal": {"source": 1, "target": 1, "both": 0}, "near": {"source": 1, "target": 1, "both": 1}}
     assert found == {"test": {"lines": 2, **counts, "near_lines": [1]}}
     report = score.evaluate(ScoreOptions(corpus=out, details=True), [test[0][1], "Nichts davon ist hier"])
-    assert "of 2 test lines 1 have a near-twin in training (source 1, target 1, both in one pair 1)" in report.text()
+    assert "near-duplicates in training: 1 of 2 test lines (source 1, target 1, both in one pair 1)" in report.text()
     parts = report.near_and_far()
     assert [lines for lines, _ in parts.values()] == [1, 1]
     assert parts["with"][1].score == pytest.approx(100)
     assert parts["without"][1].score < 20
-    assert "BLEU of the 1 line with near-twins: 100.00\n" in report.markdown()  # of one line there is no interval
+    assert "BLEU of the 1 line with near-twins: 100.00\n" in report.markdown()  # one line has no interval
     section = texts.own(tmp_path / "in", [*PAIRS, *near], **sides, cleaning={"drop_near_twins": True})
     dropped = artefact.read_json(texts.run(section, tmp_path / "dropped") / "cleaning.json")
     assert dropped["dropped"][cleaning.NEAR_DUPLICATE]["pairs"] == 2
@@ -111,8 +111,7 @@ def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
     assert dropped["twins"]["test"]["near_lines"] == []
 
 
-def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Path) -> None:
-    """Of cleaned text, as training text is; what training lines equal is told by split, side and number."""
+def test_near_duplicates_are_counted_by_split_and_side(tmp_path: Path) -> None:
     sets = {
         "dev": [("R&amp;D is fun", "x y z"), ("a b c", "lone")],
         "test": [("d e f", "g h i")],
@@ -141,12 +140,12 @@ def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Pat
     }
     assert near_duplicates.sentence(
         "dev", {"lines": 2000, "near": {"source": 1000, "target": 3, "both": 2}, "near_lines": [1, 5]}
-    ) == ("of 2,000 dev lines 2 have a near-twin in training (source 1,000, target 3, both in one pair 2)")
+    ) == ("near-duplicates in training: 2 of 2,000 dev lines (source 1,000, target 3, both in one pair 2)")
     as_written = near_duplicates.load(tmp_path, False, "de").look_up(["R&D is fun", "R&amp;D is fun"], ["", ""])
     assert as_written[1].tolist() == [True, True]  # three words of four, and all of them
     assert as_written[0].tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE, 0, 0, 0]
     apart = near_duplicates.HeldOutIndex(["a b c", "d e f"], ["g h i", "j k l"])
-    flags, _ = apart.look_up(["a b c"], ["j k l"])  # two lines, one side of each
+    flags, _ = apart.look_up(["a b c"], ["j k l"])  # one side of each line
     assert flags.tolist() == [
         near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE,
         near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nmt_cli.commands.reproduce import reproduce
-from nmt_cli.corpus.sources import source_of
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.sources import source_of
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.metrics import corpus_bleu
