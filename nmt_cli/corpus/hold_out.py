@@ -43,7 +43,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
-def _hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
+def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
     """Return (pairs, 3) hashes of the folded source, the folded target and the pair; 0 if cleaning drops the pair."""
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
@@ -118,7 +118,7 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tup
     with Progress("holding out", None, "pairs") as progress:
         for text in range(len(texts)):
             parts = [np.zeros((0, 3), np.uint64)]
-            for part in map_chunks(functools.partial(_hash_chunk, corpus), read(text)):
+            for part in map_chunks(functools.partial(hash_chunk, corpus), read(text)):
                 parts.append(part)
                 progress.advance(len(part))
             hashes = np.concatenate(parts)

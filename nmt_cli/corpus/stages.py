@@ -38,7 +38,7 @@ HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much during the sort
 
 
 def _serve(link: Any) -> None:
-    """Answer the calls that arrive on `link`. Ignore SIGINT, and exit when the parent exits or is killed."""
+    """Answer calls that come through `link`. Leave interrupts to the parent, and end with it even if it is killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
@@ -84,9 +84,9 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             link.close()
 
     def _start(self) -> None:
-        """Start the missing workers. Block signals meanwhile: an interrupted start prints a traceback."""
-        context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
-        resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks signals
+        """Start what is missing. Signals wait meanwhile: a start cut short prints Python's own traceback."""
+        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
+        resource_tracker.ensure_running()  # else the first start starts it, which lets signals through again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             while len(self._processes) < self.workers:

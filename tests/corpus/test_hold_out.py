@@ -157,7 +157,7 @@ def test_held_out_lines_are_not_cleaned_and_do_not_depend_on_workers(tmp_path: P
 def test_pairs_without_words_are_not_joined() -> None:
     chunk = readers.Chunk([b"?!", b"...", b"..."], [b"a", b"b", b"c"])
     section = texts.corpus({"name": "own", "train_src": ["a"], "train_tgt": ["b"]})
-    first = hold_out.groups(*hold_out._hash_chunk(section, chunk)[:, :2].T)
+    first = hold_out.groups(*hold_out.hash_chunk(section, chunk)[:, :2].T)
     assert first.tolist() == [0, 1, 1]
 
 
