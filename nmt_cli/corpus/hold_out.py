@@ -100,8 +100,8 @@ def pairs_at(chunks: Iterable[Chunk], lines: Ints) -> Iterator[tuple[str, str]]:
 def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tuple[str, str]]]:
     """Return the pairs that `hold_out` takes for each set that is not named; `map_chunks` may use several processes.
 
-    Pairs of dev and test come from the user's text, those of general from the general text. Pairs that cleaning drops
-    do not count, and of equal pairs only the first is held out. Takes about 100 bytes of memory per pair.
+    dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops do not count,
+    and of equal pairs only the first is held out. Takes about 100 bytes of memory per pair.
     """
     named = held_out_files(corpus)
     missing = [split for split in HELD_OUT if split not in named]
@@ -134,11 +134,13 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tup
         wanted = min(corpus.hold_out, len(lines[text]) // SHARE)
         if not wanted:
             continue
-        here = group[text_of == text]
-        only_here = np.bincount(here, minlength=len(group)) == sizes  # groups without pairs of another text
-        listed, before = ", ".join(itertools.chain(*texts[text])), taken.copy()
-        spread(here[only_here[here] & (sizes[here] <= max(LARGEST, wanted // SHARE))], sizes, wanted, phase, taken)
-        held_out[split] = list(pairs_at(read(text), lines[text][(taken & ~before)[here]]))
+        own_group = group[text_of == text]  # of each pair of this text
+        pure = np.bincount(own_group, minlength=len(group)) == sizes  # groups without pairs of another text
+        candidates = own_group[pure[own_group] & (sizes[own_group] <= max(LARGEST, wanted // SHARE))]
+        before = taken.copy()
+        spread(candidates, sizes, wanted, phase, taken)
+        held_out[split] = list(pairs_at(read(text), lines[text][(taken & ~before)[own_group]]))
+        listed = ", ".join(itertools.chain(*texts[text]))
         if not held_out[split]:
             reason = "each shares its source or its target with too many others, or with other text"
             raise DataError(f"{listed}: no pair can be held out for {split}: {reason}. Name a {split} set")

@@ -24,7 +24,7 @@ from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe import schema
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
-LABELS = "labels"  # the target language of recipes/parsing.yaml, whose lines are all alike
+LABELS = "labels"  # target language of recipes/parsing.yaml; its lines are all similar
 SEVERAL_ZEROS = re.compile("0+")
 Flags = npt.NDArray[np.uint8]  # for each held-out line its matches in training, as the bits above
 
@@ -68,7 +68,7 @@ class Index:
         self._rank = {word: rank for rank, word in enumerate(sorted(count, key=lambda word: (count[word], word)))}
         self._sets = [frozenset(self._rank[word] for word in words) for words in folded]
         self._equal = defaultdict[str, list[int]](list)  # folded text -> lines
-        # Rank of a word -> the lines whose rarest words include it, by rising size of their word sets; these sizes.
+        # Rank of a word -> lines that have it among their rarest words, sorted by the size of their sets; these sizes.
         self._lines = defaultdict[int, list[int]](list)
         self._sizes = defaultdict[int, list[int]](list)
         for line in sorted(range(len(folded)), key=lambda i: len(self._sets[i])):
@@ -143,16 +143,17 @@ def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
     found, start = dict[str, dict[str, Any]](), 0
     for split in HELD_OUT if len(flags) else ():
         count = len(read_lines(directory / f"{split}.src"))
-        here, start = flags[start : start + count], start + count
+        split_flags = flags[start : start + count]
+        start += count
         if not count:
             continue
 
-        def lines(bits: int, here: Flags = here) -> int:
-            return int(np.count_nonzero(here & bits))
+        def lines(bits: int, split_flags: Flags = split_flags) -> int:
+            return int(np.count_nonzero(split_flags & bits))
 
         equal = {"source": lines(EQUAL_SOURCE), "target": lines(EQUAL_TARGET), "both": lines(EQUAL_PAIR)}
         near = {"source": lines(NEAR_SOURCE), "target": lines(NEAR_TARGET), "both": lines(NEAR_PAIR)}
-        numbers = (np.flatnonzero(here & (NEAR_SOURCE | NEAR_TARGET)) + 1).tolist()
+        numbers = (np.flatnonzero(split_flags & (NEAR_SOURCE | NEAR_TARGET)) + 1).tolist()
         found[split] = {"lines": count, "equal": equal, "near": near, "near_lines": numbers}
     return found
 

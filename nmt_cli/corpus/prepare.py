@@ -175,7 +175,7 @@ def _reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
 
 
 def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of each held-out set: those of the text, and those that `hold_out` takes from training."""
+    """Return the pairs of each held-out set, named or taken from the training text by `hold_out`."""
     held_out = {split: held_out_set(text, split) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
         return held_out | hold_out.held_out_pairs(corpus, pool.map)

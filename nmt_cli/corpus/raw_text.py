@@ -51,7 +51,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def origin(self) -> str:
-        """Where the text comes from: an address, a directory, or a description."""
+        """Address, directory or description of the source."""
 
     @abstractmethod
     def open(self, downloads: Path, work: Path) -> RawText:

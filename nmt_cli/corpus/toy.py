@@ -1,8 +1,8 @@
 """The embedded default corpus `toy-en-de`: generated English and correct German.
 
-A grammar, kept in this file's history, produced it. Its sentences need what the Transformer is good at: words that move
-far, endings that depend on distant words, and the pronoun "it", whose German gender depends on which of two nouns the
-last word of the sentence fits.
+A grammar, kept in the history of this file, generated it. Its sentences test the strengths of the Transformer: words
+that move far, endings that depend on distant words, and translations of "it". The gender of that pronoun in German
+depends on which of two nouns fits the last word of the sentence.
 """
 
 import lzma

@@ -222,6 +222,8 @@ def test_wrong_or_missing_models_are_refused(
         prepare(corpus_of(model=str(models["deen"])), tmp_path / "data", OPTIONS)
     with pytest.raises(MissingError, match=r"no model in nowhere, named by corpus\.synthetic"):
         prepare(corpus_of(model="nowhere"), tmp_path / "data", OPTIONS)
+    with pytest.raises(ValueError, match=r"requires PrepareOptions\.translate"):
+        prepare(corpus_of(), tmp_path / "data", PrepareOptions(workers=1))
     values = tiny_recipe().model_dump()
     values["corpus"]["synthetic"] = [{"side": "src"}]
     with pytest.raises(UsageError, match=r"corpus\.synthetic needs a model that translates"):
