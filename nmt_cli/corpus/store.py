@@ -128,5 +128,5 @@ def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
     """Return the side if its offsets cover its ids without empty sentences, and ids are below `vocabulary_size`."""
     covered = side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
     if not covered or side.lengths().min() < 1 or (vocabulary_size is not None and side.ids.max() >= vocabulary_size):
-        raise DataError(f"{file} is damaged: its ids do not fit its offsets or the vocabulary. Prepare it again")
+        raise DataError(f"{file} is damaged: its ids do not fit its offsets, or the vocabulary. Prepare it again")
     return side
