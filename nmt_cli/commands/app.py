@@ -116,13 +116,15 @@ def prepare(
     quiet: Quiet = False,
 ) -> None:
     """Turn raw text into training ids: download, clean, learn subwords, encode."""
+    from nmt_cli.commands import teacher
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
 
     files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
     what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
     settings = choose(corpus, what, out, set_ or [])
-    out, options = out or settings.directory, command.PrepareOptions(mirror, workers, overwrite, dry_run, strict)
+    out = out or settings.directory
+    options = command.PrepareOptions(mirror, workers, overwrite, dry_run, strict, translate=teacher.translate)
     command.prepare(settings if dry_run else _as_text(settings, out), out, options)
 
 
@@ -251,12 +253,13 @@ def reproduce(
     settings = load(recipe, set_ or [])
     data, run = data or settings.corpus.directory, run or Path("runs") / settings.name
     from nmt_cli.commands import reproduce as command
+    from nmt_cli.commands import teacher
     from nmt_cli.corpus.prepare import PrepareOptions
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring.score import evaluate
 
     score = parsing.evaluate if settings.corpus.format == "trees" else evaluate
-    options = PrepareOptions(mirror, workers, dry_run=dry_run)
+    options = PrepareOptions(mirror, workers, dry_run=dry_run, translate=teacher.translate)
     text = settings.corpus if dry_run and not artefact.present(data) else _as_text(settings.corpus, data)
     code = command.reproduce(settings, text, data, run, options, score)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":

@@ -1,4 +1,4 @@
-"""Names of languages, and codes that mean the same one."""
+"""Names of languages, and comparison of their codes."""
 
 _TABLE = """
 af afr Afrikaans;am amh Amharic;ar ara Arabic;az aze Azerbaijani;be bel Belarusian;bg bul Bulgarian;bn ben Bengali
@@ -21,25 +21,25 @@ _SHORT = {three: two for two, three, _ in _ROWS}
 
 
 def name_of(code: str) -> str:
-    """Return a language's name in English; the code itself where it is not known."""
+    """Return the English name of a language, or the code itself if it is unknown."""
     return NAMES.get(base_of(code), code)
 
 
 def base_of(code: str) -> str:
-    """Return the language of a code, without script and country: pt for pt-BR, de for deu_Latn and DE."""
+    """Return the two-letter language code without script and country: pt for pt-BR, de for deu_Latn and DE."""
     first = code.replace("_", "-").split("-")[0].lower()
     return _SHORT.get(first, first)
 
 
 def is_same(code: str, other: str) -> bool:
-    """Return whether two codes mean one language in one script, in any country: en-GB and EN-US."""
+    """Whether two codes name the same language and script in any country, as en-GB and EN-US do."""
     parts = f"{code}-{other}".replace("_", "-").lower().split("-")
     scripts = {part for part in parts if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2
 
 
 def match(code: str, known: list[str]) -> str | None:
-    """Return which of the known codes is meant: the same, else the first of the same language."""
+    """Return the known code that matches: the same code, otherwise the first of the same language."""
     folded = code.replace("_", "-").lower()
     for each in known:
         if each.replace("_", "-").lower() == folded:

@@ -1,4 +1,4 @@
-"""Text as older published figures have it: normalised and tokenised as by Moses, lower-cased; entities stay as is."""
+"""Text as in older published results: normalized and tokenized by Moses rules, and lower-cased. Entities stay."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -9,26 +9,26 @@ Line = bytes | None
 
 
 def converter(language: str) -> Callable[[Line], Line]:
-    """Return what normalises, tokenises and lower-cases a line by the rules of its language."""
+    """Return a function that normalizes, tokenizes and lower-cases a line of this language."""
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
         raise UsageError('corpus.moses needs sacremoses. Install it: pip install "nmt-cli[moses]"') from None
-    normaliser, tokeniser = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
+    normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
 
     def convert(line: Line) -> Line:
         try:
             text = (line or b"").decode("utf-8-sig")
         except UnicodeDecodeError:
             return line  # cleaning drops it
-        tokens: str = tokeniser.tokenize(normaliser.normalize(text), return_str=True, escape=False)
+        tokens: str = tokenizer.tokenize(normalizer.normalize(text), return_str=True, escape=False)
         return None if line is None else tokens.lower().encode()
 
     return convert
 
 
 def convert(chunks: Iterable[Chunk], src: str, tgt: str) -> Iterator[Chunk]:
-    """Yield the same pairs, normalised, tokenised and lower-cased by the rules of their languages."""
+    """Yield the same pairs, each side converted by the rules of its language."""
     sides = converter(src), converter(tgt)
     for chunk in chunks:
         yield Chunk([sides[0](line) for line in chunk.src], [sides[1](line) for line in chunk.tgt], chunk.repetition)

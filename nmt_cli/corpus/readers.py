@@ -1,11 +1,11 @@
-"""The user's text files, plain or gzip, as lines that end at line feeds and nowhere else."""
+"""Readers of plain or gzip text files. A line ends at a line feed and nowhere else."""
 
 import codecs
 import gzip
 import hashlib
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,24 +13,33 @@ from typing import Any, NamedTuple
 from nmt_cli.system.console import counted
 from nmt_cli.system.errors import DataError, MissingError
 
-CHUNK, MAX_LINE_BYTES = 4000, 1 << 20
+CHUNK = 4000  # pairs read and processed at once
+MAX_LINE_BYTES = 1 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC |= {b"PAR1": "parquet", b"\xff\xfe": "UTF-16 or UTF-32", b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32"}
 
+FilePair = tuple[str, str]  # paths of the source side and the target side
 
-class Chunk(NamedTuple):  # some thousands of pairs; None stands for a line over MAX_LINE_BYTES
+
+class Chunk(NamedTuple):
+    """Up to CHUNK pairs of raw lines. None replaces a line over MAX_LINE_BYTES."""
+
     src: list[bytes | None]
     tgt: list[bytes | None]
-    repetition: int = 0  # how often the corpus lists the two files before: [a, a] is 0, then 1
+    repetition: int = 0  # how often the corpus lists these two files earlier: [a, a] gives 0, then 1
 
 
 def check_plain(data: bytes, name: str) -> None:
+    """Raise DataError if the first bytes of `data` mark a compressed, binary or UTF-16 file."""
     if kind := next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None):
-        raise DataError(f"{name} is not plain text, it looks like {kind}. Unpack or convert it to UTF-8")
+        raise DataError(f"{name} is not plain text, it looks like {kind}. Unpack it or convert it to UTF-8")
 
 
 def split_lines(data: bytes, name: str) -> list[str]:
-    """Return the lines of UTF-8 text, without a BOM, split at line feeds only; DataError names a line of other text."""
+    """Return the lines of UTF-8 text without a BOM, split at line feeds only.
+
+    Raises DataError with the number of the first line that is not UTF-8.
+    """
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         lines = data.decode().split("\n")
@@ -42,7 +51,7 @@ def split_lines(data: bytes, name: str) -> list[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file; [] where it does not exist."""
+    """Return the lines of a UTF-8 file; [] if there is no such file."""
     return split_lines(path.read_bytes(), str(path)) if path.exists() else []
 
 
@@ -59,12 +68,15 @@ class _HashedFile(io.FileIO):
         return size
 
 
-def lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
-    """Yield every line without its line feed; None for one over the limit, which is never held in memory."""
+def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
+    """Yield each line as bytes without its line feed, and None for a line over MAX_LINE_BYTES.
+
+    An overlong line is never held in memory. At the end of the file its SHA-256 is stored in `hashes`.
+    """
     if not path.is_file():
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
     if path.name.removesuffix(".gz").endswith((".tsv", ".jsonl", ".parquet", ".mrg")):
-        raise DataError(f"{path}: convert it to plain text or .gz, one file a side (trees need corpus.format=trees)")
+        raise DataError(f"{path}: convert it to plain text or .gz, one file per side (trees: set corpus.format=trees)")
     try:
         with _HashedFile(path) as raw:
             packed = io.BufferedReader(raw)
@@ -81,14 +93,25 @@ def lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 
 
 def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of two parallel files, some thousands at a time; then store the SHA-256 of both in `hashes`."""
-    sides = lines(Path(src), hashes), lines(Path(tgt), hashes)
+    """Yield the pairs of two parallel files in chunks. At the end, `hashes` holds the SHA-256 of both files."""
+    sides = raw_lines(Path(src), hashes), raw_lines(Path(tgt), hashes)
     for before in count(0, CHUNK):
         chunk = Chunk(list(islice(sides[0], CHUNK)), list(islice(sides[1], CHUNK)), repetition)
         if len(chunk.src) != len(chunk.tgt):
             totals = [before + len(read) + sum(1 for _ in rest) for read, rest in zip(chunk[:2], sides, strict=True)]
-            what = f"{src} has {counted(totals[0], 'line')}, {tgt} has {totals[1]:,}"
-            raise DataError(f"{what}: they are not parallel. Compare them at their origin")
+            found = f"{src} has {counted(totals[0], 'line')}, {tgt} has {totals[1]:,}"
+            raise DataError(f"{found}: they are not parallel. Compare them with the originals")
         if not chunk.src:
             return
         yield chunk
+
+
+def read_files(files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield the pairs of several pairs of files, one after the other."""
+    for i, (src, tgt) in enumerate(files):
+        yield from read_pairs(src, tgt, files[:i].count((src, tgt)), hashes)
+
+
+def count_pairs(chunks: Iterable[Chunk]) -> int:
+    """Return the number of pairs in all chunks, which are read for it."""
+    return sum(len(chunk.src) for chunk in chunks)

@@ -1,6 +1,6 @@
 """The three long stages of `prepare`: clean, train the tokenizer, encode.
 
-The same bytes come out whatever the number of workers. Memory grows with the corpus by one byte per pair.
+The output does not depend on the number of workers. Memory grows by one byte per pair.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus import store, synthetic, tokenizer, twins
-from nmt_cli.corpus.cleaning import DUPLICATE, NEAR_TWIN, RATIO, TOO_LONG, CleaningStats, clean_chunk
+from nmt_cli.corpus import near_duplicates, store, synthetic, tokenizer
+from nmt_cli.corpus.cleaning import DUPLICATE, NEAR_DUPLICATE, RATIO, TOO_LONG, CleaningStats, clean_chunk
 from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.recipe import schema
 from nmt_cli.system import console
@@ -29,13 +29,13 @@ from nmt_cli.system.errors import StorageError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-Repeated = npt.NDArray[np.bool_]  # for every pair whether an earlier one equals it
-TextChunk = tuple[list[str], list[str], Repeated]
-SERIAL_JOBS = 8  # fewer are done before processes have started
+Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
+TextChunk = tuple[list[str], list[str], Repeated]  # source lines, target lines
+SERIAL_JOBS = 8  # fewer jobs are finished before worker processes have started
 STOPPING = {signal.SIGINT, signal.SIGTERM}
-SAMPLE_PAIRS = 1_000_000  # that the tokenizer is trained on, drawn at random
-LONG_TRAINING = 100_000  # pairs; fewer take SentencePiece seconds
-HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much while they are sorted
+SAMPLE_PAIRS = 1_000_000  # random pairs that the tokenizer is trained on
+LONG_TRAINING = 100_000  # pairs; SentencePiece trains on fewer in seconds
+HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much during the sort
 
 
 def _serve(link: Any, parent: int) -> None:
@@ -59,22 +59,23 @@ def _answer(link: Any) -> Any:
     try:
         result, failure = link.recv()
     except (EOFError, OSError):
-        raise StorageError("a worker process was killed, perhaps for want of memory. Lower --workers") from None
+        raise StorageError("a worker process was killed, perhaps because memory ran out. Lower --workers") from None
     if failure:
         raise failure
     return result
 
 
 class Pool(contextlib.AbstractContextManager["Pool"]):
-    """Worker processes, started when they are first needed and killed when the block is left.
+    """A pool of worker processes, started on first use and killed at the end of the `with` block.
 
-    Each has its own pipe. (concurrent.futures has one for all, and hangs where a killed worker has written half an
-    answer.) No lock is held, so a signal may interrupt anything but the start of a process.
+    Each worker has its own pipe: with one pipe for all, as in concurrent.futures, a worker that is killed while it
+    writes an answer makes the pool hang. No lock is held, so signals are safe except while a process starts.
     """
 
     def __init__(self, workers: int) -> None:
-        self.alone = multiprocessing.current_process().daemon  # which may have no processes of its own
-        self.workers, self._processes = workers, dict[Any, Any]()  # by the parent's end of the pipe
+        self.alone = multiprocessing.current_process().daemon  # a daemon may not start processes
+        self.workers = workers
+        self._processes = dict[Any, Any]()  # keyed by the parent's end of the pipe
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
@@ -96,7 +97,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 its_end.close()  # the last copy here: the worker's death ends the stream
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield `function(job)` for every job, in order; the workers take turns. In a daemon it works alone."""
+        """Yield `function(job)` for each job, in order. Workers take turns; a daemon calls the function itself."""
         if self.alone:
             yield from map(function, jobs)
             return
@@ -105,14 +106,14 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         for job in jobs:
             link = next(links)
             answers = [_answer(busy.popleft())] if len(busy) == self.workers else []
-            with contextlib.suppress(OSError):  # of a killed worker: `_answer` says so
+            with contextlib.suppress(OSError):  # the worker was killed: `_answer` raises the error
                 link.send((function, job))
             busy.append(link)
             yield from answers
         yield from map(_answer, busy)
 
     def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Do the same, but in this process if the jobs are few or the workers one."""
+        """Like `calls`, but in this process if there are few jobs or only one worker."""
         stream = iter(jobs)
         first = list(itertools.islice(stream, SERIAL_JOBS))
         if self.workers == 1 or len(first) < SERIAL_JOBS:
@@ -123,7 +124,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 def clean(
     directory: Path, chunks: Iterable[Chunk], corpus: schema.Corpus, held_out: frozenset[bytes], pool: Pool
 ) -> tuple[Repeated, CleaningStats]:
-    """Write the cleaned pairs as the files src and tgt of `directory`; return which are repeated and what was done."""
+    """Write the cleaned pairs to the files src and tgt of `directory`.
+
+    Return which pairs are repeated, and counts of the dropped ones. `held_out` has the hashes of dev and test pairs.
+    """
     stats, total = CleaningStats(), None if corpus.synthetic else corpus.limit or corpus.rows
     with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
         files = [stack.enter_context((directory / name).open("wb")) for name in ("src", "tgt", "hashes")]
@@ -132,21 +136,24 @@ def clean(
                 file.write(part)
             stats.add(counts)
             progress.advance(counts.read)
-    return _find_repeated(directory / "hashes", corpus.cleaning.drop_duplicates), stats
+    return find_repeated(directory / "hashes", corpus.cleaning.drop_duplicates), stats
 
 
-def _find_repeated(file: Path, wanted: bool) -> Repeated:
-    """Compare the hashes of all pairs, exactly, in passes over parts of them."""
+def find_repeated(file: Path, wanted: bool) -> Repeated:
+    """Return for each 16-byte hash in `file` whether an earlier one equals it; all False unless `wanted`.
+
+    Each pass compares only hashes with the same remainder, to bound memory.
+    """
     size = file.stat().st_size // 16
     repeated, passes = np.zeros(size, bool), -(-size // HASHES_AT_ONCE) if wanted else 0
     for number in range(passes):
         hashes = np.memmap(file, "<u8", mode="r").reshape(-1, 2)
         parts = (hashes[i : i + CHUNK, 0] % np.uint64(passes) == number for i in range(0, size, CHUNK))
-        places = np.flatnonzero(np.concatenate(list(parts)))
-        some = np.asarray(hashes[places])
-        order = np.lexsort(some.T)  # stable: the earliest of equals comes first
+        indices = np.flatnonzero(np.concatenate(list(parts)))
+        some = np.asarray(hashes[indices])
+        order = np.lexsort(some.T)  # stable: equal hashes keep their order
         same = (some[order[1:]] == some[order[:-1]]).all(1)
-        repeated[places[order[1:][same]]] = True
+        repeated[indices[order[1:][same]]] = True
     return repeated
 
 
@@ -157,8 +164,8 @@ def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
             yield sides[0], sides[1], repeated[start : start + CHUNK]
 
 
-def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
-    """Yield both sides of about SAMPLE_PAIRS pairs drawn at random without repeated ones; of all if there are fewer."""
+def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
+    """Yield both sides of about SAMPLE_PAIRS random pairs without repeated ones; of all pairs if there are fewer."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, int((~repeated).sum()))
     for src, tgt, repeats in _chunks(directory, repeated):
@@ -167,28 +174,35 @@ def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
 
 
 def _train(directory: Path, repeated: Repeated, corpus: schema.Corpus, collect: Callable[..., Any] = iter) -> bytes:
-    lines = collect(_sample(directory, repeated, corpus.seed))
+    lines = collect(sample(directory, repeated, corpus.seed))
     tags = [synthetic.token(entry.tag) for entry in corpus.synthetic if entry.tag]
     return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, (corpus.src, corpus.tgt), tags)
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: schema.Corpus, pool: Pool) -> bytes:
-    # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
+    """Train a tokenizer on the cleaned text and return its file."""
+    # A signal that arrives while SentencePiece runs a Python iterator becomes its error. So a worker does long
+    # trainings, and short ones get a list.
     if len(repeated) > LONG_TRAINING:
         return next(pool.calls(functools.partial(_train, directory, repeated), [corpus]))
     return _train(directory, repeated, corpus, list)
 
 
-_load = functools.lru_cache(1)(tokenizer.Tokenizer)
-_held_out = functools.lru_cache(1)(twins.load)
+# Each worker loads the tokenizer and the held-out text once.
+load_tokenizer = functools.lru_cache(1)(tokenizer.Tokenizer)
+load_held_out = functools.lru_cache(1)(near_duplicates.load)
 
 
-def _encode_chunk(
+def encode_chunk(
     model: Path, corpus: schema.Corpus, chunk: TextChunk
-) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats, twins.Flags]:
-    """Return ids and lengths (EOS counted) of both sides of what remains, the drops, and held-out lines' twins."""
+) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats, near_duplicates.Flags]:
+    """Encode the pairs of a chunk that are not dropped.
+
+    Return the concatenated ids of both sides and their lengths, with EOS; the dropped pairs; and a flag byte for each
+    held-out line with near-duplicates among the pairs kept.
+    """
     settings, (src, tgt, repeats) = corpus.cleaning, chunk
-    tokens = [_load(model).encode_arrays(src), _load(model).target.encode_arrays(tgt)]
+    tokens = [load_tokenizer(model).encode_arrays(src), load_tokenizer(model).target.encode_arrays(tgt)]
     stats = CleaningStats()
     lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
     longer, shorter = lengths.max(0), np.maximum(1, lengths.min(0))
@@ -200,12 +214,12 @@ def _encode_chunk(
             stats.drop(reason, src[i], tgt[i])
         keep &= ~wrong
     remaining = np.flatnonzero(keep)
-    held_out = _held_out(model.parent, settings.unescape, corpus.tgt)
+    held_out = load_held_out(model.parent, settings.unescape, corpus.tgt)
     flags, near = held_out.look_up([src[i] for i in remaining], [tgt[i] for i in remaining])
     if settings.drop_near_twins:
         flags[:] = 0
         for i in remaining[near]:
-            stats.drop(NEAR_TWIN, src[i], tgt[i])
+            stats.drop(NEAR_DUPLICATE, src[i], tgt[i])
         remaining = remaining[~near]
     end = np.array([tokenizer.EOS], np.int32)
     flat = [np.concatenate([ids for i in remaining for ids in (side[i], end)] or [end[:0]]) for side in tokens]
@@ -215,22 +229,24 @@ def _encode_chunk(
 def encode(
     text: Path, repeated: Repeated, model: Path, corpus: schema.Corpus, pool: Pool
 ) -> tuple[dict[str, int], CleaningStats, dict[str, dict[str, Any]]]:
-    """Write the training ids of the cleaned text beside the tokenizer and the held-out text.
+    """Write the training ids of the cleaned text to the directory of the tokenizer and the held-out text.
 
-    Return the tokens of each side, the drops, and the twins that held-out lines have in the training text.
+    Return the number of tokens of each side, the dropped pairs, and a summary of near-duplicates by split.
     """
-    _load.cache_clear()  # another model may have had this name
-    _held_out.cache_clear()
-    flags = np.zeros(_held_out(model.parent, corpus.cleaning.unescape, corpus.tgt).count, np.uint8)
-    stats, sides = CleaningStats(), {"src": _load(model), "tgt": _load(model).target}
+    load_tokenizer.cache_clear()  # an earlier call may have cached another file of this name
+    load_held_out.cache_clear()
+    held_out = load_held_out(model.parent, corpus.cleaning.unescape, corpus.tgt)
+    flags = np.zeros(held_out.count, np.uint8)
+    stats, sides = CleaningStats(), {"src": load_tokenizer(model), "tgt": load_tokenizer(model).target}
     with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
         each = [store.SideWriter(model.parent, name, side.vocabulary_size) for name, side in sides.items()]
         writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
-        work = functools.partial(_encode_chunk, model, corpus)
+        work = functools.partial(encode_chunk, model, corpus)
         for ids, lengths, drops, found in pool.map(work, _chunks(text, repeated)):
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)
             stats.add(drops)
             flags |= found
             progress.advance(len(lengths[0]) + drops.dropped.total())
-    return {name: writer.tokens for name, writer in writers.items()}, stats, twins.summary(model.parent, flags)
+    tokens = {name: writer.tokens for name, writer in writers.items()}
+    return tokens, stats, near_duplicates.summary(model.parent, flags)

@@ -1,8 +1,8 @@
-"""Synthetic text: real lines of one language, and a model's translations of them, as pairs to train on.
+"""Synthetic training pairs: real lines of one language with a model's translations.
 
-Real source text with a stronger model is distillation, real target text with a reverse model back-translation. Each
-line is translated once: translations are kept in a cache by a hash of model, options and text, and go on after a kill
-where they were. Pairs then pass through cleaning as all others do.
+Real source text with a stronger model is distillation; real target text with a reverse model is back-translation. Each
+line is translated once: a cache, keyed by model, options and text, keeps the translations and survives a kill. Later
+stages clean these pairs like all others.
 """
 
 import itertools
@@ -30,69 +30,75 @@ from nmt_cli.system.console import Progress, say
 from nmt_cli.system.errors import DataError, MissingError
 
 Pairs = list[tuple[str, str]]
-FLUSH_LINES = 100  # translations that a kill may cost
+# Translates lines with the model in a directory: (model, lines, beam, sampling) -> translations in order.
+Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
+FLUSH_LINES = 100  # translations that a kill may lose
 LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")  # up to six words, four times or more in a row
-FEW_CHARACTERS = 10  # added to both lengths, whose ratio varies in short lines
-MOST_DEVIATIONS, LEAST_SPREAD = 5.0, 0.1  # of the logarithm of that ratio from its median
+SMOOTHING = 10  # characters added to both lengths, because the ratio of short lines varies
+MOST_DEVIATIONS = 5.0  # of the log length ratio from its median
+LEAST_SPREAD = 0.1
 
 
 def files_of(corpus: schema.Corpus) -> list[Path]:
-    """Return the files that synthetic text depends on: those of real lines, and the manifests of the models."""
+    """Return the files that determine the synthetic text: the real lines, and the manifests of the models."""
     lines = [Path(name) for entry in corpus.synthetic for name in entry.files]
     return [*lines, *(_model(entry) / artefact.MANIFEST for entry in corpus.synthetic)]
 
 
 def token(tag: str) -> str:
-    """Return the token of a tag as it stands before a source; it looks like one that says the target language."""
+    """Return the token that marks a source line with `tag`, in the form of a target-language token."""
     return f">>{tag}<<"
 
 
 def make(
-    corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]]
-) -> tuple[list[tuple[Path, Path]], CleaningStats]:
-    """Return the files of source and target for each entry of corpus.synthetic, and the lines that were dropped.
+    corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
+    translate: Translate | None,
+) -> tuple[list[readers.FilePair], CleaningStats]:  # fmt: skip
+    """Return the source and target file of each entry of corpus.synthetic, and counts of the dropped lines.
 
-    `train` yields the training pairs, from their beginning each time.
+    Each call of `train` yields the training pairs from their beginning.
     """
-    files, stats = list[tuple[Path, Path]](), CleaningStats()
+    files, stats = list[readers.FilePair](), CleaningStats()
     for number, entry in enumerate(corpus.synthetic):
-        _check_languages(entry, corpus)
+        check_languages(entry, corpus)
         real = work / f"real-{number}"
-        _select(entry, corpus, held_out, train, real, stats)
-        made = _translated(entry, real, cache)
+        select_lines(entry, corpus, held_out, train, real, stats)
+        translations = _translated(entry, real, cache, translate)
         sides = work / f"synthetic-{number}.src", work / f"synthetic-{number}.tgt"
-        _write(entry, real, made, sides, stats)
-        files.append(sides)
+        write_pairs(entry, real, translations, sides, stats)
+        files.append((str(sides[0]), str(sides[1])))
     return files, stats
 
 
 def _model(entry: schema.Synthetic) -> Path:
-    """Return the model directory of an entry, which may name a run."""
-    place = Path(str(entry.model))
-    for directory in (place, place / "model"):
+    """Return the model directory of an entry, which may name a model or a run."""
+    named = Path(str(entry.model))
+    for directory in (named, named / "model"):
         if artefact.present(directory):
             return directory
-    raise MissingError(f"no model in {place}, which corpus.synthetic names. Train it first, or name another")
+    raise MissingError(f"no model in {named}, named by corpus.synthetic. Train it first, or name another")
 
 
-def _check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
+def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
+    """Raise DataError if the model of an entry translates between other languages than it should."""
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
-    if (model.src, model.tgt) not in (wanted, ("src", "tgt")):  # the latter: an imported model that does not say
+    unknown = ("src", "tgt")  # an imported model without language codes
+    if (model.src, model.tgt) not in (wanted, unknown):
         have, need = f"{model.src} to {model.tgt}", f"{wanted[0]} to {wanted[1]}"
         raise DataError(
             f"{entry.model} translates {have}; for corpus.synthetic with side {entry.side} it must be {need}"
         )
 
 
-def _select(
+def select_lines(
     entry: schema.Synthetic, corpus: schema.Corpus, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
     to: Path, stats: CleaningStats,
 ) -> None:  # fmt: skip
-    """Write the real lines that are translated: repaired, each once, and none of dev or test."""
+    """Write the real lines to translate to the file `to`: repaired, distinct, and not in dev or test."""
     lines: Iterable[bytes | None]
     if entry.files:
-        lines = itertools.chain.from_iterable(readers.lines(Path(name), {}) for name in entry.files)
+        lines = itertools.chain.from_iterable(readers.raw_lines(Path(name), {}) for name in entry.files)
         if corpus.moses:
             lines = map(moses.converter(getattr(corpus, entry.side)), lines)
     else:
@@ -120,31 +126,34 @@ def _select(
                 file.write(f"{line}\n")
 
 
-def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str, made: str) -> None:
+def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str, translation: str) -> None:
     stats.read += 1
-    stats.drop(reason, *((real, made) if entry.side == "src" else (made, real)))
+    stats.drop(reason, *((real, translation) if entry.side == "src" else (translation, real)))
 
 
-def _translated(entry: schema.Synthetic, real: Path, cache: Path) -> Path:
-    """Return the file of translations of `real`, as many lines, from the cache or made now."""
+def _translated(entry: schema.Synthetic, real: Path, cache: Path, translate: Translate | None) -> Path:
+    """Return a file with a translation for each line of `real`, from the cache or translated now."""
     model, total = _model(entry), sum(1 for _ in real.open("rb"))
     options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(real)}
-    place = cache / artefact.digest({**options, "model": artefact.sha256(model / artefact.MANIFEST)})[:32]
-    whole, part = place / "translations", place / "translations.part"
+    directory = cache / artefact.digest({**options, "model": artefact.sha256(model / artefact.MANIFEST)})[:32]
+    whole, part = directory / "translations", directory / "translations.part"
     if whole.is_file():
-        say(f"{total:,} translations by {model} are in {place} already")
+        say(f"{total:,} translations by {model} are in {directory} already")
         return whole
-    with artefact.locked(place, "the cache of translations"):
+    if translate is None:
+        raise ValueError("corpus.synthetic requires PrepareOptions.translate")
+    with artefact.locked(directory, "the cache of translations"):
         with open(part, "ab+", opener=artefact.open_unlinked) as file:
             file.seek(0)
             data = file.read()
-            file.truncate(data.rfind(b"\n") + 1)  # the last line may be cut
+            file.truncate(data.rfind(b"\n") + 1)  # a kill may have cut the last line
         done = data.count(b"\n")
         with real.open(encoding="utf-8", newline="\n") as text, part.open("a", encoding="utf-8") as file:
             rest = (line[:-1] for line in itertools.islice(text, done, None))
             with Progress(f"translating by {model}", total, "lines") as progress:
                 progress.advance(done)
-                for number, line in enumerate(_translations(model, rest, entry) if done < total else (), 1):
+                translations = translate(model, rest, entry.beam, entry.sampling) if done < total else ()
+                for number, line in enumerate(translations, 1):
                     file.write(f"{line}\n")
                     progress.advance(1)
                     if number % FLUSH_LINES == 0:
@@ -154,24 +163,17 @@ def _translated(entry: schema.Synthetic, real: Path, cache: Path) -> Path:
     return whole
 
 
-def _translations(model: Path, lines: Iterator[str], entry: schema.Synthetic) -> Iterator[str]:
-    import nmt_cli  # the package hands out what translates; only text that is synthetic needs it
-
-    sampling = nmt_cli.Sampling() if entry.sampling else None
-    with nmt_cli.Translator(model) as translator:
-        for translation in translator.translate(lines, beam=entry.beam, sampling=sampling):
-            yield translation.text
-
-
-def _write(entry: schema.Synthetic, real: Path, made: Path, sides: tuple[Path, Path], stats: CleaningStats) -> None:
-    """Write the pairs, without those whose translation is empty, loops, or is far longer or shorter than others are."""
-    ratios = [_log_ratio(*pair) for pair in _pairs(real, made) if pair[1]]
+def write_pairs(
+    entry: schema.Synthetic, real: Path, translations: Path, sides: tuple[Path, Path], stats: CleaningStats
+) -> None:
+    """Write the pairs to the two files of `sides`. Drop empty, looping and unusually long or short translations."""
+    ratios = [_log_ratio(*pair) for pair in _pairs(real, translations) if pair[1]]
     median = statistics.median(ratios) if ratios else 0.0
     deviations = [abs(ratio - median) for ratio in ratios]
     spread = max(LEAST_SPREAD, 1.4826 * statistics.median(deviations)) if ratios else LEAST_SPREAD
     tag = f"{token(entry.tag)} " if entry.tag else ""
     with sides[0].open("w", encoding="utf-8") as src, sides[1].open("w", encoding="utf-8") as tgt:
-        for text, translation in _pairs(real, made):
+        for text, translation in _pairs(real, translations):
             if not translation:
                 _drop(stats, entry, EMPTY, text, translation)
             elif LOOP.search(translation) and not LOOP.search(text):
@@ -184,11 +186,14 @@ def _write(entry: schema.Synthetic, real: Path, made: Path, sides: tuple[Path, P
                 tgt.write(f"{target}\n")
 
 
-def _pairs(real: Path, made: Path) -> Iterator[tuple[str, str]]:
-    with real.open(encoding="utf-8", newline="\n") as texts, made.open(encoding="utf-8", newline="\n") as translations:
-        for text, translation in zip(texts, translations, strict=True):
+def _pairs(real: Path, translations: Path) -> Iterator[tuple[str, str]]:
+    with (
+        real.open(encoding="utf-8", newline="\n") as lines,
+        translations.open(encoding="utf-8", newline="\n") as others,
+    ):
+        for text, translation in zip(lines, others, strict=True):
             yield text[:-1], translation[:-1].strip()
 
 
 def _log_ratio(text: str, translation: str) -> float:
-    return math.log((len(translation) + FEW_CHARACTERS) / (len(text) + FEW_CHARACTERS))
+    return math.log((len(translation) + SMOOTHING) / (len(text) + SMOOTHING))

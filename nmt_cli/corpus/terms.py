@@ -1,10 +1,9 @@
-"""Terms: phrases of the source, each with the forms of which its translation must say one.
+"""Glossaries: source phrases, each with the accepted forms of its translation.
 
-Everything here goes by words: runs of letters and digits, or single other characters (so each Chinese or Japanese one).
-A phrase is in a text where its words are, one after the other. A text is read from its beginning: of several phrases at
-a word the longest counts, and what it covers belongs to no other, so of two that overlap the first counts. To occur
-once in the translation is enough, however often the phrase occurs: a pronoun may stand for the second, or one word for
-both.
+Matching works on words. A word is a run of letters and digits, or any other single character; each Chinese or Japanese
+character is a word. A phrase matches if its words follow each other in the text. Matches do not overlap: the text is
+scanned from its start, and the longest phrase at a word wins. One accepted form anywhere in the translation satisfies
+a term, even if the phrase occurs several times: a pronoun may translate the second occurrence.
 """
 
 import functools
@@ -18,21 +17,23 @@ from nmt_cli.corpus.tokenizer import WIDE, normalise
 from nmt_cli.system.errors import DataError
 
 _WORD = re.compile(rf"[^\W{WIDE}]+|[{WIDE}]|[^\w\s]")
-ANY = "any"  # the flag of a term that may be written in any case
-MOST_WORDS = 50  # of a phrase or a form
+ANY = "any"  # flag of a term that ignores case
+MOST_WORDS = 50  # in a phrase or a form
 
 Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Term:
-    source: str
-    forms: tuple[str, ...]  # of which a translation must say one
-    any_case: bool = False  # of the source and of the translation; where a form has to be forced, it is as listed
-    line: int = 0  # of the file that it comes from
+    """A source phrase and its accepted forms, one of which the translation must contain."""
 
-    def said(self, translation: str) -> str | None:
-        """Return the first of the forms that a translation contains, or None."""
+    source: str
+    forms: tuple[str, ...]
+    any_case: bool = False  # ignore case in both languages; a constraint still uses a form as listed
+    line: int = 0  # line number in the glossary file
+
+    def form_in(self, translation: str) -> str | None:
+        """Return the first accepted form that a translation contains, or None."""
         text = _joined_words(translation, self.any_case)
         return next((form for form, joined in self._joined_forms if joined in text), None)
 
@@ -42,37 +43,38 @@ class Term:
 
 
 def words(text: str, any_case: bool = False) -> Words:
+    """Return the words of a text, case-folded if `any_case`."""
     return tuple(_WORD.findall(text.casefold() if any_case else text))
 
 
-def _joined(those: Words) -> str:
-    return "\n".join(["", *those, ""])
+def _joined(some_words: Words) -> str:
+    return "\n".join(["", *some_words, ""])
 
 
-@functools.lru_cache(maxsize=16)  # many terms are looked for in the same translation
+@functools.lru_cache(maxsize=16)  # many terms are searched in the same translation
 def _joined_words(text: str, any_case: bool) -> str:
     return _joined(words(text, any_case))
 
 
 class Terms:
-    """A list of terms, ready to be found in texts.
+    """A glossary, indexed to find its terms in texts.
 
-    DataError, with the line, for two with the same phrase.
+    Raises DataError, with the line number, if two terms have the same phrase.
     """
 
-    def __init__(self, terms: Iterable[Term], name: str = "the list of terms") -> None:
+    def __init__(self, terms: Iterable[Term], name: str = "the glossary") -> None:
         self.terms = list(terms)
         self._exact = dict[Words, Term]()
-        self._any_case = dict[Words, Term]()  # by case-folded words
-        self._lengths = dict[str, list[int]]()  # of the phrases that begin with a case-folded word, longest first
-        folded_phrases = dict[Words, Term]()  # the first term of each
+        self._any_case = dict[Words, Term]()  # keyed by case-folded words
+        self._lengths = dict[str, list[int]]()  # first word of phrases, case-folded -> their lengths, longest first
+        folded_phrases = dict[Words, Term]()  # case-folded phrase -> its first term
         for term in self.terms:
             phrase = words(term.source)
             folded = _folded(phrase)
             same_case = self._exact.get(phrase) or self._any_case.get(folded)
             if other := folded_phrases.get(folded) if term.any_case else same_case:
-                place = f"{name}, line {term.line:,}: “{term.source}”"
-                raise DataError(f"{place} repeats line {other.line:,}. Leave one of them out")
+                where = f"{name}, line {term.line:,}: “{term.source}”"
+                raise DataError(f"{where} repeats line {other.line:,}. Remove one of them")
             folded_phrases.setdefault(folded, term)
             if term.any_case:
                 self._any_case[folded] = term
@@ -85,12 +87,15 @@ class Terms:
 
     @classmethod
     def read(cls, path: Path) -> "Terms":
+        """Read a glossary file; see `parse`."""
         return cls.parse(split_lines(path.read_bytes(), str(path)), str(path))
 
     @classmethod
-    def parse(cls, lines: Iterable[str], name: str = "the list of terms") -> "Terms":
-        """Read lines of a phrase, a tab, its forms with | between, and, after a tab, `any` if case is no matter; those
-        that begin with # are comments. DataError names the line that is otherwise."""
+    def parse(cls, lines: Iterable[str], name: str = "the glossary") -> "Terms":
+        """Parse lines of the form `phrase<TAB>form|form`; a further `<TAB>any` ignores case. Lines with # are comments.
+
+        Raises DataError with the number of the first invalid line.
+        """
         terms = []
         for number, line in enumerate(lines, 1):
             if not line.strip("\ufeff \t\r") or line.startswith("#"):
@@ -100,32 +105,33 @@ class Terms:
             flags = [flag for flag in rest[1:] if flag]
             sizes = [len(words(text)) for text in (source, *forms)]
             if not forms or min(sizes) == 0 or max(sizes) > MOST_WORDS or flags not in ([], [ANY]):
-                wanted = "a phrase, a tab, one or more forms with | between, and at most a tab and “any” (case)"
-                raise DataError(f"{name}, line {number:,} is no term: {wanted}")
+                wanted = "phrase, tab, one or more forms separated by |, and optionally a tab and “any” (ignores case)"
+                raise DataError(f"{name}, line {number:,} is not a term. Write: {wanted}")
             terms.append(Term(source, tuple(dict.fromkeys(forms)), bool(flags), number))
         if not terms:
-            raise DataError(f"{name} has no terms. Write one a line: a phrase, a tab, its translation")
+            raise DataError(f"{name} has no terms. Write one per line: phrase, tab, translation")
         return cls(terms, name)
 
     def find(self, text: str) -> list[Term]:
-        """Return the terms in a normalised text, each once."""
+        """Return the terms in a normalized text, each once."""
         return list(dict.fromkeys(term for term, _, _ in self.spans(text)))
 
     def spans(self, text: str) -> Iterator[tuple[Term, int, int]]:
-        """Yield the terms in a normalised text, each with where its phrase begins and ends."""
+        """Yield each match in a normalized text: the term, and the start and end offset of its phrase."""
         matches = list(_WORD.finditer(text))
-        exact, place = tuple(match[0] for match in matches), 0
+        exact = tuple(match[0] for match in matches)
         folded = _folded(exact)
-        while place < len(exact):
-            step = 1
-            for length in self._lengths.get(folded[place], ()):
-                end = min(place + length, len(exact))
-                term = self._exact.get(exact[place:end]) or self._any_case.get(folded[place:end])
+        first = 0
+        while first < len(exact):
+            after = first + 1
+            for length in self._lengths.get(folded[first], ()):
+                end = min(first + length, len(exact))
+                term = self._exact.get(exact[first:end]) or self._any_case.get(folded[first:end])
                 if term:
-                    yield term, matches[place].start(), matches[end - 1].end()
-                    step = end - place
+                    yield term, matches[first].start(), matches[end - 1].end()
+                    after = end
                     break
-            place += step
+            first = after
 
 
 def _folded(phrase: Words) -> Words:

@@ -1,7 +1,7 @@
-"""SentencePiece: one joint byte-pair model for both languages; bytes stand in for characters it has not seen.
+"""SentencePiece: one joint byte-pair model for both languages, with byte fallback for unseen characters.
 
-An imported model may split target text by a model of its own, in `tokenizer.target.model`. Then its ids are those of
-target text: the same, or of a separate vocabulary.
+An imported model may have a separate SentencePiece model for target text, in `tokenizer.target.model`. Its vocabulary
+may differ from that of the source.
 """
 
 import functools
@@ -17,19 +17,19 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
 
 PAD, UNK, EOS = 0, 1, 2
-# Chinese and Japanese characters and punctuation, which stand without spaces: within [] of a regular expression.
+# Chinese and Japanese characters and punctuation, written without spaces. For use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
-LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # the token of the target language, at the beginning of a text
-# Every character that some reader takes for the end of a line, and the other controls.
+LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
+# All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # what a token begins with that goes on with a word
-# Also lone surrogates: JSON can hold them, SentencePiece cannot. ZWJ, ZWNJ and soft hyphens stay: words need them.
+_WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # start of a token that continues a word
+# Includes lone surrogates, which SentencePiece does not accept. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
-# Where a word may be cut, or must not be. Scripts without spaces between words part them by U+200B.
+# Invisible characters that allow or forbid a line break. Scripts without spaces separate words by U+200B: keep it.
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
-MOST_MARKS = 30  # combining marks in a row; no language needs more (UAX 15, Stream-Safe Text Format)
-_MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also symbols, punctuation
+MOST_MARKS = 30  # combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
+_MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches symbols and punctuation
 
 
 def _cut_marks(text: re.Match[str]) -> str:
@@ -38,55 +38,55 @@ def _cut_marks(text: re.Match[str]) -> str:
 
 
 def bound_marks(line: str) -> str:
-    """Return a line without the combining marks beyond 30 in a row: the time of NFC is quadratic in their number."""
-    sample = line[MOST_MARKS :: MOST_MARKS + 1]  # a longer run covers one of its characters
+    """Return a line with at most 30 combining marks in a row, because NFC takes quadratic time in their number."""
+    sample = line[MOST_MARKS :: MOST_MARKS + 1]  # every longer run contains one of these characters
     if sample.isascii() or not any(map(unicodedata.combining, sample)):
         return line
     return _MAYBE_MARKS.sub(_cut_marks, line)
 
 
-# Not allowed in a line that is copied: line ends, other controls but tabs, surrogates, byte order marks.
+# Not allowed in a copied line: line ends, control characters except tabs, surrogates, byte order marks.
 _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
 def normalise(line: str) -> str:
-    """Return a line as the model sees it: NFC, controls and separators as single spaces, stripped; idempotent.
+    """Return a line as the model reads it: NFC, single spaces for control characters and separators, stripped.
 
-    Combining marks beyond 30 in a row are left out, since the model knows no such text.
+    At most 30 combining marks in a row remain. Idempotent.
     """
     if not line.isascii():
         line = bound_marks(line)
         if not unicodedata.is_normalized("NFC", line):
-            line = bound_marks(unicodedata.normalize("NFC", line))  # again: NFC splits some marks in two
-    if not line.isprintable():  # false for all that _NOT_TEXT holds; true for most lines, and faster
+            line = bound_marks(unicodedata.normalize("NFC", line))  # again, because NFC splits some marks in two
+    if not line.isprintable():  # a fast test that most lines pass; _NOT_TEXT is never printable
         line = _NOT_TEXT.sub(" ", line)
     return " ".join(line.split())
 
 
 def writable(line: str) -> str:
-    """Return a line as written, with its spaces, tabs and composition: controls as spaces, stripped; idempotent."""
+    """Return a line with spaces for control characters, stripped. Tabs and repeated spaces stay. Idempotent."""
     return _NOT_WRITTEN.sub(" ", line).strip()
 
 
 def has_letter(text: str) -> bool:
-    """Return whether a character is a letter: Unicode category L, ideographs included, marks and numbers not."""
+    """Whether the text has a character of Unicode category L. Ideographs count; marks and numbers do not."""
     return any(map(str.isalpha, text))
 
 
 def visible(line: str) -> str:
-    """Return a line without the soft hyphens and zero-width signs within its words: a model would know only half of the
-    word."""
+    """Return a line without soft hyphens and zero-width characters, which would split words for the model."""
     return line if line.isprintable() else _UNSEEN.sub("", line)
 
 
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:
-    """Train a joint BPE model and return its file; the same lines give the same bytes on any number of cores.
+    """Train a joint BPE model and return its file. The same lines give the same bytes on any number of cores.
 
-    `tags` become tokens where they stand at the beginning of a text.
+    Each of `tags` becomes one token at the beginning of a text. Raises DataError if the vocabulary size does not fit.
     """
     import sentencepiece
 
-    model, many_characters = io.BytesIO(), any(code.lower().startswith(("zh", "ja", "ko")) for code in languages)
+    model = io.BytesIO()
+    many_characters = any(code.lower().startswith(("zh", "ja", "ko")) for code in languages)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
@@ -94,19 +94,20 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
             vocab_size=vocabulary_size,
             model_type="bpe",
             byte_fallback=True,
-            character_coverage=0.9995 if many_characters else 1.0,  # the rarest, of thousands, are spelled in bytes
+            character_coverage=0.9995 if many_characters else 1.0,  # the rarest of thousands fall back to bytes
             normalization_rule_name="identity",
             pad_id=PAD,
             unk_id=UNK,
             eos_id=EOS,
             bos_id=-1,
             user_defined_symbols=[f"\u2581{tag}" for tag in dict.fromkeys(tags)],
-            num_threads=1,  # the number is stored in the model: another one gives another file
+            num_threads=1,  # stored in the model, so another number changes its bytes
             max_sentence_length=65536,
             minloglevel=2,
         )
     except RuntimeError as error:
-        if allowed := re.search(r"<= (\d+)", fix := str(error)):
+        fix = str(error)
+        if allowed := re.search(r"<= (\d+)", fix):
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
         elif "required_chars" in fix:
             fix = "it has more characters. Raise corpus.tokenizer.vocabulary_size, or name the language zh, ja or ko"
@@ -115,25 +116,27 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
 
 
 def copy(file: Path, to: Path) -> None:
-    """Copy a model's file, and that of target text where it has one."""
+    """Copy a tokenizer file, with its target model if there is one."""
     for old, new in ((file, to), (target_file(file), target_file(to))):
         if old.is_file():
             artefact.replace_file(new, old.read_bytes())
 
 
 def target_file(file: Path) -> Path:
+    """Return the file of the separate target model, which may not exist."""
     return file.with_suffix(".target.model")
 
 
 def files_of(file: Path) -> list[Path]:
-    """Return the files of a tokenizer: `file`, and that of target text where it has one."""
+    """Return the files of a tokenizer: `file`, and its target model if there is one."""
     return [file, *(each for each in [target_file(file)] if each.is_file())]
 
 
 class Tokenizer:
-    """A trained model, loaded; DataError if it is not one of this package (PAD 0, UNK 1, EOS 2, no BOS).
+    """A loaded SentencePiece model with the special tokens of this package: PAD 0, UNK 1, EOS 2, no BOS.
 
-    Target text is encoded and decoded by `target`, which is this model itself where there is no other.
+    `target` encodes and decodes target text. It is this object unless there is a separate target model. Raises
+    DataError for other models.
     """
 
     def __init__(self, file: Path) -> None:
@@ -147,27 +150,28 @@ class Tokenizer:
             raise DataError(f"{file} is not a SentencePiece model: {str(error)[:100]}") from None
         ids = (self._model.pad_id(), self._model.unk_id(), self._model.eos_id(), self._model.bos_id())
         if ids != (PAD, UNK, EOS, -1):
-            raise DataError(f"{file} has pad, unk, eos, bos = {ids}; nmt prepare makes models with (0, 1, 2, -1)")
+            raise DataError(f"{file} has pad, unk, eos, bos = {ids}; nmt requires (0, 1, 2, -1)")
         self.vocabulary_size = int(self._model.get_piece_size())
         self.target = Tokenizer(target_file(file)) if target_file(file).is_file() else self
 
     def encode(self, lines: list[str]) -> list[list[int]]:
-        """Return the token ids of every normalised line, without EOS."""
-        return [self._model.encode(line) for line in lines]  # a list's call starts threads: 2 ms beside our allocator
+        """Return the token ids of normalized lines, without EOS."""
+        return [self._model.encode(line) for line in lines]  # a call with a list starts threads, which takes 2 ms
 
     def encode_pair(self, src: str, tgt: str) -> list[list[int]]:
-        """Return the token ids of two lines, which need not be normalised, closed by EOS."""
+        """Return the token ids of a source and a target line, with EOS. Normalizes the lines first."""
         return [[*side.encode([normalise(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
-        """Return the target-language token (`>>deu<<`) that a source begins with; [] if it begins with none."""
+        """Return the target-language token (`>>deu<<`) at the beginning of a source, or []."""
         return ids[:1] if ids and LANGUAGE.fullmatch(self._model.id_to_piece(ids[0])) else []
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
+        """Return an int32 array of token ids for each normalized line, without EOS."""
         return self._model.encode(lines, out_type="numpy", num_threads=1)  # type: ignore[no-any-return]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Return one line of text for every list of ids; tokens that spell a line break become spaces."""
+        """Return one line of text for each list of ids. Line breaks spelled by byte tokens become spaces."""
         return [_BREAKS.sub(" ", self._model.decode(line)) for line in ids]
 
     def tokens(self, ids: list[int]) -> list[str]:
@@ -175,6 +179,6 @@ class Tokenizer:
 
     @functools.cached_property
     def begins(self) -> bytes:
-        """A byte for each token: 1 where a word cannot go on with it, so that one before it has ended, as by EOS."""
+        """One byte per token: 1 if it cannot continue a word, so the word before it is complete. EOS has 1."""
         tokens = self.tokens(list(range(self.vocabulary_size)))
         return bytes(not _WITHIN_WORD.match(token) for token in tokens)

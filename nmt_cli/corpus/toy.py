@@ -1,7 +1,8 @@
-"""The embedded default corpus, `toy-en-de`: generated English and correct German, by a grammar in this file's history.
+"""The embedded default corpus `toy-en-de`: generated English and correct German.
 
-It asks for what the Transformer is about: words that move far, endings that depend on words elsewhere, and the pronoun
-"it", whose German gender hangs on which of two nouns the last word of the sentence fits.
+A grammar, kept in the history of this file, generated it. Its sentences test the strengths of the Transformer: words
+that move far, endings that depend on distant words, and translations of "it". The gender of that pronoun in German
+depends on which of two nouns fits the last word of the sentence.
 """
 
 import lzma
@@ -9,26 +10,50 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from nmt_cli.corpus.catalog import TOY_SIZE, Size
+from nmt_cli.corpus.raw_text import RawText, Source, Split
 from nmt_cli.corpus.readers import Chunk
 
-SIZES = {"train": 20_000, "dev": 500, "test": 500}  # in the order of the file
+SPLIT_SIZES = {"train": 20_000, "dev": 500, "test": 500}  # in the order of the file
+
+
+class ToySource(Source):
+    generated = True
+    origin = "generated"
+
+    def local_files(self) -> list[Path]:
+        return []
+
+    def published_size(self) -> Size:
+        return TOY_SIZE
+
+    def open(self, downloads: Path, work: Path) -> RawText:
+        text = RawText(self.origin, {})
+        for split, pairs in read_splits().items():
+            chunk = Chunk(pairs.tgt, pairs.src) if self.corpus.src == "de" else pairs
+            text.splits[split] = Split(split, [chunk])
+        return text
 
 
 def read_splits() -> dict[str, Chunk]:
-    """Return the English and the German lines of every split; no sentence occurs twice on either side."""
+    """Return the English and German lines of each split. No sentence occurs twice on either side."""
     pairs = iter(lzma.decompress(Path(__file__).with_name("toy.tsv.xz").read_bytes()).split(b"\n"))
     splits: dict[str, Chunk] = {}
-    for split, size in SIZES.items():
+    for split, size in SPLIT_SIZES.items():
         lines = [next(pairs).split(b"\t") for _ in range(size)]
         splits[split] = Chunk([en for en, _ in lines], [de for _, de in lines])
     return splits
 
 
 def pronoun_accuracy(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> tuple[int, int]:
-    """Return how many antecedent sentences (English to German) got their reference's pronoun, and of how many."""
+    """Return the number of correct pronouns and of all "because it is too ..." sentences, English to German.
+
+    A pronoun is correct if it equals that of the reference.
+    """
     correct = total = 0
     for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
-        asked, got = (re.search(r"\bweil (\w+)", german) for german in (reference, hypothesis))
-        if asked and re.search(r" because it (is|was) too \w+\.$", source):
-            correct, total = correct + (got is not None and got[1] == asked[1]), total + 1
+        expected, found = (re.search(r"\bweil (\w+)", german) for german in (reference, hypothesis))
+        if expected and re.search(r" because it (is|was) too \w+\.$", source):
+            correct += found is not None and found[1] == expected[1]
+            total += 1
     return correct, total

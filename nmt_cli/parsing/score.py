@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from nmt_cli.corpus.twins import LABELS
+from nmt_cli.corpus.near_duplicates import LABELS
 from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.parsing.trees import bracketed, read
 from nmt_cli.scoring.metrics import Score

@@ -11,7 +11,7 @@ from typing import Any
 
 from sacrebleu import BLEU, CHRF
 
-from nmt_cli.corpus import twins
+from nmt_cli.corpus import near_duplicates
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import normalise
@@ -128,7 +128,7 @@ def _by_moses(corpus: Path) -> bool:
 def _twins(corpus: Path, split: str) -> Twins | None:
     """Return what `prepare` found of this split in the training text; None where an older one did not look."""
     found = artefact.read_json(corpus / "cleaning.json").get("twins") if (corpus / "cleaning.json").is_file() else None
-    return Twins(twins.sentence(split, found[split]), found[split]) if found and split in found else None
+    return Twins(near_duplicates.sentence(split, found[split]), found[split]) if found and split in found else None
 
 
 def read_inputs(
@@ -196,7 +196,7 @@ def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> Ter
         found = terms.find(normalise(source))
         with_terms += bool(found)
         counted += len(found)
-        met += sum(term.said(normalise(hypothesis)) is not None for term in found)
+        met += sum(term.form_in(normalise(hypothesis)) is not None for term in found)
     return TermCounts(counted, met, with_terms)
 
 

@@ -67,7 +67,7 @@ class Translation:
     @property
     def unsaid(self) -> list[Term]:
         """The terms of the text that the best translation does not contain."""
-        return [term for term in self.terms if term.said(self.text) is None]
+        return [term for term in self.terms if term.form_in(self.text) is None]
 
     def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
         """Return, of each segment, the source ids and what of it is in the hypothesis of this rank."""
@@ -199,7 +199,7 @@ class Joiner:
 
     def _says_terms(self, segment: Segment) -> bool:
         texts = self.tokenizer.target.decode([hypothesis.ids for hypothesis in segment.hypotheses])
-        return all(term.said(text) is not None for term in segment.terms for text in texts)
+        return all(term.form_in(text) is not None for term in segment.terms for text in texts)
 
     def _constrain(self, segment: Segment, pending: Pending) -> None:
         if not segment.terms or self._says_terms(segment):

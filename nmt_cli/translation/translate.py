@@ -253,7 +253,7 @@ def _formatted(translation: Translation, number: int, alignments: list[str] | No
             record["alignment"] = words
         for record, hypothesis in zip(records, hypotheses, strict=True):
             if translation.terms:
-                record["terms"] = {term.source: term.said(hypothesis.text) for term in translation.terms}
+                record["terms"] = {term.source: term.form_in(hypothesis.text) for term in translation.terms}
         copied = {"copied": True} if translation.copy else {}
         yield json.dumps({"line": number, **copied, "hypotheses": records}, ensure_ascii=False)
         return

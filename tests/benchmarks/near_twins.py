@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 
-from nmt_cli.corpus import stages, twins
+from nmt_cli.corpus import near_duplicates, stages
 
 Sides = tuple[list[str], list[str]]
 FIRST, LAST = 0xF0000, 0x10FFFD  # characters of private use, which no normalisation changes
@@ -41,7 +41,7 @@ def news(corpora: Path, pair: str, split: str) -> Sides:
 
 
 def ours(train: Sides, held_out: Sides) -> list[int]:
-    flags, _ = twins.Twins(*held_out).look_up(*train)
+    flags, _ = near_duplicates.HeldOutIndex(*held_out).look_up(*train)
     return [int(np.count_nonzero(flags & 1 << bit)) for bit in range(6)]
 
 
@@ -53,7 +53,10 @@ def tame(train: Sides, held_out: Sides) -> list[int]:
     characters: dict[str, str] = {}
 
     def spell(lines: list[str]) -> list[str]:
-        return ["".join(characters.setdefault(w, chr(FIRST + len(characters))) for w in twins.fold(x)) for x in lines]
+        return [
+            "".join(characters.setdefault(w, chr(FIRST + len(characters))) for w in near_duplicates.fold(x))
+            for x in lines
+        ]
 
     spelt = [spell(lines) for lines in (*train, *held_out)]
     assert len(characters) < LAST - FIRST
@@ -131,8 +134,8 @@ def _peak_mb() -> int:
     return int(line.split()[1]) // 1024
 
 
-def _look_up(directory: Path, chunk: tuple[list[str], list[str]]) -> tuple[twins.Flags, int]:
-    return stages._held_out(directory, True, "de").look_up(*chunk)[0], _peak_mb()
+def _look_up(directory: Path, chunk: tuple[list[str], list[str]]) -> tuple[near_duplicates.Flags, int]:
+    return stages.load_held_out(directory, True, "de").look_up(*chunk)[0], _peak_mb()
 
 
 def measure(corpora: Path, pairs: int, workers: int) -> None:
@@ -158,7 +161,7 @@ def measure(corpora: Path, pairs: int, workers: int) -> None:
                 flags |= found
                 most = max(most, megabytes)
         took = time.monotonic() - begin
-        counts = twins.summary(Path(place), flags)
+        counts = near_duplicates.summary(Path(place), flags)
     cpu = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     test = counts["test"]
     print(f"{pairs:,} pairs, {len(flags):,} held out, {workers} workers")

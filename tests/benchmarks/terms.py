@@ -96,7 +96,7 @@ def translated(translator: Translator, lines: list[str], terms: list[list[Term]]
 
 
 def met(texts: list[str], terms: list[list[Term]]) -> str:
-    all_ = [term.said(text) is not None for text, each in zip(texts, terms, strict=True) for term in each]
+    all_ = [term.form_in(text) is not None for text, each in zip(texts, terms, strict=True) for term in each]
     return f"{sum(all_)} of {len(all_)} ({sum(all_) / len(all_):.1%})"
 
 

@@ -1,5 +1,6 @@
 """Every option of every command reaches the function that does the work."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from nmt_cli.commands import app as cli
-from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.commands import teacher
+from nmt_cli.corpus import prepare
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
@@ -22,6 +24,7 @@ CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit
 STEPS = loading.load(Path("recipes/toy.yaml"), ["training.steps=3"])
 TOY, PARSING = (loading.load(Path(name)) for name in ("toy", "parsing"))
 SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "copy_wordless": None, "n_best": 3}
+PrepareOptions = functools.partial(prepare.PrepareOptions, translate=teacher.translate)
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
 CASES: list[tuple[str, str, list[Any]]] = [

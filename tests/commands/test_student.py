@@ -1,4 +1,4 @@
-"""A recipe with synthetic text, played: two models, one with it and one without, and the table that compares them."""
+"""Recipes with synthetic text train two models, with and without it, and compare them in a table."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.commands import reproduce
+from nmt_cli.commands import reproduce, teacher
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
@@ -19,6 +19,7 @@ from nmt_cli.scoring.score import evaluate
 from nmt_cli.storage import artefact
 from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.weights import load_model
+from nmt_cli.translation.segments import Sampling
 
 ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "a line alone")
 
@@ -27,7 +28,7 @@ def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -
     """Reproduce a recipe, and return the rows of its last table."""
     settings = loading.from_plain(values, "test")
     data, run = tmp_path / "data" / "numbers", tmp_path / "runs" / "student"
-    options = PrepareOptions(workers=1)
+    options = PrepareOptions(workers=1, translate=teacher.translate)
     assert reproduce.reproduce(settings, settings.corpus, data, run, options, evaluate) == 0
     table = captured.readouterr().err.partition("with and without synthetic text")[2]
     rows = {name: re.search(rf"^{name}[^\n]*?  +([\d., ±]+)$", table, re.MULTILINE) for name in ROWS}
@@ -39,14 +40,14 @@ def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -
     return {name: [float(figure) for figure in row] for name, row in plain.items()}
 
 
-def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
+def test_a_student_is_compared_with_its_teacher_and_with_training_on_real_pairs(
     tiny_recipe,
     reference_run: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The teacher's scores are of its own search, its speed is of the student's."""
+    """The teacher is scored with its own search settings and timed with those of the student."""
     speed, timed = reproduce._speed, list[Any]()
 
     def speeds(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
@@ -89,9 +90,8 @@ def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
     assert {path: path.stat().st_mtime_ns for path in watched} == watched, "nothing is done twice"
 
 
-def test_speed_is_that_of_all_words_and_of_one_line_alone(tiny_recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock by which each of the first 20 lines takes a tenth of a second, one of the others two, and each first
-    time of a text five seconds more."""
+def test_speed_covers_all_words_and_single_lines(tiny_recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a fake clock: 0.1 s for each of the first 20 lines, 0.2 s for others, 5 s more for any new list of lines."""
     clock, seen = [0.0], set[str]()
 
     class Slow(contextlib.nullcontext[Any]):
@@ -115,10 +115,10 @@ def test_speed_is_that_of_all_words_and_of_one_line_alone(tiny_recipe, monkeypat
     assert reproduce._speed(Path("model"), lines, decoding) == pytest.approx((120 / 6, 100))
 
 
-def test_a_recipe_with_synthetic_text_is_played_again_without_it(
+def test_a_recipe_with_synthetic_text_runs_again_without_it(
     tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one process or several; not by a dry run, nor after a first part that was stopped."""
+    """With one or several processes, but not in a dry run or after an interrupted first part."""
     values = tiny_recipe("expect.bleu=[1,2]", "expect.parameters=5").model_dump()
     values["corpus"] |= {"synthetic": [{"side": "src"}], "real_pairs": False}
     values["training"]["teacher"] = "t"
@@ -165,7 +165,7 @@ def test_a_recipe_with_synthetic_text_is_played_again_without_it(
     assert len(calls) == 1
 
 
-def test_without_a_test_set_nothing_is_compared(
+def test_there_is_no_comparison_without_a_test_set(
     tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tiny_recipe("corpus.synthetic.model=m", "corpus.synthetic.side=tgt")
@@ -177,12 +177,29 @@ def test_without_a_test_set_nothing_is_compared(
     assert capsys.readouterr().err == "There is no test set, so nothing is compared\n"
 
 
-def test_back_translation_is_compared_with_the_same_without_it(
+def test_a_teacher_translates_with_its_beam_or_by_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[Any]()
+
+    class Upper(contextlib.nullcontext[Any]):
+        def __enter__(self) -> "Upper":
+            return self
+
+        def translate(self, lines: list[str], **options: Any) -> Iterator[Any]:
+            calls.append(options)
+            yield from (SimpleNamespace(text=line.upper()) for line in lines)
+
+    monkeypatch.setattr("nmt_cli.translation.translator.Translator", lambda model: Upper())
+    for sampling in (False, True):
+        assert list(teacher.translate(Path("model"), ["a", "b"], 3, sampling)) == ["A", "B"]
+    assert calls == [{"beam": 3, "sampling": None}, {"beam": 3, "sampling": Sampling()}]
+
+
+def test_back_translation_is_compared_with_training_without_it(
     tiny_recipe, reference_run: Path, numbers_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The reverse model is no teacher: it has no column."""
+    """The reverse model is not a teacher and has no column."""
     values = tiny_recipe("training.steps=6", "corpus.limit=250").model_dump()
-    values["corpus"] |= {"src": "de", "tgt": "en"}  # so that the model at hand translates the other way
+    values["corpus"] |= {"src": "de", "tgt": "en"}  # the available model translates the other way
     for split in ("train", "dev", "test"):
         src, tgt = f"{split}_src", f"{split}_tgt"
         values["corpus"] |= {src: values["corpus"][tgt], tgt: values["corpus"][src]}

@@ -1,3 +1,5 @@
+"""Cleaning: repaired lines, and pairs dropped for the first reason that applies."""
+
 from collections import Counter
 
 import pytest
@@ -17,7 +19,7 @@ def clean(*pairs: tuple[bytes | None, bytes | None], held_out: frozenset[bytes] 
     return cleaning.clean_chunk(corpus, held_out, Chunk([p[0] for p in pairs], [p[1] for p in pairs]))
 
 
-def test_normalised_text_is_one_line_of_words_between_single_spaces() -> None:
+def test_normalized_text_is_one_line_with_single_spaces() -> None:
     breaks = "\0\n\r\x1c\x1f\x7f\x85\x9f\xa0\u1680\u2000\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800\udfff "
     line = normalise(breaks + "".join(f"x{char}{char}" for char in breaks))
     assert line == normalise(line) == " ".join("x" * len(breaks))
@@ -25,7 +27,7 @@ def test_normalised_text_is_one_line_of_words_between_single_spaces() -> None:
     assert normalise(f" e\u0301  {kept[2:]}") == kept
 
 
-def test_entities_are_undone_once_if_wanted() -> None:
+def test_entities_are_replaced_once_on_request() -> None:
     for text, plain in (
         ("R&amp;D", "R&D"),
         ("&amp;lt;", "&lt;"),
@@ -58,8 +60,8 @@ def test_each_reason_drops_its_pair(pair: tuple[bytes | None, bytes | None], rea
     assert (stats.read, stats.dropped, len(stats.examples[reason])) == (2, {reason: 1}, 1)
 
 
-def test_a_chunk_comes_out_as_lines_hashes_and_what_was_dropped() -> None:
-    """Of a file that is listed again: hashes are of this repetition, but what is held out is so each time."""
+def test_a_chunk_becomes_lines_hashes_and_counts() -> None:
+    """The hashes include the repetition of a file listed twice; held-out pairs are dropped in every repetition."""
     held_out = cleaning.held_out_hashes([("gone", "weg")], Cleaning())
     raw: list[tuple[bytes | None, bytes | None]] = [
         (b"one", b"eins"), (None, b"x"), (b"y", None), (b"gone", b"weg"), (b"a\xff" + b"b" * 300, b"c"),
@@ -82,7 +84,7 @@ def test_a_chunk_comes_out_as_lines_hashes_and_what_was_dropped() -> None:
     )
 
 
-def test_hashes_tell_pairs_and_repetitions_apart() -> None:
+def test_hashes_distinguish_pairs_and_repetitions() -> None:
     pairs = [
         ("a", "b", 0),
         ("b", "a", 0),
@@ -97,7 +99,7 @@ def test_hashes_tell_pairs_and_repetitions_apart() -> None:
     assert cleaning.pair_hash("a", "b") == cleaning.pair_hash("a", "b", 0)
 
 
-def test_statistics_of_chunks_are_added_and_the_first_lines_stay_the_first() -> None:
+def test_statistics_of_chunks_are_added() -> None:
     total = CleaningStats()
     for read, first, shifted in (
         (10, {}, False),
@@ -113,14 +115,14 @@ def test_statistics_of_chunks_are_added_and_the_first_lines_stay_the_first() -> 
     assert total.first_line == {cleaning.NOT_UTF8: 17, cleaning.SHIFTED: 11}
     assert total.warnings() == [
         "not UTF-8: 4 lines, the first is line 17",
-        "from about line 11 the lines of one side look shifted against those of the other",
+        "from about line 11 on, one side looks shifted against the other",
     ]
     one = CleaningStats(5000, Counter({cleaning.NOT_UTF8: 1}), {}, {cleaning.NOT_UTF8: 4321})
     assert one.warnings() == ["not UTF-8: 1 line, the first is line 4,321"]
     assert CleaningStats(9, Counter({cleaning.EMPTY: 3})).warnings() == []
 
 
-def test_the_first_reason_in_order_counts() -> None:
+def test_the_first_reason_that_applies_counts() -> None:
     cyrillic = "мир".encode()
     assert clean((b"", b""))[3].dropped == {cleaning.EMPTY: 1}
     assert clean((cyrillic, cyrillic))[3].dropped == {cleaning.COPY: 1}
@@ -130,12 +132,12 @@ def test_the_first_reason_in_order_counts() -> None:
     assert done[3].dropped == {cleaning.HELD_OUT: 2}
 
 
-def test_optional_reasons_can_be_off() -> None:
+def test_optional_reasons_can_be_switched_off() -> None:
     done = clean((b"same", b"same"), ("мир".encode(), b"Welt"), drop_copies=False, check_script=False)
     assert done[3].dropped == {}
 
 
-def test_held_out_pairs_are_dropped_after_the_same_cleaning() -> None:
+def test_held_out_pairs_are_cleaned_before_the_comparison() -> None:
     held_out = [("R&amp;D is\u2028fun", "FuE macht Spaß"), ("Only here", "Nur hier")]
     train = [(b"R&D is fun", "FuE  macht Spaß".encode()), (b"Only here", b"anders"), (b"A third", b"Ein drittes")]
     src, _, _, stats = clean(*train, held_out=cleaning.held_out_hashes(held_out, Cleaning()))
@@ -151,18 +153,18 @@ def test_held_out_pairs_are_dropped_after_the_same_cleaning() -> None:
         ("не naïf", "ru", True),
         ("не no", "ru", False),  # exactly half
         ("日本語のテキスト OK", "ja", False),
-        ("狗 dog.", "zh", False),  # one of four letters, which stands for a word
+        ("狗 dog.", "zh", False),  # one of four letters, but a whole word
         ("狗 dogs", "zh", True),
         ("only English", "ja", True),
         ("привет", "xx", False),
         ("안녕 World", "hi", True),
     ],
 )
-def test_script(line: str, language: str, expected: bool) -> None:
+def test_a_line_is_foreign_if_most_letters_are(line: str, language: str, expected: bool) -> None:
     assert cleaning.foreign(line, language) is expected
 
 
-WRITTEN = {  # a word or more, each in letters of one script, and the languages that are written in it
+WRITTEN = {  # words in one script -> the languages written in it
     "Straße": "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
     **{"собака": "ru uk bg mk be kk", "σκύλος": "el", "كلب": "ar fa ur", "כלב": "he", "कुत्ता": "hi mr ne", "কুকুর": "bn"},
     **{"કૂતરો": "gu", "ਕੁੱਤਾ": "pa", "நாய்": "ta", "కుక్క": "te", "ನಾಯಿ": "kn", "നായ": "ml", "බල්ලා": "si", "개": "ko"},
@@ -170,7 +172,7 @@ WRITTEN = {  # a word or more, each in letters of one script, and the languages 
 }
 
 
-def test_every_language_has_its_script_and_no_other() -> None:
+def test_each_language_has_exactly_one_script() -> None:
     for text, languages in WRITTEN.items():
         for word in text.split():
             for language in " ".join(WRITTEN.values()).split():
@@ -178,7 +180,7 @@ def test_every_language_has_its_script_and_no_other() -> None:
             assert not cleaning.foreign(word, "eo")
 
 
-def test_each_side_has_the_script_of_its_own_language() -> None:
+def test_each_side_is_checked_for_its_own_script() -> None:
     english, russian = "a small dog", "маленькая собака"
     sides = {("en", "ru"): (english, russian), ("ru", "en"): (russian, english)}
     for languages, pair in sides.items():
@@ -188,17 +190,17 @@ def test_each_side_has_the_script_of_its_own_language() -> None:
             assert stats.dropped[cleaning.SCRIPT] == dropped
 
 
-def test_shifted_lines_are_noticed() -> None:
+def test_shifted_sides_are_noticed() -> None:
     src, tgt = (list(side) for side in zip(*texts.pairs(2000), strict=True))
     assert not cleaning.shifted(src, tgt)
     for lag in (1, 2, 3):
         assert cleaning.shifted(src[lag:], tgt[:-lag])
         assert cleaning.shifted(src[:500], tgt[lag : 500 + lag])
-    assert not cleaning.shifted(src[:499], tgt[1:500])  # too few to tell
+    assert not cleaning.shifted(src[:499], tgt[1:500])  # too few lines
     assert not cleaning.shifted(["same"] * 1000, ["gleich"] * 1000)
 
 
-def test_only_the_first_three_examples_are_kept_and_cut() -> None:
+def test_the_first_three_examples_are_kept_and_cut() -> None:
     stats = clean((b"x" * 500, b"x" * 500), *((f"s{i}".encode(), f"s{i}".encode()) for i in range(9)))[3]
     stats.add(stats)
     assert stats.dropped[cleaning.COPY] == 20

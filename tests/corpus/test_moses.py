@@ -1,4 +1,4 @@
-"""`corpus.moses` by a stand-in for sacremoses, which says what it was asked: the language, the line, the options."""
+"""`corpus.moses` with a stand-in for sacremoses that writes its language into each line."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from nmt_cli.recipe import loading
 from nmt_cli.system.errors import UsageError
 
 
-class Normaliser:
+class Normalizer:
     def __init__(self, lang: str) -> None:
         self.lang = lang
 
@@ -23,7 +23,7 @@ class Normaliser:
         return f"{self.lang}<{text}>"
 
 
-class Tokeniser:
+class Tokenizer:
     def __init__(self, lang: str) -> None:
         self.lang = lang
 
@@ -34,11 +34,11 @@ class Tokeniser:
 
 @pytest.fixture(autouse=True)
 def sacremoses(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = SimpleNamespace(MosesPunctNormalizer=Normaliser, MosesTokenizer=Tokeniser)
+    stand_in = SimpleNamespace(MosesPunctNormalizer=Normalizer, MosesTokenizer=Tokenizer)
     monkeypatch.setitem(sys.modules, "sacremoses", stand_in)
 
 
-def test_each_side_is_normalised_tokenised_and_lower_cased_by_its_language() -> None:
+def test_each_side_is_converted_by_the_rules_of_its_language() -> None:
     src, tgt = ["\ufeffOne Dog".encode(), b"", None, b"a\xff"], ["Größe".encode(), b"B", b"C", None]
     converted = list(moses.convert([Chunk(src, tgt, 3), Chunk([b"X"], [b"Y"])], "en", "de"))
     assert converted == [
@@ -51,14 +51,13 @@ def test_each_side_is_normalised_tokenised_and_lower_cased_by_its_language() -> 
     ]
 
 
-def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_sacremoses_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(UsageError, match=r'needs sacremoses\. Install it: pip install "nmt-cli\[moses\]"'):
         list(moses.convert([], "en", "de"))
 
 
-def test_all_that_is_prepared_is_tokenised_once(tmp_path: Path) -> None:
-    """Training text, named sets and those that are held out; what is held out is found again in what is tokenised."""
+def test_training_text_and_held_out_sets_are_tokenized_once(tmp_path: Path) -> None:
     pairs = texts.pairs(60)
     named = {f"dev_{side}": str(texts.write(tmp_path / side, ["X Y"])) for side in ("src", "tgt")}
     section = texts.own(tmp_path / "in", pairs, moses=True, hold_out=3, tokenizer={"vocabulary_size": 320}, **named)
@@ -68,15 +67,15 @@ def test_all_that_is_prepared_is_tokenised_once(tmp_path: Path) -> None:
     assert len(test) == 3
     assert set(test) <= {(f"en en<{src}> äö", f"de de<{tgt}> äö") for src, tgt in pairs}
     assert len(corpus.src) == 57
-    assert hold_out.draw(section, map) == {"test": test}
+    assert hold_out.held_out_pairs(section, map) == {"test": test}
 
 
-def test_files_of_synthetic_text_are_tokenised_by_the_language_of_their_side(tmp_path: Path) -> None:
+def test_files_of_synthetic_text_are_tokenized_by_the_language_of_their_side(tmp_path: Path) -> None:
     texts.write(tmp_path / "mono", ["A b"])
     for side, expected in (("src", "en en<a b> äö\n"), ("tgt", "de de<a b> äö\n")):
         entry = loading.from_plain(
             {"corpus": {"synthetic": [{"side": side, "files": [str(tmp_path / "mono")], "model": "m"}], "moses": True}},
             "x",
         ).corpus
-        synthetic._select(entry.synthetic[0], entry, [], list, tmp_path / "real", CleaningStats())
+        synthetic.select_lines(entry.synthetic[0], entry, [], list, tmp_path / "real", CleaningStats())
         assert (tmp_path / "real").read_text() == expected

@@ -1,3 +1,5 @@
+"""`nmt prepare` from text files to training ids, with its report, its dry run and its errors."""
+
 import contextlib
 import dataclasses
 import errno
@@ -12,8 +14,9 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli.corpus import cleaning, prepare, readers, sources, stages, store
-from nmt_cli.corpus.sources import MULTI30K_URL
+from nmt_cli.corpus import cleaning, prepare, readers, stages, store
+from nmt_cli.corpus.catalog import MULTI30K_URL
+from nmt_cli.corpus.raw_text import RawText, Split
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.recipe import schema
 from nmt_cli.scoring.score import ScoreOptions, evaluate
@@ -30,7 +33,7 @@ def report(out: Path) -> dict[str, Any]:
 
 
 def stored(out: Path) -> list[tuple[str, str]]:
-    """Return the training pairs as text again."""
+    """Return the training pairs, decoded."""
     corpus = store.open_corpus(out, content=True)
     tokenizer = Tokenizer(corpus.tokenizer_file)
     sides = []
@@ -42,7 +45,7 @@ def stored(out: Path) -> list[tuple[str, str]]:
     return list(zip(*sides, strict=True))
 
 
-def test_text_comes_out_as_it_went_in_and_dev_and_test_are_not_in_train(tmp_path: Path) -> None:
+def test_pairs_survive_unchanged_without_those_of_dev_and_test(tmp_path: Path) -> None:
     dev, test = [list(zip(*pairs, strict=True)) for pairs in (PAIRS[10:20], PAIRS[30:33])]
     sides = {
         "dev_src": ["\ufeff" + dev[0][0] + "\r", *dev[0][1:], "A B"],
@@ -57,18 +60,16 @@ def test_text_comes_out_as_it_went_in_and_dev_and_test_are_not_in_train(tmp_path
     assert report(out)["dropped"][cleaning.HELD_OUT]["pairs"] == 13
     corpus = store.open_corpus(out)
     assert corpus.lines("dev") == ([*dev[0], "A B"], [*dev[1], "A\u2028B  "])
-    about = corpus.manifest
-    assert (about["name"], about["src"], about["tgt"]) == ("own", "en", "de")
-    assert (about["vocabulary_size"], about["generated"], about["pairs"]) == (400, False, len(kept))
-    assert about["recipe"]["tokenizer"]["vocabulary_size"] == 400
-    assert about["tokens"] == {"src": len(corpus.src.ids), "tgt": len(corpus.tgt.ids)}
+    manifest = corpus.manifest
+    assert manifest["vocabulary_size"] == manifest["recipe"]["tokenizer"]["vocabulary_size"] == 400
+    assert manifest["tokens"] == {"src": len(corpus.src.ids), "tgt": len(corpus.tgt.ids)}
     ids, lengths = corpus.src.gather(np.array([7, 2]))
     assert lengths.tolist() == corpus.src.lengths()[[7, 2]].tolist()
     assert Tokenizer(corpus.tokenizer_file).decode([ids[: lengths[0] - 1].tolist()]) == [PAIRS[7][0]]
-    assert sorted(path.name for path in out.parent.iterdir()) == ["own"]  # nothing is left beside it
+    assert sorted(path.name for path in out.parent.iterdir()) == ["own"]  # and no temporary files
 
 
-def test_plain_and_compressed_files_are_read_and_their_hashes_kept(tmp_path: Path) -> None:
+def test_plain_and_gzip_files_are_read_and_hashed(tmp_path: Path) -> None:
     src, tgt = ("\n".join(lines).encode() for lines in zip(*PAIRS, strict=True))  # no line feed at the end
     plain, packed = tmp_path / "plain.en", tmp_path / "packed.de.gz"
     plain.write_bytes(src.replace(b"\n", b"\r\n"))
@@ -82,7 +83,7 @@ def test_plain_and_compressed_files_are_read_and_their_hashes_kept(tmp_path: Pat
     assert corpus.lines("dev") == ([], [])
 
 
-def test_the_same_bytes_whatever_the_workers_locale_or_hash_seed(tmp_path: Path) -> None:
+def test_workers_locale_and_hash_seed_change_no_byte(tmp_path: Path) -> None:
     text = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in texts.pairs(5000)] + PAIRS[:9] * 2
     section = texts.own(tmp_path / "in", text)
     words = ["--src", tmp_path / "in" / "train.en", "--tgt", tmp_path / "in" / "train.de"]
@@ -96,12 +97,12 @@ def test_the_same_bytes_whatever_the_workers_locale_or_hash_seed(tmp_path: Path)
     assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 9
 
 
-def test_a_finished_corpus_is_verified_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_corpus_is_verified_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     section = texts.own(tmp_path / "in", PAIRS)
     out = texts.run(section, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     texts.run(section, out)
-    assert "prepared already" in capsys.readouterr().err
+    assert "already prepared" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
     ids = bytearray((out / "train.src.ids").read_bytes())
     ids[100] ^= 1
@@ -111,10 +112,10 @@ def test_a_finished_corpus_is_verified_and_left_alone(tmp_path: Path, capsys: py
     assert stored(texts.run(section, out, overwrite=True)) == PAIRS
 
 
-def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "CHUNK", 400)  # the limit is within a chunk, and then the end of one
+def test_other_inputs_need_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "CHUNK", 400)  # one limit is within a chunk, another at its end
     out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
-    limited = texts.own(tmp_path / "in", PAIRS, limit=700, rows=1201)  # rows are not counted
+    limited = texts.own(tmp_path / "in", PAIRS, limit=700, rows=1201)  # a limit skips the count
     with pytest.raises(OutputError, match=r"other inputs \(rows: None -> 1201; limit: None -> 700\)"):
         texts.run(limited, out)
     assert stored(texts.run(limited, out, overwrite=True)) == PAIRS[:700]
@@ -126,42 +127,32 @@ def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_directory_of_something_else_is_never_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
-) -> None:
+def test_another_directory_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")
     monkeypatch.chdir(tmp_path / "precious")
-    out = tmp_path / "precious" if named else Path()  # "." has no name to pathlib
+    out = tmp_path / "precious" if named else Path()  # for pathlib, "." has no name
     with pytest.raises(OutputError, match="not a prepared corpus"):
         texts.run(texts.own(tmp_path / "in", PAIRS), out, overwrite=True)
     assert (tmp_path / "precious" / "thesis.txt").exists()
 
 
-def test_dry_run_writes_nothing_and_asks_nobody(
+def test_a_dry_run_writes_nothing_and_needs_no_network(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     packed = [str(tmp_path_factory.mktemp("packed") / "text.gz")]
     Path(packed[0]).write_bytes(gzip.compress(b"a line\n" * 1200))
-    for plain, expected, unknowns in (
-        ({"name": "wmt14-en-fr"}, "7,778MB 14,753MB 40,836,715 data25,080MB memory datasets/wmt/wmt14 Arrow", 0),
-        ({"name": "wmt14-en-fr", "limit": 1_000_000}, "about1,000,000 data426MB datasets/wmt/wmt14", 0),
-        ({"name": "mine", "train_src": packed, "train_tgt": packed}, "trainingpairs1,200 localfiles", 0),
-        ({"name": "toy-en-de"}, "20,000 generated", 0),
-        ({"name": "hub:owner/some"}, "datasets/owner/some", 5),
-    ):
+    for plain in ({"name": "wmt14-en-fr"}, {"name": "mine", "train_src": packed, "train_tgt": packed}):
         texts.run(texts.corpus(plain), tmp_path / "data" / "out", dry_run=True)
         shown = capsys.readouterr()
-        table = "".join(shown.err.split())
-        assert all(what in table for what in expected.split()), table
+        assert "training pairs" in shown.err
         assert shown.out == ""
-        assert table.count("unknown") == unknowns, table
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The tables that are shown: title, columns and rows; 12,345 MB are free."""
+    """The tables printed: title, columns and rows. The disk has 12,345 MB free."""
     shown = list[Any]()
     monkeypatch.setattr("nmt_cli.system.console.table", lambda *table: shown.append(table))
     monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 12_345)
@@ -184,7 +175,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ({"name": "hub:a/b", "rows": 4000}, 1, f"{HUB}a/b", "unknown|about 4,000|unknown|1,300 MB|1 s|unknown"),
     ],
 )  # fmt: skip
-def test_a_dry_run_says_what_it_would_take(
+def test_a_dry_run_estimates_size_time_and_memory(
     tables: list[Any], plain: dict[str, Any], workers: int, origin: str, numbers: str
 ) -> None:
     texts.run(texts.corpus(plain), Path("some/data/out"), dry_run=True, workers=workers)
@@ -196,13 +187,13 @@ def test_a_dry_run_says_what_it_would_take(
         ("disk while preparing, in some/data", disk),
         ("free there", "12,345 MB"),
         (f"memory, {workers} workers", memory),
-        ("time beside the download, about", seconds),
+        ("time without the download, about", seconds),
     ]
-    rows[2:2] = [("Arrow files beside it in the hub's cache", size) for size in arrow]
+    rows[2:2] = [("Arrow files in the hub's cache", size) for size in arrow]
     assert tables == [(f"nmt prepare {plain['name']} would need", ("", ""), rows)]
 
 
-def test_a_dry_run_of_ones_own_files_has_counted_them(tmp_path: Path, tables: list[Any]) -> None:
+def test_a_dry_run_counts_the_users_pairs(tmp_path: Path, tables: list[Any]) -> None:
     section = texts.own(tmp_path / "in", [("a" * 499_999, "b" * 499_999)] * 2)
     for limit, pairs, disk in ((None, "2", "4"), (1, "1", "1"), (50, "2", "1")):
         texts.run(section.model_copy(update={"limit": limit}), tmp_path / "out", dry_run=True, workers=3)
@@ -213,13 +204,13 @@ def test_a_dry_run_of_ones_own_files_has_counted_them(tmp_path: Path, tables: li
             (f"disk while preparing, in {tmp_path}", f"{disk} MB"),
             ("free there", "12,345 MB"),
             ("memory, 3 workers", "1,300 MB"),
-            ("time beside the download, about", "0 s"),
+            ("time without the download, about", "0 s"),
         ]
     with pytest.raises(UsageError, match="unknown corpus 'what'"):
         texts.run(schema.Corpus(name="what"), tmp_path / "out", dry_run=True)
 
 
-def test_what_was_dropped_is_shown_and_stored_and_the_manifest_says_what_of(
+def test_dropped_pairs_are_shown_and_stored_with_the_sources(
     tmp_path: Path, tables: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = [
@@ -234,9 +225,9 @@ def test_what_was_dropped_is_shown_and_stored_and_the_manifest_says_what_of(
     section = texts.own(tmp_path / "in", [*PAIRS[:194], *bad, ("in dev src", "in dev tgt")], name="mine", **named)
     capsys.readouterr()
     out = texts.run(section, tmp_path / "out")
-    said = capsys.readouterr().err
-    assert said.startswith("nmt: warning: not UTF-8: 1 line, the first is line 199\n")
-    assert said.endswith(f"{out}: 194 training pairs\n")
+    messages = capsys.readouterr().err
+    assert messages.startswith("nmt: warning: not UTF-8: 1 line, the first is line 199\n")
+    assert messages.endswith(f"{out}: 194 training pairs\n")
     copies = [["x" * 90] * 2, ["y" * 90] * 2]
     dropped = {
         cleaning.NOT_UTF8: (1, 0.498, [[PAIRS[0][0], "\\xff"]]),
@@ -266,7 +257,7 @@ def test_what_was_dropped_is_shown_and_stored_and_the_manifest_says_what_of(
     assert tables == [
         (
             "cleaning: 201 pairs read",
-            ("what", "count", "share", "example"),
+            ("dropped", "count", "share", "example"),
             [
                 (reason, str(count), "1.00 %" if count == 2 else "0.50 %", " | ".join(examples[0])[:70])
                 for reason, (count, _, examples) in dropped.items()
@@ -275,10 +266,10 @@ def test_what_was_dropped_is_shown_and_stored_and_the_manifest_says_what_of(
     ]
     corpus = store.open_corpus(out)
     files = [Path(file) for file in (*section.train_src, *section.train_tgt, *named.values())]
-    about = {
+    manifest = {
         key: corpus.manifest[key] for key in ("name", "src", "tgt", "generated", "recipe", "origin", "sources", "pairs")
     }
-    assert about == {
+    assert manifest == {
         "name": "mine",
         "src": "en",
         "tgt": "de",
@@ -290,14 +281,14 @@ def test_what_was_dropped_is_shown_and_stored_and_the_manifest_says_what_of(
     }
 
 
-def test_a_named_set_stays_as_it_stands() -> None:
-    """Only a mark of byte order before the first line and a CR at an end go; line feeds inside, of a data set, too."""
+def test_a_named_set_is_not_cleaned() -> None:
+    """Only the leading BOM and CRs at line ends go. A line feed within a text of a data set becomes a space."""
     raw = [["\ufeff a\r", "\ufeffb", "c\nd", "", " e  \r\r"], ["\ufeffA", "B\u2028", "C\r", "", "E&amp;"]]
     src, tgt = ([line.encode() for line in side] for side in raw)
     chunks = [readers.Chunk([*src[:2]], [*tgt[:2]]), readers.Chunk([*src[2:]], [*tgt[2:]])]
 
     def read(*chunks: readers.Chunk, rows: int | None = None) -> list[tuple[str, str]]:
-        return prepare._held_out(sources.Text("here", {"dev": sources.Split("SET", chunks, rows)}, [], "Do it"), "dev")
+        return prepare.held_out_set(RawText("here", {"dev": Split("SET", chunks, rows)}, [], "Do it"), "dev")
 
     pairs = [(" a", "A"), ("\ufeffb", "B\u2028"), ("c d", "C"), ("", ""), (" e  \r", "E&amp;")]
     assert read(*chunks) == read(*chunks, rows=5) == pairs
@@ -306,16 +297,16 @@ def test_a_named_set_stays_as_it_stands() -> None:
     for bad in (readers.Chunk([b"a", None], [b"a", b"b"]), readers.Chunk([b"a", b"b"], [b"a", b"\xff"])):
         with pytest.raises(DataError, match=r"^SET: line 7 is not UTF-8, or too long\. Correct it$"):
             read(*chunks, bad)
-    with pytest.raises(DataError, match=r"^SET is empty$"):
+    with pytest.raises(DataError, match=r"^SET is empty\."):
         read()
 
 
-def test_pairs_are_limited_or_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_pairs_are_limited_or_counted(capsys: pytest.CaptureFixture[str]) -> None:
     chunks = [readers.Chunk([b"a", b"b"], [b"A", b"B"], 1), readers.Chunk([b"c", b"d"], [b"C", b"D"], 2)]
 
     def read(limit: int | None, rows: int | None, advice: str | None = "Do it") -> list[readers.Chunk]:
-        split = sources.Split("x", chunks, rows)
-        return list(prepare._chunks(sources.Text("here", {"train": split}, [], advice), "train", limit))
+        text = RawText("here", {"train": Split("x", chunks, rows)}, [], advice)
+        return list(prepare.training_chunks(text, limit))
 
     assert read(None, None) == read(None, 4) == read(5, 4) == read(4, 9) == chunks
     assert read(3, 9) == [chunks[0], readers.Chunk([b"c"], [b"C"], 2)]
@@ -331,7 +322,7 @@ def test_pairs_are_limited_or_counted(capsys: pytest.CaptureFixture[str]) -> Non
     assert "train has 4 pairs, 1,234 are expected (here): this is an excerpt" in capsys.readouterr().err
 
 
-def test_what_an_older_version_did_not_know_makes_no_other_corpus(
+def test_settings_unknown_to_an_older_version_change_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     section = texts.own(tmp_path / "in", PAIRS[:200])
@@ -342,7 +333,7 @@ def test_what_an_older_version_did_not_know_makes_no_other_corpus(
     (out / artefact.MANIFEST).write_bytes(artefact.json_bytes(manifest))
     capsys.readouterr()
     texts.run(section, out)
-    assert capsys.readouterr().err == f"{out} is prepared already, and whole\n"
+    assert capsys.readouterr().err == f"{out} is already prepared and complete\n"
     for changes in ({"seed": 2}, {"hold_out": 3}, {"tgt": "nl"}, {"mix_share": 0.4}):
         with pytest.raises(OutputError, match=f"other inputs .*{next(iter(changes))}: "):
             texts.run(section.model_copy(update=changes), out)
@@ -352,8 +343,8 @@ def test_what_an_older_version_did_not_know_makes_no_other_corpus(
             texts.run(section, out, overwrite=overwrite)
 
 
-def test_a_whole_corpus_is_found_wherever_a_kill_left_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before its work directory was removed, or stepped aside for one that never came."""
+def test_a_finished_corpus_survives_a_kill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kill comes before the removal of the work directory, or before the rename of a replacement."""
     section = texts.own(tmp_path / "in", PAIRS[:200])
     out = texts.run(section, tmp_path / "out")
     inode = out.stat().st_ino
@@ -364,13 +355,13 @@ def test_a_whole_corpus_is_found_wherever_a_kill_left_it(tmp_path: Path, capsys:
     out.rename(tmp_path / ".old-out")
     capsys.readouterr()
     texts.run(section, out)
-    assert capsys.readouterr().err == f"{out} is prepared already, and whole\n"
+    assert capsys.readouterr().err == f"{out} is already prepared and complete\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
     assert out.stat().st_ino == inode
 
 
 @pytest.mark.parametrize(("file", "named"), [(None, "out"), ("in/train.de", "in/train.de")])
-def test_an_error_of_the_system_names_its_file_or_the_corpus(
+def test_an_operating_system_error_names_its_file_or_the_corpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None, named: str
 ) -> None:
     def full(*_: object) -> None:
@@ -382,8 +373,8 @@ def test_an_error_of_the_system_names_its_file_or_the_corpus(
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_progress_counts_pairs_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stage says how many there are, where that is known, and gets there."""
+def test_progress_counts_all_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage announces the number of pairs, if it is known, and reaches it."""
     shown = dict[str, list[Any]]()
 
     class Progress(contextlib.nullcontext[Any]):
@@ -403,9 +394,7 @@ def test_progress_counts_pairs_to_the_end(tmp_path: Path, monkeypatch: pytest.Mo
         assert shown == {"cleaning": [total, "pairs", read], "encoding": [kept, "pairs", kept]}
 
 
-def test_a_dry_run_counts_the_lines_that_are_there_and_misses_those_that_are_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_notices_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     section = texts.own(tmp_path / "in", PAIRS, hold_out=3)
     for limit, count in ((None, len(PAIRS)), (7, 7)):
         texts.run(section.model_copy(update={"limit": limit}), tmp_path / "out", dry_run=True)
@@ -428,11 +417,11 @@ def test_a_dry_run_counts_the_pairs_of_a_mirror(tmp_path: Path, capsys: pytest.C
     texts.run(texts.corpus({"name": "wmt14-en-de"}), tmp_path / "out", dry_run=True, mirror=tmp_path)
     assert "training pairs 140" in " ".join(capsys.readouterr().err.split())
     (tmp_path / "de-en" / "train-00001-of-00002.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet is no whole parquet file"):
+    with pytest.raises(DataError, match=r"train-00001-of-00002\.parquet is not a complete parquet file"):
         texts.run(texts.corpus({"name": "wmt14-en-de"}), tmp_path / "out", dry_run=True, mirror=tmp_path)
 
 
-def test_lengths_and_ratios_up_to_the_limit_are_kept_on_both_sides(tmp_path: Path) -> None:
+def test_lengths_and_ratios_up_to_the_limit_are_kept(tmp_path: Path) -> None:
     text = [*PAIRS, *((" the" * i, " das" * j) for i in range(1, 9) for j in range(1, 9))]
     none = {"max_tokens": None, "max_ratio": None}
     corpus = store.open_corpus(texts.run(texts.own(tmp_path / "in", text, cleaning=none), tmp_path / "all"))
@@ -449,32 +438,32 @@ def test_lengths_and_ratios_up_to_the_limit_are_kept_on_both_sides(tmp_path: Pat
     assert artefact.sha256(out / "tokenizer.model") == artefact.sha256(reused)
     counts = {reason: entry["pairs"] for reason, entry in report(out)["dropped"].items() if entry["pairs"]}
     assert counts == {cleaning.TOO_LONG: short.count(False), cleaning.RATIO: sum(short) - len(expected)}
-    texts.run(section, out)  # as it is
+    texts.run(section, out)  # is finished
     reused.write_bytes(b"another")
     with pytest.raises(OutputError, match=r"tokenizer\.model is another file"):
         texts.run(section, out)
 
 
-def test_a_reused_tokenizer_that_gets_or_loses_a_model_of_target_text_is_another(tmp_path: Path) -> None:
-    """The second model may even have the bytes of the first."""
+def test_a_reused_tokenizer_with_a_new_or_missing_target_model_is_another(tmp_path: Path) -> None:
+    """Even if the target model has the bytes of the other."""
     one = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "one") / "tokenizer.model"
     files = [Path(shutil.copy(one, tmp_path / name)) for name in ("reused.model", "reused.target.model")]
     section = texts.own(tmp_path / "in", PAIRS, tokenizer={"file": str(files[0])})
     texts.run(section, tmp_path / "two")
     files[1].unlink()
     texts.run(section, tmp_path / "alone")
-    with pytest.raises(OutputError, match=r"reused\.model has or had a model of its own for target text"):
+    with pytest.raises(OutputError, match=r"reused\.model has or had a separate target model"):
         texts.run(section, tmp_path / "two")
     shutil.copy(one, files[1])
     texts.run(section, tmp_path / "two")
-    with pytest.raises(OutputError, match=r"reused\.model has or had a model of its own for target text"):
+    with pytest.raises(OutputError, match=r"reused\.model has or had a separate target model"):
         texts.run(section, tmp_path / "alone")
 
 
 @pytest.mark.parametrize(
     ("sides", "numbers"), [((1000, 900), "1,000 lines, .*de has 900"), ((1, 801), "1 line, .* 801")]
 )
-def test_sides_that_are_not_parallel_are_counted_to_their_ends(
+def test_sides_that_are_not_parallel_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[int, int], numbers: str
 ) -> None:
     monkeypatch.setattr(readers, "CHUNK", 400)
@@ -486,7 +475,7 @@ def test_sides_that_are_not_parallel_are_counted_to_their_ends(
 
 
 @pytest.mark.parametrize(("name", "src"), [("toy-en-de", 0), ("toy-de-en", 1)])
-def test_generated_text_says_so_and_goes_both_ways(
+def test_the_toy_corpus_goes_both_ways_and_is_marked_as_generated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, src: int
 ) -> None:
     sides = [[line.encode() for line in lines] for lines in zip(*PAIRS, strict=True)]
@@ -512,7 +501,7 @@ def test_a_file_listed_twice_counts_twice(tmp_path: Path, capsys: pytest.Capture
     assert "a/train.en is listed 2 times" in capsys.readouterr().err.replace("\n", "")
 
 
-def test_chinese_without_spaces(tmp_path: Path) -> None:
+def test_chinese_needs_no_spaces(tmp_path: Path) -> None:
     words = "这 一只 小 大 老 绿色 房子 树木 狗 鸟 看见 找到 喜欢 睡觉 附近 下面 和 是 跟 那个".split()  # noqa: SIM905
     cut = [src.split() for src, _ in PAIRS]
     text = [("".join(words[texts.EN.index(w)] for w in s[:-1]) + f"， {s[-1]}。", " ".join(s)) for s in cut]
@@ -522,23 +511,22 @@ def test_chinese_without_spaces(tmp_path: Path) -> None:
     assert stored(out) == text
     tokenizer = Tokenizer(out / "tokenizer.model")
     tokens = [tokenizer.tokens(ids)[-1] for ids in tokenizer.encode(["房子", "龘"])]
-    assert [token[-2:] for token in tokens] == ["房子", "8>"]  # a rare character is spelled in bytes
+    assert [token[-2:] for token in tokens] == ["房子", "8>"]  # a rare character becomes bytes
     turned = texts.own(tmp_path / "in", [pair[::-1] for pair in raw], src="en", tgt="zh")
     tokenizer = Tokenizer(texts.run(turned, tmp_path / "turned") / "tokenizer.model")
     assert tokenizer.tokens(tokenizer.encode(["龘"])[0])[-1][-2:] == "8>"
 
 
-def test_the_identity_is_of_all_that_training_reads(numbers_corpus: Path) -> None:
+def test_the_identity_covers_all_files_that_training_reads(numbers_corpus: Path) -> None:
     corpus = store.open_corpus(numbers_corpus)
     files = corpus.manifest["files"]
     assert len(files) == 10
     for name in files:
         other = {"files": {**files, name: {**files[name], "sha256": "another"}}}
         assert (dataclasses.replace(corpus, manifest=other).identity == corpus.identity) == (name == "cleaning.json")
-    assert [store.id_type(size) for size in (1 << 16, (1 << 16) + 1)] == ["<u2", "<u4"]
 
 
-def test_duplicates_are_found_exactly_in_any_number_of_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicates_are_found_exactly_in_several_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 100)
     monkeypatch.setattr(stages, "CHUNK", 500)
     half_new = [(PAIRS[0][0], "anders"), ("else", PAIRS[0][1])]
@@ -551,10 +539,10 @@ def test_duplicates_are_found_exactly_in_any_number_of_passes(tmp_path: Path, mo
     assert len(stored(kept)) == len(text)
     clean = texts.run(texts.own(tmp_path / "in", stored(out)), tmp_path / "clean")
     hashes = [artefact.sha256(place / "tokenizer.model") for place in (clean, out, kept)]
-    assert hashes[0] == hashes[1] != hashes[2]  # the sample is without duplicates
+    assert hashes[0] == hashes[1] != hashes[2]  # the sample has no duplicates
 
 
-def test_the_sample_of_the_tokenizer_hangs_on_the_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_selects_the_sample_of_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "SAMPLE_PAIRS", 300)
     section = texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 350})
     made = [texts.run(section.model_copy(update={"seed": n}), tmp_path / str(i)) for i, n in enumerate((1, 1, 2))]
@@ -562,10 +550,10 @@ def test_the_sample_of_the_tokenizer_hangs_on_the_seed(tmp_path: Path, monkeypat
     assert models[0] == models[1] != models[2]
 
 
-def test_shifted_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shifted_sides_give_a_warning_or_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     src, tgt = zip(*PAIRS, strict=True)
     section = texts.own(tmp_path / "in", list(zip(src[1:], tgt[:-1], strict=True)))
-    message = "from about line 1 the lines of one side look shifted"
+    message = "from about line 1 on, one side looks shifted"
     with pytest.raises(DataError, match=message):
         texts.run(section, tmp_path / "strict", strict=True)
     texts.run(texts.own(tmp_path / "sound", PAIRS[:200]), tmp_path / "kept", strict=True)
@@ -574,9 +562,11 @@ def test_shifted_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert len(report(out)["warnings"]) == 1
 
 
-def test_lines_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_one_percent_of_lines_that_are_not_utf8_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers, "CHUNK", 500)
-    text = [*PAIRS[:700], *[("a b", b"\xff\xfe")] * 12, *PAIRS[700:1188]]  # 1 % are still accepted
+    text = [*PAIRS[:700], *[("a b", b"\xff\xfe")] * 12, *PAIRS[700:1188]]  # 1 % is still accepted
     out = texts.run(texts.own(tmp_path / "in", text), tmp_path / "out")
     assert report(out)["warnings"] == ["not UTF-8: 12 lines, the first is line 701"]
     assert stored(out) == PAIRS[:1188]
@@ -586,7 +576,7 @@ def test_lines_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         texts.run(texts.own(tmp_path / "in", text[:-1]), tmp_path / "more")
 
 
-def test_lines_over_a_megabyte_are_never_held(tmp_path: Path) -> None:
+def test_lines_over_a_megabyte_are_never_held_in_memory(tmp_path: Path) -> None:
     longest = b"x" * readers.MAX_LINE_BYTES
     text = [(b"a", b"b"), (longest, b"c"), (longest + b"x", b"d"), (b"x" * 50_000_000, b"e"), (longest, b"g")]
     section = texts.own(tmp_path / "in", text)
@@ -607,12 +597,12 @@ def test_lines_over_a_megabyte_are_never_held(tmp_path: Path) -> None:
         ([], r"0 read; \S*train\.en, \S*train\.de is empty"),
     ],
 )
-def test_nothing_usable(tmp_path: Path, lines: list[str], why: str) -> None:
+def test_text_without_usable_pairs_is_refused_with_the_reasons(tmp_path: Path, lines: list[str], why: str) -> None:
     with pytest.raises(DataError, match=f"no usable pairs: {why}"):
         texts.run(texts.own(tmp_path / "in", [(line, line) for line in lines]), tmp_path / "out")
 
 
-def test_text_for_older_figures_is_tokenised_lower_cased_and_scored_as_tokens(tmp_path: Path) -> None:
+def test_moses_text_is_tokenized_lower_cased_and_scored_as_tokens(tmp_path: Path) -> None:
     pytest.importorskip("sacremoses")
     test = [("It's the “Old” dog.", "Das ist's, z. B. der „alte“ Hund.")]
     sides = {
@@ -633,7 +623,7 @@ def test_text_for_older_figures_is_tokenised_lower_cased_and_scored_as_tokens(tm
     assert scored.warnings == []
 
 
-def test_text_for_older_figures_repeats_a_file_that_is_listed_twice(tmp_path: Path) -> None:
+def test_moses_text_repeats_a_file_listed_twice(tmp_path: Path) -> None:
     pytest.importorskip("sacremoses")
     section = texts.own(tmp_path / "in", PAIRS[:300], moses=True)
     twice = {name: getattr(section, name) * 2 for name in ("train_src", "train_tgt")}

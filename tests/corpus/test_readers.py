@@ -1,4 +1,4 @@
-"""Text files: where lines end, what is no text, and what is told of it."""
+"""Text files: line ends, files that are not text, hashes and overlong lines."""
 
 import gzip
 import hashlib
@@ -21,13 +21,13 @@ from nmt_cli.system.errors import DataError
         ("a\r\n\x0b\x0c\x85b\u2028c\n\nd".encode(), ["a\r", "\x0b\x0c\x85b\u2028c", "", "d"]),
     ],
 )
-def test_lines_end_at_line_feeds_and_nowhere_else(tmp_path: Path, data: bytes, lines: list[str]) -> None:
+def test_lines_end_at_line_feeds_only(tmp_path: Path, data: bytes, lines: list[str]) -> None:
     (tmp_path / "text").write_bytes(data)
     (tmp_path / "text.gz").write_bytes(gzip.compress(data))
     assert readers.split_lines(data, "text") == readers.read_lines(tmp_path / "text") == lines
     for name in ("text", "text.gz"):
         hashes: dict[Path, str] = {}
-        assert list(readers.lines(tmp_path / name, hashes)) == [line.encode() for line in lines]
+        assert list(readers.raw_lines(tmp_path / name, hashes)) == [line.encode() for line in lines]
         assert hashes == {tmp_path / name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}
     assert readers.read_lines(tmp_path / "none") == []
 
@@ -35,7 +35,7 @@ def test_lines_end_at_line_feeds_and_nowhere_else(tmp_path: Path, data: bytes, l
 @pytest.mark.parametrize(
     ("data", "line"), [(b"\xff", "1"), (b"a\nb\n\xe9t\xe9\n\xff", "3"), (b"\n" * 1233 + b"\xc3", "1,234")]
 )
-def test_the_line_that_is_not_utf8_is_named(data: bytes, line: str) -> None:
+def test_the_error_names_the_line_that_is_not_utf8(data: bytes, line: str) -> None:
     with pytest.raises(DataError, match=rf"^some/text, line {line} is not UTF-8\. Convert it, for example with iconv$"):
         readers.split_lines(data, "some/text")
 
@@ -54,8 +54,8 @@ def test_the_line_that_is_not_utf8_is_named(data: bytes, line: str) -> None:
         (b"\x00\x00\xfe\xff\x00\x00\x00\xfc", "UTF-32"),
     ],
 )
-def test_what_is_no_plain_text_is_told_by_its_first_bytes(tmp_path: Path, data: bytes, kind: str) -> None:
-    message = rf"is not plain text, it looks like {kind}\. Unpack or convert it to UTF-8$"
+def test_other_files_are_recognized_by_their_first_bytes(tmp_path: Path, data: bytes, kind: str) -> None:
+    message = rf"is not plain text, it looks like {kind}\. Unpack it or convert it to UTF-8$"
     for check in (readers.check_plain, readers.split_lines):
         with pytest.raises(DataError, match=rf"^text {message}"):
             check(data, "text")
@@ -63,17 +63,17 @@ def test_what_is_no_plain_text_is_told_by_its_first_bytes(tmp_path: Path, data: 
     (tmp_path / "text.gz").write_bytes(gzip.compress(data))
     for name in ("text", "text.gz"):
         with pytest.raises(DataError, match=rf"{name} {message}"):
-            next(readers.lines(tmp_path / name, {}))
+            next(readers.raw_lines(tmp_path / name, {}))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "a.mrg", "a.tsv.gz", "a.mrg.gz"])
-def test_files_of_other_kinds_are_told_by_their_names(tmp_path: Path, name: str) -> None:
+def test_other_files_are_recognized_by_their_names(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"text\n")
-    with pytest.raises(DataError, match=rf"{name}: convert it to plain text or \.gz, one file a side"):
-        next(readers.lines(tmp_path / name, {}))
+    with pytest.raises(DataError, match=rf"{name}: convert it to plain text or \.gz, one file per side"):
+        next(readers.raw_lines(tmp_path / name, {}))
 
 
-def test_hashes_are_kept_of_files_that_were_read_to_their_ends(tmp_path: Path) -> None:
+def test_files_read_to_the_end_have_hashes(tmp_path: Path) -> None:
     data = b"".join(b"%d\n" % i for i in range(9001))
     paths = [tmp_path / "a", tmp_path / "b.gz"]
     for path in paths:
@@ -89,11 +89,9 @@ def test_hashes_are_kept_of_files_that_were_read_to_their_ends(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_line_over_the_limit_is_none_and_the_next_begins_where_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
-) -> None:
+def test_a_line_over_the_limit_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
     monkeypatch.setattr(readers, "MAX_LINE_BYTES", 4)
     sizes = [4, 5, 0, 7, 8, 9, 12, 13, 1, 5]
     (tmp_path / "text").write_bytes(b"\n".join(b"x" * size for size in sizes) + end)
-    found = [None if line is None else len(line) for line in readers.lines(tmp_path / "text", {})]
+    found = [None if line is None else len(line) for line in readers.raw_lines(tmp_path / "text", {})]
     assert found == [4, None, 0, None, None, None, None, None, 1, None]

@@ -1,4 +1,4 @@
-"""The stages of `prepare` by themselves: what is sampled, encoded, dropped and found, chunk after chunk."""
+"""The stages of `prepare`: samples, duplicates, encoding, and the pool of workers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,40 +19,38 @@ PAIRS = texts.pairs(300, seed=11)
 
 @pytest.fixture
 def cleaned(tmp_path: Path) -> Path:
-    """A directory of cleaned text, 100 pairs."""
+    """A directory with 100 pairs of cleaned text."""
     for side, lines in zip(("src", "tgt"), zip(*PAIRS[:100], strict=True), strict=True):
         texts.write(tmp_path / side, lines)
     return tmp_path
 
 
-def test_the_sample_is_of_pairs_that_are_not_repeated(cleaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its share is that of all such pairs: where there are no more than are wanted it is all of them."""
+def test_the_sample_has_no_repeated_pairs(cleaned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there are fewer distinct pairs than the sample needs, it has all of them."""
     monkeypatch.setattr(stages, "CHUNK", 30)
     repeated = np.arange(100) % 2 == 1
     distinct = [line for pair in PAIRS[:100:2] for line in pair]
     for wanted in (50, 1000):
         monkeypatch.setattr(stages, "SAMPLE_PAIRS", wanted)
-        assert list(stages._sample(cleaned, repeated, 1)) == distinct
+        assert list(stages.sample(cleaned, repeated, 1)) == distinct
     monkeypatch.setattr(stages, "SAMPLE_PAIRS", 25)
-    some = [list(stages._sample(cleaned, repeated, seed)) for seed in (1, 1, 2)]
+    some = [list(stages.sample(cleaned, repeated, seed)) for seed in (1, 1, 2)]
     assert some[0] == some[1] != some[2]
     for lines in some:
         assert 10 < len(lines) / 2 < 40
         assert [line for line in distinct if line in lines] == lines
-    assert list(stages._sample(cleaned, np.ones(100, bool), 1)) == []
+    assert list(stages.sample(cleaned, np.ones(100, bool), 1)) == []
 
 
-def test_repeated_pairs_are_those_whose_16_bytes_were_there_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pair_is_repeated_if_an_earlier_hash_equals_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = [np.array(pair, "<u8") for pair in ((1, 2), (1, 3), (2, 2), (1, 2), (4, 3), (1, 3), (1, 2), (2, 2))]
     (tmp_path / "hashes").write_bytes(b"".join(each.tobytes() for each in hashes))
     for at_once in (3, 4, 8, 100):
         monkeypatch.setattr(stages, "HASHES_AT_ONCE", at_once)
-        assert np.flatnonzero(stages._find_repeated(tmp_path / "hashes", True)).tolist() == [3, 5, 6, 7]
-        assert stages._find_repeated(tmp_path / "hashes", False).tolist() == [False] * 8
+        assert np.flatnonzero(stages.find_repeated(tmp_path / "hashes", True)).tolist() == [3, 5, 6, 7]
+        assert stages.find_repeated(tmp_path / "hashes", False).tolist() == [False] * 8
     (tmp_path / "hashes").write_bytes(b"")
-    assert stages._find_repeated(tmp_path / "hashes", True).tolist() == []
+    assert stages.find_repeated(tmp_path / "hashes", True).tolist() == []
 
 
 @pytest.fixture
@@ -63,11 +61,20 @@ def chunked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("chunked")
 @pytest.mark.parametrize("drop", [False, True])
-def test_twins_are_found_in_every_chunk_and_of_the_pairs_that_stay(tmp_path: Path, drop: bool) -> None:
-    """What is dropped, for another reason or as a twin, is none in training."""
-    test = [("the cat of a king", "x"), ("one more old song", "y"), ("no twin at all", "z"), ("too long a line", "v")]
-    twins = {5: ("The cat of a king!", "zzz"), 7: ("too long a line", "v " * 300), 290: ("one more old song.", "www")}
-    text = [twins.get(i, pair) for i, pair in enumerate(PAIRS)]
+def test_near_duplicates_are_found_in_every_chunk(tmp_path: Path, drop: bool) -> None:
+    """Dropped pairs do not count as near-duplicates in training."""
+    test = [
+        ("the cat of a king", "x"),
+        ("one more old song", "y"),
+        ("no duplicate at all", "z"),
+        ("too long a line", "v"),
+    ]
+    duplicates = {
+        5: ("The cat of a king!", "zzz"),
+        7: ("too long a line", "v " * 300),
+        290: ("one more old song.", "www"),
+    }
+    text = [duplicates.get(i, pair) for i, pair in enumerate(PAIRS)]
     sides = {
         f"test_{side}": str(texts.write(tmp_path / side, lines))
         for side, lines in zip(("src", "tgt"), zip(*test, strict=True), strict=True)
@@ -78,21 +85,21 @@ def test_twins_are_found_in_every_chunk_and_of_the_pairs_that_stay(tmp_path: Pat
     assert found["twins"]["test"]["equal"]["source"] == (0 if drop else 2)
     dropped = {reason: each["examples"] for reason, each in found["dropped"].items() if each["pairs"]}
     assert dropped.pop(cleaning.TOO_LONG) == [["too long a line", ("v " * 300).strip()[:200]]]
-    assert dropped == ({cleaning.NEAR_TWIN: [list(twins[5]), list(twins[290])]} if drop else {})
+    assert dropped == ({cleaning.NEAR_DUPLICATE: [list(duplicates[5]), list(duplicates[290])]} if drop else {})
     assert found["kept"] == store.open_corpus(out).manifest["pairs"] == (297 if drop else 299)
 
 
 def test_each_pair_is_dropped_for_the_first_reason(tmp_path: Path) -> None:
-    """A repeated one that is too long and uneven is repeated; one too long and uneven is too long."""
+    """The order of the reasons: repeated, too long, uneven."""
     (tmp_path / "tokenizer.model").write_bytes(tokenizer.train([line for pair in PAIRS for line in pair], 400))
     model = Tokenizer(tmp_path / "tokenizer.model")
     word = next(word for word in texts.EN if len(model.encode([word])[0]) == 1)
     sizes = [(2, 9, True), (2, 9, False), (9, 2, False), (2, 7, False), (7, 2, False), (8, 8, False), (3, 6, False)]
     src, tgt = ([" ".join([word] * size[side]) for size in sizes] for side in (0, 1))
     section = texts.own(tmp_path / "in", PAIRS[:1], cleaning={"max_tokens": 8, "max_ratio": 3})
-    stages._load.cache_clear()
+    stages.load_tokenizer.cache_clear()
     repeats = np.array([repeated for *_, repeated in sizes])
-    ids, lengths, stats, flags = stages._encode_chunk(
+    ids, lengths, stats, flags = stages.encode_chunk(
         tmp_path / "tokenizer.model", section, (list(src), list(tgt), repeats)
     )
     first = model.encode([word])[0]
@@ -105,11 +112,11 @@ def test_each_pair_is_dropped_for_the_first_reason(tmp_path: Path) -> None:
         cleaning.RATIO: [(src[3], tgt[3]), (src[4], tgt[4])],
     }
     assert (stats.read, flags.tolist()) == (0, [])
-    nothing = stages._encode_chunk(tmp_path / "tokenizer.model", section, (src[:1], tgt[:1], repeats[:1]))
+    nothing = stages.encode_chunk(tmp_path / "tokenizer.model", section, (src[:1], tgt[:1], repeats[:1]))
     assert [(side.tolist(), side.dtype) for side in nothing[0]] == [([], np.int32)] * 2
 
 
-def test_target_text_is_encoded_by_its_own_model_where_there_is_one(tmp_path: Path) -> None:
+def test_a_separate_target_model_encodes_target_text(tmp_path: Path) -> None:
     models = {"both.model": (0, 400), "both.target.model": (1, 350)}
     for name, (side, size) in models.items():
         (tmp_path / name).write_bytes(tokenizer.train([pair[side] for pair in PAIRS], size))
@@ -130,7 +137,7 @@ def test_target_text_is_encoded_by_its_own_model_where_there_is_one(tmp_path: Pa
     ]
 
 
-def test_another_corpus_in_the_same_place_has_its_own_tokenizer_and_twins(tmp_path: Path) -> None:
+def test_a_new_corpus_in_the_same_directory_uses_its_own_tokenizer_and_held_out_text(tmp_path: Path) -> None:
     for number in range(2):
         pairs = [(f"{src} {'qv'[number]}", tgt) for src, tgt in PAIRS[number * 100 : number * 100 + 100]]
         dev = {
@@ -145,7 +152,7 @@ def test_another_corpus_in_the_same_place_has_its_own_tokenizer_and_twins(tmp_pa
 
 
 def test_few_jobs_or_one_worker_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of eight jobs on processes are started, and in a daemon never; the order is that of the jobs."""
+    """From eight jobs on, processes are started. Answers keep the order of the jobs."""
 
     def calls(self: stages.Pool, function: Callable[[Any], Any], jobs: Any) -> list[Any]:
         return ["by processes", *map(function, jobs)]
@@ -158,7 +165,7 @@ def test_few_jobs_or_one_worker_need_no_process(monkeypatch: pytest.MonkeyPatch)
 
 
 class Link:
-    """The parent's end of a pipe to a worker that works at once; it holds one job at a time."""
+    """The parent's end of a pipe to an immediate worker. It holds one job at a time."""
 
     def __init__(self) -> None:
         self.waiting, self.jobs, self.closed = list[Any](), list[Any](), False
@@ -180,7 +187,7 @@ class Link:
         self.closed = True
 
 
-def test_workers_take_turns_and_answers_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_take_turns_and_answers_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     links, ended = [Link() for _ in range(3)], list[str]()
     process = SimpleNamespace(kill=lambda: ended.append("kill"), join=lambda: ended.append("join"))
     monkeypatch.setattr(stages.Pool, "_start", lambda pool: pool._processes.update(dict.fromkeys(links, process)))
@@ -192,7 +199,7 @@ def test_workers_take_turns_and_answers_come_in_order(monkeypatch: pytest.Monkey
             list(pool.calls(str, [1, "bad", 3]))
         for link in links:
             link.waiting.clear()
-        with pytest.raises(StorageError, match="killed, perhaps for want of memory"):
+        with pytest.raises(StorageError, match="killed, perhaps because memory ran out"):
             list(pool.calls(str, [1, "cut"]))
         assert not ended
     assert ended == ["kill"] * 3 + ["join"] * 3

@@ -1,4 +1,4 @@
-"""The prepared corpus on disk, byte by byte and number by number."""
+"""The files of a prepared corpus."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from nmt_cli.corpus.store import Corpus, Side, SideWriter
 
 
 @pytest.mark.parametrize(("vocabulary", "kind"), [(300, "<u2"), (1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
-def test_a_side_is_written_as_the_page_above_says(tmp_path: Path, vocabulary: int, kind: str) -> None:
+def test_ids_and_offsets_have_the_documented_layout(tmp_path: Path, vocabulary: int, kind: str) -> None:
     last = vocabulary - 1
     with SideWriter(tmp_path, "tgt", vocabulary) as side:
         side.append(np.array([7, 8, 2, last, 2], np.int32), np.array([3, 2]))
@@ -28,7 +28,7 @@ def side(*lengths: int) -> Side:
     return Side(np.arange(offsets[-1], dtype=np.uint16), offsets)
 
 
-def test_sentences_are_gathered_in_the_order_that_is_asked() -> None:
+def test_sentences_are_gathered_in_the_requested_order() -> None:
     some = side(3, 1, 2, 4)
     assert (len(some), some.lengths().tolist()) == (4, [3, 1, 2, 4])
     for sentences, ids in (
@@ -43,6 +43,6 @@ def test_sentences_are_gathered_in_the_order_that_is_asked() -> None:
         assert found.dtype == np.int64
 
 
-def test_seen_tokens_are_those_of_all_sources_but_one_in_a_thousand() -> None:
+def test_seen_tokens_cover_all_sources_but_one_in_a_thousand() -> None:
     for lengths, seen in ((range(1, 1001), 1000), ([5] * 2000 + [900], 5), ([5] * 500 + [900], 453), ([7], 7)):
         assert Corpus(Path(), {}, side(*lengths), side(*[1000] * len(lengths))).seen_tokens == seen

@@ -1,12 +1,11 @@
-"""Synthetic text in `prepare`: which lines are translated, by what, how often, and what is dropped of them."""
+"""Synthetic text in `prepare`: the lines that are translated, the cache, and the dropped translations."""
 
 import contextlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ import texts
 from conftest import ENGLISH, GERMAN
 from tiny_model import make_model
 
-import nmt_cli
 from nmt_cli.corpus import readers, synthetic
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
@@ -30,44 +28,36 @@ WORDS = dict(zip([*ENGLISH, *GERMAN], [*GERMAN, *ENGLISH], strict=True))
 
 
 class Words:
-    """A translator of number words, in place of the package's: what it does is written into `asked`."""
+    """A translator of number words, which records its calls."""
 
-    asked: ClassVar[list[Any]] = []
+    calls: ClassVar[list[Any]] = []  # of each call the model and the options, then each line
     fails_after: ClassVar[int | None] = None
     changes: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, model: Path) -> None:
-        self.asked.append(model)
-
-    def __enter__(self) -> "Words":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def translate(self, lines: Iterator[str], **options: Any) -> Iterator[Any]:
-        self.asked.append(options)
+    @classmethod
+    def translate(cls, model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
+        cls.calls.append((model, beam, sampling))
         for number, line in enumerate(lines):
-            if number == self.fails_after:
+            if number == cls.fails_after:
                 raise KeyboardInterrupt
-            self.asked.append(line)
-            text = " ".join(WORDS.get(word, word) for word in line.split())
-            yield SimpleNamespace(text=self.changes.get(line, text))
+            cls.calls.append(line)
+            yield cls.changes.get(line, " ".join(WORDS.get(word, word) for word in line.split()))
+
+
+OPTIONS = PrepareOptions(workers=1, translate=Words.translate)
 
 
 @pytest.fixture(autouse=True)
-def words(monkeypatch: pytest.MonkeyPatch) -> type[Words]:
-    Words.asked, Words.fails_after, Words.changes = [], None, {}
-    monkeypatch.setattr(nmt_cli, "Translator", Words, raising=False)
-    return Words
+def words() -> None:
+    Words.calls, Words.fails_after, Words.changes = [], None, {}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models that exist, by their languages; what translates is `Words`."""
-    place = tmp_path_factory.mktemp("models")
+    """Models by their languages. They only exist: `Words` translates."""
+    directory = tmp_path_factory.mktemp("models")
     return {
-        sides: make_model(place / sides, f"corpus.src={sides[:2]}", f"corpus.tgt={sides[2:]}")
+        sides: make_model(directory / sides, f"corpus.src={sides[:2]}", f"corpus.tgt={sides[2:]}")
         for sides in ("ende", "deen")
     }
 
@@ -103,34 +93,27 @@ def dropped(directory: Path) -> dict[str, int]:
     return {reason: about["pairs"] for reason, about in reasons.items() if about["pairs"]}
 
 
-OPTIONS = PrepareOptions(workers=1)
-
-
 def test_a_teacher_translates_the_training_text(
     corpus_of: Any, tmp_path: Path, numbers_text: Path, models: dict[str, Path]
 ) -> None:
-    """Distillation: each source of the training pairs once, by the teacher; the real targets are left out."""
+    """Distillation: the teacher translates each source of the training pairs once. Real targets are left out."""
     Words.changes = {line: "eins" * len(line) for line in (numbers_text / "train.en").read_text().split("\n")[:2]}
     out = prepare(corpus_of(real_pairs=False, beam=7), tmp_path / "data", OPTIONS)
     sources = (numbers_text / "train.en").read_text().split("\n")[:-1]
-    assert Words.asked[:2] == [models["ende"], {"beam": 7, "sampling": None}]
-    assert Words.asked[2:] == list(dict.fromkeys(sources))
+    assert Words.calls == [(models["ende"], 7, False), *dict.fromkeys(sources)]
     expected = [(line, " ".join(WORDS[word] for word in line.split())) for line in sources[2:]]
     assert pairs_of(out) == expected
     assert dropped(out) == {synthetic.OUTLYING: 2}
 
 
-def test_back_translated_text_is_tagged_by_one_token_and_added(
-    corpus_of: Any, tmp_path: Path, models: dict[str, Path]
-) -> None:
-    """Real targets with a reverse model, beside the real pairs; lines of dev and test are not used."""
+def test_back_translations_are_tagged_and_added(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
+    """A reverse model translates real targets. Lines of dev and test are not used."""
     dev = Path(str(corpus_of().dev_tgt)).read_text().split("\n")
     mono = ["null eins zwei drei vier fünf sechs", dev[0], "", "neun null neun null acht", "neun null neun null acht"]
     (tmp_path / "mono.de").write_text("".join(f"{line}\n" for line in mono))
     settings = corpus_of(side="tgt", files=[str(tmp_path / "mono.de")], tag="bt", sampling=True)
     out = prepare(settings, tmp_path / "data", OPTIONS)
-    assert Words.asked[0] == models["deen"]
-    assert isinstance(Words.asked[1]["sampling"], nmt_cli.Sampling)
+    assert Words.calls[0] == (models["deen"], 4, True)
     pairs, real = pairs_of(out), pairs_of(prepare(recipe_without(settings), tmp_path / "plain", OPTIONS))
     assert [pair[1] for pair in pairs[: len(real)]] == [pair[1] for pair in real]
     assert pairs[len(real) :] == [
@@ -142,19 +125,19 @@ def test_back_translated_text_is_tagged_by_one_token_and_added(
     assert dropped(out) == {"in dev or test": 1, "empty side": 1, "duplicate pair": 1}
 
 
-def test_lines_that_are_too_long_are_counted_as_such(corpus_of: Any, tmp_path: Path) -> None:
+def test_overlong_and_invalid_lines_are_counted(corpus_of: Any, tmp_path: Path) -> None:
     lines = [b"one two three", b"one " * (readers.MAX_LINE_BYTES // 4 + 1), b"two \xff"]
     (tmp_path / "mono.en").write_bytes(b"\n".join(lines))
     out = prepare(corpus_of(files=[str(tmp_path / "mono.en")]), tmp_path / "data", OPTIONS)
     assert dropped(out) == {"line over the byte limit": 1, "not UTF-8": 1}
 
 
-def test_files_are_tokenised_where_the_corpus_is(corpus_of: Any, tmp_path: Path) -> None:
+def test_files_are_tokenized_if_the_corpus_is(corpus_of: Any, tmp_path: Path) -> None:
     pytest.importorskip("sacremoses")
     (tmp_path / "mono.en").write_text("One, two (three).\n")
     settings = corpus_of(files=[str(tmp_path / "mono.en")]).model_copy(update={"moses": True})
     prepare(settings, tmp_path / "data", OPTIONS)
-    assert Words.asked[2:] == ["one , two ( three ) ."]
+    assert Words.calls[1:] == ["one , two ( three ) ."]
 
 
 def recipe_without(corpus: schema.Corpus) -> schema.Corpus:
@@ -176,8 +159,8 @@ def test_empty_looping_and_outlying_translations_are_dropped_and_counted(corpus_
     assert about["dropped"][synthetic.LOOPING]["examples"][0] == [lines[5], Words.changes[lines[5]].strip()]
 
 
-def test_translations_are_cached_and_go_on_after_a_kill(corpus_of: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """No line is translated twice: not by another preparation, and not after an interrupt."""
+def test_translations_are_cached_and_resumed(corpus_of: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """No line is translated twice, neither by another preparation nor after an interrupt."""
     monkeypatch.setattr(synthetic, "FLUSH_LINES", 10)
     settings = corpus_of()
     Words.fails_after = 137
@@ -188,21 +171,21 @@ def test_translations_are_cached_and_go_on_after_a_kill(corpus_of: Any, tmp_path
     kept = part.read_bytes().count(b"\n")
     assert kept == 137
     with part.open("ab") as file:
-        file.write(b"half a li")  # as a kill leaves it
-    Words.asked, Words.fails_after = [], None
+        file.write(b"half a li")  # a kill cut the last line
+    Words.calls, Words.fails_after = [], None
     whole = pairs_of(prepare(settings, tmp_path / "data", OPTIONS))
-    assert len(Words.asked) == 2 + 500 - kept
-    Words.asked = []
+    assert len(Words.calls) == 1 + 500 - kept
+    Words.calls = []
     assert pairs_of(prepare(settings, tmp_path / "again", OPTIONS)) == whole
     assert prepare(settings, tmp_path / "again", OPTIONS)
-    assert Words.asked == []
+    assert Words.calls == []
     for number, others in enumerate(({"beam": 2}, {"sampling": True})):
-        Words.asked = []
+        Words.calls = []
         prepare(corpus_of(**others), tmp_path / f"other-{number}", OPTIONS)
-        assert len(Words.asked) == 2 + 500
+        assert len(Words.calls) == 1 + 500
 
 
-def test_translations_are_on_the_disk_before_they_are_taken_for_whole(
+def test_translations_are_synced_before_they_count_as_complete(
     corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced, sync = list[str](), artefact.sync
@@ -230,13 +213,17 @@ def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models
             prepare(settings, out, OPTIONS)
 
 
-def test_what_cannot_be_is_refused(corpus_of: Any, tiny_recipe: Make, tmp_path: Path, models: dict[str, Path]) -> None:
+def test_wrong_or_missing_models_are_refused(
+    corpus_of: Any, tiny_recipe: Make, tmp_path: Path, models: dict[str, Path]
+) -> None:
     with pytest.raises(
         DataError, match=r"translates de to en; for corpus\.synthetic with side src it must be en to de"
     ):
         prepare(corpus_of(model=str(models["deen"])), tmp_path / "data", OPTIONS)
-    with pytest.raises(MissingError, match=r"no model in nowhere, which corpus\.synthetic names"):
+    with pytest.raises(MissingError, match=r"no model in nowhere, named by corpus\.synthetic"):
         prepare(corpus_of(model="nowhere"), tmp_path / "data", OPTIONS)
+    with pytest.raises(ValueError, match=r"requires PrepareOptions\.translate"):
+        prepare(corpus_of(), tmp_path / "data", PrepareOptions(workers=1))
     values = tiny_recipe().model_dump()
     values["corpus"]["synthetic"] = [{"side": "src"}]
     with pytest.raises(UsageError, match=r"corpus\.synthetic needs a model that translates"):
@@ -250,7 +237,9 @@ def test_what_cannot_be_is_refused(corpus_of: Any, tiny_recipe: Make, tmp_path: 
     assert not (tmp_path / "data").exists()
 
 
-def test_a_recipe_with_synthetic_text_is_shown_and_stored(corpus_of: Any, tmp_path: Path, tiny_recipe: Make) -> None:
+def test_a_recipe_with_synthetic_text_survives_storing_and_explaining(
+    corpus_of: Any, tmp_path: Path, tiny_recipe: Make
+) -> None:
     settings = tiny_recipe().model_copy(update={"corpus": corpus_of(side="tgt", tag="bt")})
     (tmp_path / "stored.yaml").write_bytes(loading.to_yaml(settings))
     assert loading.load_stored(tmp_path / "stored.yaml") == settings
@@ -273,15 +262,15 @@ LOOPS = [
 
 
 def written(tmp_path: Path, pairs: list[tuple[str, str]], **entry: Any) -> tuple[list[tuple[str, ...]], CleaningStats]:
-    """Return the pairs that are written of these lines and translations, and the others' statistics."""
+    """Return the pairs written for these lines and translations, and statistics of the dropped ones."""
     for name, lines in zip(("real", "made"), zip(*pairs, strict=True), strict=True):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     sides, stats = (tmp_path / "src", tmp_path / "tgt"), CleaningStats()
-    synthetic._write(schema.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
+    synthetic.write_pairs(schema.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
     return list(zip(*(side.read_text().split("\n")[:-1] for side in sides), strict=True)), stats
 
 
-def test_four_times_up_to_six_words_is_a_loop_unless_the_text_loops_too(tmp_path: Path) -> None:
+def test_a_loop_is_up_to_six_words_four_times_unless_the_source_loops(tmp_path: Path) -> None:
     for line, loops in LOOPS:
         assert bool(synthetic.LOOP.search(line.strip())) == loops, line
     pairs = [(f"plain {i} " + "z" * len(line), line.strip()) for i, (line, _) in enumerate(LOOPS)]
@@ -291,8 +280,8 @@ def test_four_times_up_to_six_words_is_a_loop_unless_the_text_loops_too(tmp_path
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
-def test_translations_of_outlying_length_by_hand(tmp_path: Path, side: str) -> None:
-    """Where nearly all are as long as the text, from e^-0.5 to e^0.5 times as long is kept; ten are added to both."""
+def test_translations_of_outlying_length_are_dropped(tmp_path: Path, side: str) -> None:
+    """If most have the length of the text, ratios from e^-0.5 to e^0.5 are kept, with ten added to both lengths."""
     text, lengths = "t" * 90, [90] * 8 + [155, 154, 51, 50, 0]
     pairs = [(f"{text[:-2]}{i:02}", "m" * length) for i, length in enumerate(lengths)]
     kept, stats = written(tmp_path, pairs, side=side, tag="bt")
@@ -307,7 +296,7 @@ def test_translations_of_outlying_length_by_hand(tmp_path: Path, side: str) -> N
             synthetic.EMPTY: [pairs[12][turned]],
         },
     )
-    # Here the logarithm's deviations have the median 0.19967, so up to 5 x 1.4826 x 0.19967 is kept: a factor of 4.39.
+    # The median deviation of the logarithm is 0.19967, so the limit is 5 x 1.4826 x 0.19967: a factor of 4.39.
     for length, stays in ((4383, True), (4384, False)):
         lengths = [990] * 3 + [1211] * 2 + [809] * 2 + [length]
         kept, _ = written(tmp_path, [("t" * 990, "m" * each) for each in lengths])
@@ -315,7 +304,7 @@ def test_translations_of_outlying_length_by_hand(tmp_path: Path, side: str) -> N
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
-def test_real_lines_are_repaired_and_held_out_by_their_side(tmp_path: Path, side: str) -> None:
+def test_real_lines_are_repaired_and_compared_with_held_out_lines_of_their_side(tmp_path: Path, side: str) -> None:
     held_out = [("known &amp; src", "known &amp; tgt")]
     lines = ["a &lt; b ", "known & src", "known  &amp; tgt", "a < b", "", "last"]
     parts, others = [[line.encode() for line in some] for some in (lines[:3], lines[3:])], [b"other"] * 3
@@ -326,7 +315,7 @@ def test_real_lines_are_repaired_and_held_out_by_their_side(tmp_path: Path, side
     other = {"src": "known & tgt", "tgt": "known & src"}[side]
     for entry in (schema.Synthetic(side=side), schema.Synthetic(side=side, files=files)):
         stats = CleaningStats()
-        synthetic._select(entry, schema.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
+        synthetic.select_lines(entry, schema.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
         assert (tmp_path / "real").read_text() == f"a < b\n{other}\nlast\n"
         reasons = {synthetic.HELD_OUT: f"known & {side}", synthetic.DUPLICATE: "a < b", synthetic.EMPTY: ""}
         assert stats == CleaningStats(
@@ -348,20 +337,20 @@ def test_each_entry_adds_its_pairs_in_order(corpus_of: Any, tmp_path: Path, mode
     ]
     out = prepare(settings, tmp_path / "data", OPTIONS)
     assert pairs_of(out)[-2:] == [("one two three", "eins zwei drei"), (">>bt<< eight nine zero", "acht neun null")]
-    first, second = {"beam": 4, "sampling": None}, {"beam": 3, "sampling": None}
-    assert Words.asked == [models["ende"], first, "one two three", models["deen"], second, "acht neun null"]
+    first, second = (models["ende"], 4, False), (models["deen"], 3, False)
+    assert Words.calls == [first, "one two three", second, "acht neun null"]
     recorded = [source["name"] for source in open_corpus(out).manifest["sources"]]
     assert recorded[-4:] == ["mono.en", "mono.de", artefact.MANIFEST, artefact.MANIFEST]
 
 
-def test_the_cache_goes_by_what_the_model_and_the_text_are_and_not_by_their_places(
+def test_the_cache_key_is_the_content_of_model_and_text(
     corpus_of: Any, tmp_path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     copies = {name: shutil.copytree(models["ende"], tmp_path / name) for name in ("copy", "run/model")}
     manifest = copies["copy"] / artefact.MANIFEST
     another = artefact.read_json(manifest) | {"created": "later"}
-    asked = []
-    for name, place, text in (
+    translated = []
+    for name, directory, text in (
         ("first", models["ende"], "one two three"),
         ("same", copies["copy"], "one two three"),
         ("same of a run", tmp_path / "run", "one two three"),
@@ -371,25 +360,25 @@ def test_the_cache_goes_by_what_the_model_and_the_text_are_and_not_by_their_plac
         if name == "another model":
             manifest.write_bytes(artefact.json_bytes(another))
         (tmp_path / "mono.en").write_text(f"{text}\n")
-        Words.asked = []
-        prepare(corpus_of(files=[str(tmp_path / "mono.en")], model=str(place)), tmp_path / "data" / name, OPTIONS)
-        asked.append(len(Words.asked) == 3)
-    assert asked == [True, False, False, True, True]
+        Words.calls = []
+        prepare(corpus_of(files=[str(tmp_path / "mono.en")], model=str(directory)), tmp_path / "data" / name, OPTIONS)
+        translated.append(len(Words.calls) == 2)
+    assert translated == [True, False, False, True, True]
     assert "1 translations by " in capsys.readouterr().err
 
 
-def test_a_model_that_does_not_say_its_languages_is_believed(corpus_of: Any, tmp_path: Path) -> None:
+def test_a_model_without_languages_is_accepted(corpus_of: Any, tmp_path: Path) -> None:
     model = make_model(tmp_path / "imported", "corpus.src=src", "corpus.tgt=tgt")
     for side in ("src", "tgt"):
         settings = corpus_of(side=side, model=str(model))
-        synthetic._check_languages(settings.synthetic[0], settings)
+        synthetic.check_languages(settings.synthetic[0], settings)
     turned = make_model(tmp_path / "turned", "corpus.src=tgt", "corpus.tgt=src")
     settings = corpus_of(side="tgt", model=str(turned))
     with pytest.raises(DataError, match=r"translates tgt to src; .* with side tgt it must be de to en$"):
-        synthetic._check_languages(settings.synthetic[0], settings)
+        synthetic.check_languages(settings.synthetic[0], settings)
 
 
-def test_progress_goes_on_where_it_was(corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_resumes_after_an_interrupt(corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = list[Any]()
 
     class Progress(contextlib.nullcontext[Any]):

@@ -1,4 +1,4 @@
-"""Terms: what a list of them says, where texts have them, and translations that say them."""
+"""Glossaries: parsing, matches in texts, and translations that contain the accepted forms."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def translator(model: Path) -> Iterator[Translator]:
         yield one
 
 
-# ---- lists
+# ---- glossary files
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def translator(model: Path) -> Iterator[Translator]:
         ("", []),
     ],
 )
-def test_a_phrase_is_found_by_whole_words_and_the_longest_counts(text: str, found: list[str]) -> None:
+def test_whole_words_match_and_the_longest_phrase_wins(text: str, found: list[str]) -> None:
     lines = [
         "# fire\tno",
         "",
@@ -77,8 +77,8 @@ def test_a_phrase_is_found_by_whole_words_and_the_longest_counts(text: str, foun
     assert [term.source for term in Terms.parse(lines).find(text)] == found
 
 
-def test_places_of_phrases_are_those_in_the_text_as_it_stands() -> None:
-    """Long phrases go by words and not by characters; one in any case, and one as it is written, may begin alike."""
+def test_matches_have_their_offsets_in_the_text() -> None:
+    """The longest phrase is the one with the most words, not characters."""
     lines = ["a b c\tx", "a bbbbbbbbbb\tx", "Straße\tStreet|Road|Street\tany", "B\tx", "b c\tx\tany", "日本\tx"]
     terms = Terms.parse(lines)
     text = "a b c, a bbbbbbbbbb STRASSE straße B C b 日本 a b"
@@ -100,7 +100,7 @@ def test_places_of_phrases_are_those_in_the_text_as_it_stands() -> None:
     ]
 
 
-def test_lists_may_have_marks_comments_spaces_and_phrases_of_fifty_words(tmp_path: Path) -> None:
+def test_glossaries_may_have_a_bom_comments_spaces_and_fifty_words(tmp_path: Path) -> None:
     phrase, form = "a " * 49 + "a", "b " * 49 + "b"
     (tmp_path / "terms").write_text(
         f"\ufeff\r\n#x\n \t\n{phrase}\t{form}\t\r\n\ufeff C \t d |e\xa0f\t any\t\n", newline=""
@@ -110,31 +110,31 @@ def test_lists_may_have_marks_comments_spaces_and_phrases_of_fifty_words(tmp_pat
     with pytest.raises(DataError, match=r"terms, line 2 is not UTF-8"):
         Terms.read(tmp_path / "terms")
     (tmp_path / "terms").write_text("# x\na\n")
-    with pytest.raises(DataError, match=r"terms, line 2 is no term: a phrase, a tab, one or more forms"):
+    with pytest.raises(DataError, match=r"terms, line 2 is not a term\. Write: phrase, tab, one or more forms"):
         Terms.read(tmp_path / "terms")
 
 
-def test_a_form_is_said_as_whole_words() -> None:
+def test_a_form_matches_whole_words() -> None:
     one, any_case = Terms.parse(["a\trot|rote Katze", "b\trote Katze\tany"]).terms
-    assert one.said("die rote Katze.") == "rote Katze"
-    assert one.said("rot, rote Katze") == "rot"
-    assert one.said("rote Katzen, Rot, abendrot, rot1") is None
-    assert any_case.said("Rote katze") == "rote Katze"
+    assert one.form_in("die rote Katze.") == "rote Katze"
+    assert one.form_in("rot, rote Katze") == "rot"
+    assert one.form_in("rote Katzen, Rot, abendrot, rot1") is None
+    assert any_case.form_in("Rote katze") == "rote Katze"
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["a"], "line 1 is no term"),
-        (["# x", "a\t"], "line 2 is no term"),
-        (["a\tb||c"], "line 1 is no term"),
-        (["\tb"], "line 1 is no term"),
-        (["a\tb\tsome"], "line 1 is no term"),
-        (["a " * 51 + "\tb"], "line 1 is no term"),
-        (["a\tx|" + "b " * 51], "line 1 is no term"),
-        (["a\tb\tany\tany"], "line 1 is no term"),
-        (["a\tb\tANY"], "line 1 is no term"),
-        (["# x"] * 1233 + ["a"], "FILE, line 1,234 is no term"),
+        (["a"], "line 1 is not a term"),
+        (["# x", "a\t"], "line 2 is not a term"),
+        (["a\tb||c"], "line 1 is not a term"),
+        (["\tb"], "line 1 is not a term"),
+        (["a\tb\tsome"], "line 1 is not a term"),
+        (["a " * 51 + "\tb"], "line 1 is not a term"),
+        (["a\tx|" + "b " * 51], "line 1 is not a term"),
+        (["a\tb\tany\tany"], "line 1 is not a term"),
+        (["a\tb\tANY"], "line 1 is not a term"),
+        (["# x"] * 1233 + ["a"], "FILE, line 1,234 is not a term"),
         (["a\tx\tany", "A\tb"], "line 2: “A” repeats line 1"),
         (["x\ty", "a\tb", "a\tc"], "line 3: “a” repeats line 2"),
         (["A\tb", "a\tc\tany"], "line 2: “a” repeats line 1"),
@@ -142,24 +142,24 @@ def test_a_form_is_said_as_whole_words() -> None:
         (["# nothing"], "has no terms"),
     ],
 )
-def test_what_is_no_list_of_terms_is_refused_with_its_line(lines: list[str], message: str) -> None:
+def test_an_invalid_glossary_is_refused_with_the_line_number(lines: list[str], message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         Terms.parse(lines, "FILE")
 
 
-def test_terms_that_differ_in_case_or_hold_each_other_are_two() -> None:
+def test_phrases_that_differ_in_case_or_overlap_are_separate_terms() -> None:
     lines = ["Polish\tpolnisch", "polish\tpolieren", "a b\tx", "b\ty", "a b d\tz", "B c\tw"]
     assert len(Terms.parse(lines).terms) == 6
 
 
-def test_a_token_begins_a_word_or_goes_on_with_one(model: Path) -> None:
+def test_tokens_that_start_or_continue_a_word_are_known(model: Path) -> None:
     tokenizer = Tokenizer(model / "tokenizer.model")
     kinds = dict(zip(tokenizer.tokens(list(range(tokenizer.vocabulary_size))), tokenizer.begins, strict=True))
     assert [kinds[token] for token in ("▁rot", "▁", ".", "?", "</s>")] == [1] * 5
     assert [kinds[token] for token in ("u", "<0x41>", "<unk>")] == [0] * 3
 
 
-def test_what_cannot_be_spelled_is_left_out(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_with_unknown_tokens_are_no_constraints(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, terms = Tokenizer(model / "tokenizer.model"), Terms.parse(["a\trot|nie", "b\tnie", "c\tder Hund"]).terms
     encode = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda lines: [[UNK]] if lines == ["nie"] else encode(lines))
@@ -175,7 +175,7 @@ def test_what_cannot_be_spelled_is_left_out(model: Path, monkeypatch: pytest.Mon
     assert constraints_of([terms[2]], tokenizer) is None
 
 
-def test_no_more_terms_are_searched_for_than_the_engine_has_bits(model: Path) -> None:
+def test_there_are_at_most_64_constraints(model: Path) -> None:
     tokenizer = Tokenizer(model / "tokenizer.model")
     terms = Terms.parse([f"t{i}\trot" for i in range(70)]).terms
     for count, known in ((63, 63), (64, 64), (70, 64)):
@@ -184,7 +184,7 @@ def test_no_more_terms_are_searched_for_than_the_engine_has_bits(model: Path) ->
         assert len(found.sizes) == known
 
 
-def test_a_word_of_chinese_has_a_space_before_it_at_the_beginning_of_a_line_alone() -> None:
+def test_a_form_in_chinese_or_kana_has_no_leading_space() -> None:
     spelled = {"日本": ["▁", "日", "本"], "日": ["▁日"], "rot": ["▁", "rot"], "かな": ["▁", "かな"], "ко": ["▁", "ко"]}
     names = [*dict.fromkeys(token for tokens in spelled.values() for token in tokens)]
     tokenizer = SimpleNamespace(
@@ -202,8 +202,8 @@ def test_a_word_of_chinese_has_a_space_before_it_at_the_beginning_of_a_line_alon
     ("sizes", "width"),
     [([1], 8), ([3, 4], 8), ([8], 12), ([11], 12), ([12], 16), ([60], 64), ([5, 70], 64), ([1] * 9, 12)],
 )
-def test_a_search_with_terms_has_a_hypothesis_for_each_token_of_them(sizes: list[int], width: int) -> None:
-    """And one for none, in steps of four; the longest form of a term counts."""
+def test_the_beam_has_room_for_each_token_of_the_terms(sizes: list[int], width: int) -> None:
+    """One hypothesis per token of the longest forms, and one without any, rounded up to a multiple of four."""
     terms = [[[*range(10 * i, 10 * i + size)], [5]] for i, size in enumerate(sizes)]
     assert Constraints(terms, b"").width == width
     assert Constraints([forms[::-1] for forms in terms], b"").width == width
@@ -212,19 +212,21 @@ def test_a_search_with_terms_has_a_hypothesis_for_each_token_of_them(sizes: list
 # ---- translation
 
 
-def says_all(text: str, source: str) -> bool:
-    return all(term.said(text) for term in TERMS.find(source))
+def has_all_terms(text: str, source: str) -> bool:
+    return all(term.form_in(text) for term in TERMS.find(source))
 
 
 @pytest.mark.parametrize("more", [{}, {"beam": 1}, {"beam": 9, "n_best": 3}, {"alignments": True}])
-def test_every_line_says_its_terms_and_others_are_as_without(translator: Translator, more: dict[str, Any]) -> None:
+def test_every_translation_has_its_terms_and_other_lines_do_not_change(
+    translator: Translator, more: dict[str, Any]
+) -> None:
     translator.counts.clear()
     plain, with_terms = (list(translator.translate(LINES, terms=terms, split=False, **more)) for terms in (None, TERMS))
     changed = 0
     for line, before, after in zip(LINES, plain, with_terms, strict=True):
-        assert all(says_all(hypothesis.text, line) for hypothesis in after.hypotheses)
+        assert all(has_all_terms(hypothesis.text, line) for hypothesis in after.hypotheses)
         assert after.terms == TERMS.find(line)
-        if all(says_all(hypothesis.text, line) for hypothesis in before.hypotheses):
+        if all(has_all_terms(hypothesis.text, line) for hypothesis in before.hypotheses):
             assert after.hypotheses == before.hypotheses
         else:
             changed += 1
@@ -245,13 +247,12 @@ def test_torch_gives_the_same_translations(
     assert found == [result.text for result in translator.translate(LINES, terms=TERMS)]
 
 
-def test_terms_are_of_each_text(translator: Translator) -> None:
-    """Lists of different texts do not meet, though they share a search."""
+def test_texts_in_one_batch_keep_their_own_glossaries(translator: Translator) -> None:
     lists = [Terms.parse([f"Hund\t{word}"]) for word in ("Katze", "rot", "Haus")]
     waiting = [translator.submit("der Hund ist nicht", Options(terms=terms)) for terms in (*lists, None)]
     results = [each.result(60) for each in waiting]
     for result, terms in zip(results, lists, strict=False):
-        assert terms.terms[0].said(result.text)
+        assert terms.terms[0].form_in(result.text)
     assert results[3].text == next(iter(translator.translate(["der Hund ist nicht"]))).text
 
 
@@ -266,14 +267,14 @@ def test_segments_have_the_terms_of_their_own_text(translator: Translator, monke
         ["ist", "geht"],
         [],
     ]
-    assert says_all(result.text, line)
+    assert has_all_terms(result.text, line)
     again = [segment for segment in result.segments if segment.plain]
     assert again
     assert all(segment.plain and segment.started == segment.plain.started for segment in again)
     across = Terms.parse(["das Haus . ist\trot"])
     (result,) = translator.translate([line], terms=across)
     assert [[term.source for term in segment.terms] for segment in result.segments] == [["das Haus . ist"], []]
-    assert across.terms[0].said(result.text)
+    assert across.terms[0].form_in(result.text)
     monkeypatch.setattr(translator, "filter_tokens", 8)  # cut between words, too
     for words in range(9):
         (result,) = translator.translate(["rot " * words + "Baum Baum " * 8], terms=Terms.parse(["rot Baum\tHund"]))
@@ -285,19 +286,19 @@ def test_segments_have_the_terms_of_their_own_text(translator: Translator, monke
     monkeypatch.setattr(pending.segments, "looping", lambda ids: ids[-1] != EOS)  # every translation fails once
     (result,) = translator.translate([line := "das Haus und der Hund, die Katze ist rot"], terms=TERMS)
     assert [[term.source for term in segment.terms] for segment in result.segments] == [["der Hund"], ["ist"]]
-    assert says_all(result.text, line)
+    assert has_all_terms(result.text, line)
 
 
-def test_prefixes_and_terms_go_together(translator: Translator) -> None:
+def test_prefixes_and_terms_can_be_combined(translator: Translator) -> None:
     prefixes = ["die Katze", "", "rot und"] * (len(LINES) // 3)
     for line, prefix, result in zip(
         LINES, prefixes, translator.translate(LINES, terms=TERMS, prefixes=prefixes), strict=True
     ):
         assert result.text.startswith(prefix)
-        assert says_all(result.text, line)
+        assert has_all_terms(result.text, line)
 
 
-def test_where_no_hypothesis_can_the_best_without_terms_stays_and_is_counted(
+def test_a_term_that_does_not_fit_leaves_the_plain_translation_and_is_counted(
     translator: Translator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = Terms.parse(["Hund\t" + "Haus und Baum " * 16])
@@ -317,7 +318,7 @@ def test_where_no_hypothesis_can_the_best_without_terms_stays_and_is_counted(
     assert "1 terms are not in their line's translation" in capsys.readouterr().err
 
 
-def test_a_text_that_is_given_up_ends_its_second_search(model: Path) -> None:
+def test_cancelling_a_text_ends_its_second_search(model: Path) -> None:
     with Translator(model, precision="fp32", workers=1) as one:
         submit, taken = one._scheduler.submit, list[Segment]()
 
@@ -350,27 +351,27 @@ def command(
     return content(target).decode()
 
 
-def test_jsonl_says_which_terms_are_met(translator: Translator) -> None:
+def test_jsonl_lists_the_forms_found(translator: Translator) -> None:
     output = command(translator, "\n".join(LINES) + "\n", terms=TERMS, n_best=2)
     for line, record in zip(LINES, map(json.loads, output.split("\n")[:-1]), strict=True):
         for hypothesis in record["hypotheses"]:
-            expected = {term.source: term.said(hypothesis["text"]) for term in TERMS.find(line)}
+            expected = {term.source: term.form_in(hypothesis["text"]) for term in TERMS.find(line)}
             assert hypothesis.get("terms", {}) == expected
             assert None not in expected.values()
 
 
-def test_terms_and_markup_go_together(translator: Translator) -> None:
-    """A phrase is found across tags, which the model does not see, and tags stay balanced."""
+def test_terms_and_markup_can_be_combined(translator: Translator) -> None:
+    """A phrase may contain tags, and tags stay balanced."""
     lines = [f"<b>{line.replace(' ', ' <i>', 1)}</i></b>" for line in LINES]
     output = command(translator, "\n".join(lines) + "\n", runner("text", "html", None, []), terms=TERMS)
     for line, marked in zip(LINES, output.split("\n")[:-1], strict=True):
-        assert says_all(re.sub("<[^>]*>", "", marked), line)
+        assert has_all_terms(re.sub("<[^>]*>", "", marked), line)
         assert all(marked.count(f"<{tag}>") == marked.count(f"</{tag}>") > 0 for tag in "bi")
     page = command(translator, "<p>der <b>Hund</b></p>", runner("html", None, None, []), terms=TERMS)
-    assert says_all(re.sub("<[^>]*>", "", page), "der Hund")
+    assert has_all_terms(re.sub("<[^>]*>", "", page), "der Hund")
 
 
-def test_the_command_takes_a_file_of_terms(model: Path, tmp_path: Path) -> None:
+def test_the_command_reads_a_glossary_file(model: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.tsv").write_text("# words\nHund\tKatze|Haus\tany\n")
     (tmp_path / "bad.tsv").write_text("Hund\tKatze\nHund\tHaus\n")
     (tmp_path / "in").write_text("der hund\n")
@@ -388,8 +389,8 @@ def test_the_command_takes_a_file_of_terms(model: Path, tmp_path: Path) -> None:
         assert message in done.stderr
 
 
-def test_the_share_of_terms_that_are_met_is_scored(tmp_path: Path) -> None:
-    """Each term once a line, in the lines whose source has it; by whole words."""
+def test_the_share_of_terms_in_the_hypotheses_is_scored(tmp_path: Path) -> None:
+    """A term counts once per line, and only whole words match."""
     source = texts.write(tmp_path / "src", ["a dog, a dog", "dogs", "a cat", "a dog and a cat"])
     reference = texts.write(tmp_path / "ref", ["ein Hund", "Hunde", "eine Katze", "ein Hund und eine Katze"])
     terms = texts.write(tmp_path / "terms", ["dog\tHund|Köter", "cat\tKatze"])

@@ -1,3 +1,5 @@
+"""SentencePiece models: training, special tokens, byte fallback, target models."""
+
 import io
 from pathlib import Path
 
@@ -18,14 +20,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_special_tokens_cannot_be_named_by_text(file: Path) -> None:
+def test_text_never_encodes_to_special_tokens(file: Path) -> None:
     tokenizer = Tokenizer(file)
     assert tokenizer.vocabulary_size == 400
     assert tokenizer.tokens([PAD, UNK, EOS]) == ["<pad>", "<unk>", "</s>"]
     assert min(tokenizer.encode(["</s> <unk> <pad> <s>"])[0]) > EOS
 
 
-def test_any_text_comes_back_and_what_was_never_seen_is_spelled_in_bytes(file: Path) -> None:
+def test_any_text_decodes_to_itself_with_unseen_characters_as_bytes(file: Path) -> None:
     lines = [*LINES[:9], "", "Ω 東京 ☃ é ½ 👍🏽 \xad\u200d <0x41> \\"]
     tokenizer = Tokenizer(file)
     ids = tokenizer.encode(lines)
@@ -35,7 +37,7 @@ def test_any_text_comes_back_and_what_was_never_seen_is_spelled_in_bytes(file: P
 
 
 @pytest.mark.parametrize("language", ["de", "zh", "ja-JP"])
-def test_every_character_is_a_token_except_rare_ones_of_chinese_and_japanese(tmp_path: Path, language: str) -> None:
+def test_every_character_is_a_token_except_rare_chinese_and_japanese_ones(tmp_path: Path, language: str) -> None:
     (tmp_path / "model").write_bytes(train([*LINES, "東"], 400, ("en", language)))
     tokenizer = Tokenizer(tmp_path / "model")
     tokens = tokenizer.tokens(tokenizer.encode(["東"])[0])
@@ -43,7 +45,7 @@ def test_every_character_is_a_token_except_rare_ones_of_chinese_and_japanese(tmp
     assert set("".join(LINES).replace(" ", "▁")) <= set(tokenizer.tokens(list(range(400))))
 
 
-def test_bytes_that_spell_line_breaks_become_spaces(file: Path) -> None:
+def test_line_breaks_spelled_in_bytes_become_spaces(file: Path) -> None:
     model = sentencepiece.SentencePieceProcessor(model_file=str(file))
     for char in "\0\t\n\v\f\r\x1c\x1f\x7f\x80\x85\x8d\x9f\u2028\u2029":
         spelled = [model.piece_to_id(f"<0x{byte:02X}>") for byte in char.encode()]
@@ -58,12 +60,12 @@ def test_bytes_that_spell_line_breaks_become_spaces(file: Path) -> None:
     ("lines", "size", "message"),
     [(LINES, 100_000, "at most"), (LINES, 250, "Raise"), (["a"], 400, "at most 262")],
 )
-def test_impossible_sizes_are_explained(lines: list[str], size: int, message: str) -> None:
+def test_the_error_for_an_impossible_size_names_the_limit(lines: list[str], size: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
         train(lines, size)
 
 
-def test_damaged_and_other_models_are_refused(file: Path, tmp_path: Path) -> None:
+def test_damaged_and_foreign_models_are_refused(file: Path, tmp_path: Path) -> None:
     model = io.BytesIO()  # with other special tokens
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_writer=model, vocab_size=300, model_type="bpe", minloglevel=2
@@ -71,14 +73,14 @@ def test_damaged_and_other_models_are_refused(file: Path, tmp_path: Path) -> Non
     good, bad = file.read_bytes(), tmp_path / "bad.model"
     with pytest.raises(MissingError):
         Tokenizer(bad)
-    for data, message in ((b"", "is not"), (good[:-50], "is not"), (model.getvalue(), "nmt prepare makes")):
+    for data, message in ((b"", "is not"), (good[:-50], "is not"), (model.getvalue(), "nmt requires")):
         bad.write_bytes(data)
         with pytest.raises(DataError, match=rf"bad\.model .*{message}"):
             Tokenizer(bad)
 
 
-def test_the_rarest_characters_of_chinese_and_long_lines_count(tmp_path: Path) -> None:
-    """A character in a thousand is a token, one in ten thousand is not; a line of 60,000 bytes is read."""
+def test_rare_characters_and_long_lines(tmp_path: Path) -> None:
+    """One character in a thousand becomes a token, one in ten thousand does not. A line of 60,000 bytes is read."""
     size = sum(map(len, LINES))
     lines = [*LINES, "東" * (size // 1000), "京" * (size // 10_000)]
     for languages, rare in ((("en", "zh"), 1), (("JA", "en"), 1), (("ko-KR",), 1), (("en", "de"), 0), ((), 0)):
@@ -91,7 +93,7 @@ def test_the_rarest_characters_of_chinese_and_long_lines_count(tmp_path: Path) -
     assert tokenizer.tokens(tokenizer.encode(["ж"])[0])[-1][-1] == "ж"
 
 
-def test_tags_are_tokens_in_their_order_and_say_a_language(tmp_path: Path) -> None:
+def test_tags_become_tokens_in_order(tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(train(LINES, 400, tags=[">>de<<", ">>bt<<", ">>de<<", ">>x<<y"]))
     tokenizer = Tokenizer(tmp_path / "model")
     assert tokenizer.tokens([3, 4, 5]) == ["▁>>de<<", "▁>>bt<<", "▁>>x<<y"]
@@ -99,7 +101,7 @@ def test_tags_are_tokens_in_their_order_and_say_a_language(tmp_path: Path) -> No
     assert tokenizer.encode([">>bt<< the"])[0][0] == 4
 
 
-def test_a_model_of_target_text_goes_with_the_other(file: Path, tmp_path: Path) -> None:
+def test_a_target_model_is_copied_and_used_with_the_other(file: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "a.model", tmp_path / "b.model"
     copy(file, first)
     assert (files_of(first), first.read_bytes()) == ([first], file.read_bytes())

@@ -1,3 +1,5 @@
+"""The toy corpus and the accuracy of its pronouns."""
+
 import hashlib
 
 from nmt_cli.corpus.toy import pronoun_accuracy, read_splits
@@ -5,7 +7,7 @@ from nmt_cli.corpus.toy import pronoun_accuracy, read_splits
 PINNED = {"train": "28017b83a97c013a", "dev": "98d36645a82d3eb2", "test": "269e7987a8bbd144"}  # SHA-256
 
 
-def test_the_text_is_the_pinned_one() -> None:
+def test_the_text_never_changes() -> None:
     splits = read_splits()
     assert {split: len(pairs.src) for split, pairs in splits.items()} == {"train": 20_000, "dev": 500, "test": 500}
     for split, digest in PINNED.items():
@@ -24,7 +26,7 @@ def test_pronoun_accuracy_counts_antecedent_sentences_only() -> None:
     assert pronoun_accuracy(sources, ["Ganz anders, weil es geht.", "", references[2]], references) == (1, 2)
 
 
-def test_only_the_pronoun_of_the_reference_is_right() -> None:
+def test_only_the_pronoun_of_the_reference_is_correct() -> None:
     source, reference = "It is here because it is too old.", "Er ist hier, weil er zu alt ist."
     for hypothesis, correct in (
         (reference, 1),

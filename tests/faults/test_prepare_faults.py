@@ -1,3 +1,5 @@
+"""`nmt prepare` with broken files, killed processes, full disks and directories in use."""
+
 import gzip
 import itertools
 import multiprocessing
@@ -24,7 +26,7 @@ GZIP = gzip.compress("\n".join(src for src, _ in PAIRS).encode(), mtime=0)
 
 
 def refused(tmp_path: Path, src: Path, tgt: Path, **more: Any) -> NmtError:
-    """Prepare, expect a refusal, and check that nothing was left under the corpus' name."""
+    """Prepare, expect an error, and check that no corpus was written."""
     section = texts.corpus({"name": "own", "train_src": [str(src)], "train_tgt": [str(tgt)], **more})
     with pytest.raises(NmtError) as caught:
         texts.run(section, tmp_path / "out")
@@ -34,7 +36,7 @@ def refused(tmp_path: Path, src: Path, tgt: Path, **more: Any) -> NmtError:
 
 
 @pytest.mark.parametrize(("left", "right"), [(600, 599), (1, 4001), (8001, 8000)])
-def test_unequal_sides(tmp_path: Path, left: int, right: int) -> None:
+def test_sides_of_unequal_length_are_refused_with_both_counts(tmp_path: Path, left: int, right: int) -> None:
     src = texts.write(tmp_path / "a.en", ["a"] * left)
     error = refused(tmp_path, src, texts.write(tmp_path / "a.de", ["b"] * right))
     assert error.exit_code == 65
@@ -55,18 +57,18 @@ def test_unequal_sides(tmp_path: Path, left: int, right: int) -> None:
         (GZIP[:-1], "a.en.gz", "truncated or corrupt"),
         (GZIP + b"garbage", "a.en.gz", "truncated or corrupt"),
         (GZIP[:1000] + bytes([GZIP[1000] ^ 4]) + GZIP[1001:], "a.en.gz", "truncated or corrupt"),
-        (b"a\tb\n", "a.tsv", "one file a side"),
+        (b"a\tb\n", "a.tsv", "one file per side"),
         (b"{}\n", "a.jsonl.gz", "to plain text or .gz"),
         (b"(S (NN a))\n", "a.mrg", "corpus.format=trees"),
     ],
 )
-def test_files_that_are_not_what_they_are_named(tmp_path: Path, data: bytes, name: str, message: str) -> None:
+def test_files_of_the_wrong_kind_are_refused(tmp_path: Path, data: bytes, name: str, message: str) -> None:
     (tmp_path / name).write_bytes(data)
     error = refused(tmp_path, tmp_path / name, texts.write(tmp_path / "a.de", ["c", "d"]))
     assert (error.exit_code, message in str(error), name in str(error)) == (65, True, True)
 
 
-def test_what_is_not_a_file(tmp_path: Path) -> None:
+def test_missing_files_directories_and_pipes_are_refused(tmp_path: Path) -> None:
     tgt = texts.write(tmp_path / "a.de", ["b"])
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -75,7 +77,7 @@ def test_what_is_not_a_file(tmp_path: Path) -> None:
         assert (error.exit_code, message in str(error)) == (66, True)
 
 
-def test_a_held_out_set_may_lose_nothing(tmp_path: Path) -> None:
+def test_a_held_out_set_must_be_valid_as_a_whole(tmp_path: Path) -> None:
     src, tgt = texts.write(tmp_path / "a.en", ["a", "b"]), texts.write(tmp_path / "a.de", ["c", "d"])
     for lines, message in (([b"\xff"], "line 1 is not"), ([b"x", b"x" * ((1 << 20) + 1)], "line 2"), ([], "empty")):
         dev = texts.write(tmp_path / "dev.en", lines)
@@ -84,7 +86,7 @@ def test_a_held_out_set_may_lose_nothing(tmp_path: Path) -> None:
         assert ("dev.en" in error, message in error) == (True, True)
 
 
-# Processes that die.
+# Killed processes.
 
 
 def start(tmp_path: Path, out: Path, workers: int, **more: Any) -> "subprocess.Popen[str]":
@@ -114,14 +116,14 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text enough to keep two workers busy for some seconds."""
-    folder, base = tmp_path_factory.mktemp("large"), texts.pairs(4000)
-    texts.own(folder / "in", [(f"{src} {i}", f"{tgt} {i}") for i in range(25) for src, tgt in base])
-    return folder
+    """A directory with text that keeps two workers busy for seconds."""
+    directory, base = tmp_path_factory.mktemp("large"), texts.pairs(4000)
+    texts.own(directory / "in", [(f"{src} {i}", f"{tgt} {i}") for i in range(25) for src, tgt in base])
+    return directory
 
 
-def test_a_crash_at_every_change_of_the_disk(tmp_path: Path) -> None:
-    """A child ends without a word before its n-th fsync, rename or unlink, for every n."""
+def test_a_crash_at_any_disk_operation_leaves_no_damaged_corpus(tmp_path: Path) -> None:
+    """For every n, a child process exits just before its n-th fsync, rename or unlink."""
     section = texts.own(tmp_path / "in", PAIRS[:150], tokenizer={"vocabulary_size": 300})
     whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
     out, code, point = tmp_path / "out", 9, 0
@@ -157,7 +159,7 @@ Busy = tuple["subprocess.Popen[str]", list[int]]
 
 @pytest.fixture
 def busy(large: Path, tmp_path: Path) -> Iterator[Busy]:
-    """A process that prepares, and its two workers with the tracker of resources."""
+    """A preparing process, and the ids of its two workers and the resource tracker."""
     process = start(large, tmp_path / "out", 2)
     listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     yield process, wait_for(lambda: len(pids := listed.read_text().split()) > 2 and [*map(int, pids)])
@@ -174,7 +176,7 @@ def test_signals_end_all_processes(busy: Busy, number: int, code: int, delay: fl
     time.sleep(delay)
     process.send_signal(number)
     _, text = process.communicate(timeout=5)
-    # A worker that has not been told yet what to run, when its parent is killed, prints Python's own traceback.
+    # A worker whose parent is killed while it starts prints a traceback of the interpreter.
     unstarted = (number, delay) == (9, 0.0) and "in spawn_main" in text and "nmt_cli" not in text
     assert (process.returncode, "Traceback" in text and not unstarted) == (code, False), text
     assert wait_for(lambda: all(map(gone, workers)), 3)
@@ -187,9 +189,9 @@ def test_a_killed_worker_is_noticed(busy: Busy) -> None:
     assert (process.returncode, "a worker process was killed" in text, "Traceback" in text) == (74, True, False), text
 
 
-def test_half_an_answer_of_a_killed_worker_is_noticed() -> None:
+def test_an_answer_cut_by_a_kill_is_noticed() -> None:
     with stages.Pool(2) as pool:
-        answers = pool.map(bytes, [1 << 20] * 10)  # more than a pipe holds
+        answers = pool.map(bytes, [1 << 20] * 10)  # larger than the buffer of a pipe
         assert len(next(answers)) == 1 << 20
         time.sleep(0.3)
         for worker in pool._processes.values():
@@ -199,7 +201,9 @@ def test_half_an_answer_of_a_killed_worker_is_noticed() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_training_in_a_worker_answers_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_trained_in_a_worker_is_the_same_and_its_errors_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "here")
     monkeypatch.setattr(stages, "LONG_TRAINING", 10)
     out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
@@ -208,7 +212,7 @@ def test_training_in_a_worker_answers_and_fails(tmp_path: Path, monkeypatch: pyt
         texts.run(texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 30_000}), tmp_path / "none")
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     texts.own(tmp_path / "in", texts.pairs(4000))
     limit = (resource.RLIMIT_FSIZE, (200_000, 200_000))
     process = start(tmp_path, tmp_path / "out", 1, preexec_fn=lambda: resource.setrlimit(*limit))
@@ -218,7 +222,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_too_little_space_is_said_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_is_reported_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = texts.own(tmp_path / "in", PAIRS)
     monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 0)
     with pytest.raises(StorageError, match="needs about 1 MB of disk, 0 MB are free"):
@@ -227,7 +231,7 @@ def test_too_little_space_is_said_before_any_work(tmp_path: Path, monkeypatch: p
     assert texts.run(section, tmp_path / "out").is_dir()
 
 
-def test_a_directory_of_others_named_as_the_work_directory_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_directory_with_the_name_of_the_work_directory_is_kept(tmp_path: Path) -> None:
     section, theirs = texts.own(tmp_path / "in", PAIRS), tmp_path / ".out.preparing"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("two years of work")
@@ -238,8 +242,8 @@ def test_a_directory_of_others_named_as_the_work_directory_is_left_alone(tmp_pat
     assert texts.run(section, tmp_path / "out").is_dir()
 
 
-def test_in_a_daemon_which_may_have_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "SERIAL_JOBS", 1)  # elsewhere this text would be enough for two processes
+def test_a_daemon_prepares_without_worker_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "SERIAL_JOBS", 1)  # otherwise this text would start workers
     section = texts.own(tmp_path / "in", texts.pairs(9000))
     work = {"section": section, "out": tmp_path / "out", "workers": 2}
     daemon = multiprocessing.get_context("fork").Process(target=texts.run, kwargs=work, daemon=True)
@@ -249,6 +253,6 @@ def test_in_a_daemon_which_may_have_no_processes(tmp_path: Path, monkeypatch: py
     assert len(store.open_corpus(tmp_path / "out").src) > 8000
 
 
-def test_two_at_once(busy: Busy, tmp_path: Path) -> None:
+def test_two_preparations_of_one_corpus_exclude_each_other(busy: Busy, tmp_path: Path) -> None:
     with pytest.raises(BusyError, match="is in use by host"):
         texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")

@@ -370,8 +370,8 @@ def test_many_terms_that_begin_alike_are_found_in_long_texts_at_once() -> None:
 
     def look() -> None:
         assert [term.source for term in terms.find(text)] == ["the 17"]
-        assert {term.said("das " * WORDS + "x") for term in terms.terms} == {None}
-        assert terms.terms[17].said("das " * WORDS + "17") == "das 17"
+        assert {term.form_in("das " * WORDS + "x") for term in terms.terms} == {None}
+        assert terms.terms[17].form_in("das " * WORDS + "17") == "das 17"
         assert cases.find("abcdefghijklM " * WORDS) == [cases.terms[4096]]
 
     assert seconds_of(look) < 10

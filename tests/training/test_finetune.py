@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nmt_cli.commands.reproduce import reproduce
-from nmt_cli.corpus import sources
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.sources import source_of
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.metrics import corpus_bleu
@@ -80,8 +80,8 @@ def test_a_missing_start_and_mixed_text_without_own_text_are_refused() -> None:
     with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Name one: --set training"):
         loading.load(Path("finetune"))
     corpus = loading.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus
-    with pytest.raises(UsageError, match="go with your own files"):
-        sources.family(corpus)
+    with pytest.raises(UsageError, match="require your own files"):
+        source_of(corpus)
 
 
 def test_the_share_of_the_start_is_chosen_on_both_dev_sets() -> None:

@@ -1,4 +1,4 @@
-"""Twins of held-out lines in the training text: all that the definition says, none that it does not, and reported."""
+"""Near-duplicates of held-out lines in the training text: found exactly, counted, shown and dropped."""
 
 import random
 from fractions import Fraction
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli.corpus import cleaning, twins
+from nmt_cli.corpus import cleaning, near_duplicates
 from nmt_cli.scoring import score
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.storage import artefact
@@ -29,17 +29,17 @@ PAIRS = texts.pairs(300, seed=3)
         ("...", ""),
     ],
 )
-def test_folding_leaves_words_without_case_digits_and_punctuation(line: str, folded: str) -> None:
-    assert " ".join(twins.fold(line)) == folded
+def test_folding_keeps_words_without_case_digits_and_punctuation(line: str, folded: str) -> None:
+    assert " ".join(near_duplicates.fold(line)) == folded
 
 
-def test_exactly_the_lines_of_the_definition_are_found() -> None:
-    """Compared with the Jaccard index of every two lines, in integers, at sizes where many lie on the limit."""
+def test_exactly_the_lines_within_the_limit_are_found() -> None:
+    """Against the exact Jaccard index of all pairs of lines, many of them right at the limit."""
     rng = random.Random(9)
     words = [f"w{'x' * i}" for i in range(14)]
     lines = [" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(400)]
     held_out, train = lines[:200], lines[200:]
-    index, on_the_limit = twins.Index(held_out), 0
+    index, on_the_limit = near_duplicates.Index(held_out), 0
     for line in train:
         equal, near = index.find(line)
         expected = set()
@@ -54,7 +54,7 @@ def test_exactly_the_lines_of_the_definition_are_found() -> None:
 
 
 @pytest.mark.parametrize("rule", ["digit", "word", "order", "case", "stop"])
-def test_every_planted_twin_is_found(rule: str) -> None:
+def test_every_planted_near_duplicate_is_found(rule: str) -> None:
     def plant(line: str) -> str:
         words = line.split()
         if rule == "digit":
@@ -65,25 +65,25 @@ def test_every_planted_twin_is_found(rule: str) -> None:
             return " ".join([words[1], words[0], *words[2:]])
         return line.upper() if rule == "case" else line + " ."
 
-    held_out = twins.Twins(*zip(*PAIRS[:100], strict=True))
+    held_out = near_duplicates.HeldOutIndex(*zip(*PAIRS[:100], strict=True))
     train = [(plant(src), "nothing of it") for src, _ in PAIRS[:100]] + PAIRS[100:]
     flags, near = held_out.look_up(*zip(*train, strict=True))
-    assert (flags & twins.NEAR_SOURCE).all()
+    assert (flags & near_duplicates.NEAR_SOURCE).all()
     assert near[:100].all()
     equal = rule in ("digit", "case", "stop")
-    assert np.count_nonzero(flags & twins.EQUAL_SOURCE) == 100 if equal else True
-    assert not (flags & twins.EQUAL_PAIR).any()
+    assert np.count_nonzero(flags & near_duplicates.EQUAL_SOURCE) == 100 if equal else True
+    assert not (flags & near_duplicates.EQUAL_PAIR).any()
 
 
-def test_one_side_is_enough_for_a_near_twin() -> None:
-    held_out = twins.Twins(["the old men see a dog"], ["die alten Männer sehen einen Hund"])
+def test_one_similar_side_makes_a_near_duplicate() -> None:
+    held_out = near_duplicates.HeldOutIndex(["the old men see a dog"], ["die alten Männer sehen einen Hund"])
     source, target = ("the old men see a cat", "ganz anders"), ("unlike it", "Die alten Männer sehen einen Hund!")
     flags, near = held_out.look_up(*zip(source, target, ("neither", "keins"), strict=True))
     assert near.tolist() == [True, True, False]
-    assert flags.tolist() == [twins.NEAR_SOURCE | twins.NEAR_TARGET | twins.EQUAL_TARGET]
+    assert flags.tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET]
 
 
-def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
+def test_near_duplicates_are_counted_shown_and_dropped_on_request(tmp_path: Path) -> None:
     test = [("The 4 old men see a dog.", "Die 4 alten Männer sehen einen Hund."), ("Far away", "Ganz weit weg")]
     near = [
         ("THE 5 old men see a dog", "etwas ganz anderes"),
@@ -98,21 +98,20 @@ def test_twins_are_counted_shown_and_dropped_if_wanted(tmp_path: Path) -> None:
     counts = {"equal": {"source": 1, "target": 1, "both": 0}, "near": {"source": 1, "target": 1, "both": 1}}
     assert found == {"test": {"lines": 2, **counts, "near_lines": [1]}}
     report = score.evaluate(ScoreOptions(corpus=out, details=True), [test[0][1], "Nichts davon ist hier"])
-    assert "of 2 test lines 1 have a near-twin in training (source 1, target 1, both in one pair 1)" in report.text()
+    assert "near-duplicates in training: 1 of 2 test lines (source 1, target 1, both in one pair 1)" in report.text()
     parts = report.near_and_far()
     assert [lines for lines, _ in parts.values()] == [1, 1]
     assert parts["with"][1].score == pytest.approx(100)
     assert parts["without"][1].score < 20
-    assert "BLEU of the 1 line with near-twins: 100.00\n" in report.markdown()  # of one line there is no interval
+    assert "BLEU of the 1 line with near-twins: 100.00\n" in report.markdown()  # one line has no interval
     section = texts.own(tmp_path / "in", [*PAIRS, *near], **sides, cleaning={"drop_near_twins": True})
     dropped = artefact.read_json(texts.run(section, tmp_path / "dropped") / "cleaning.json")
-    assert dropped["dropped"][cleaning.NEAR_TWIN]["pairs"] == 2
+    assert dropped["dropped"][cleaning.NEAR_DUPLICATE]["pairs"] == 2
     assert dropped["kept"] == len(PAIRS)
     assert dropped["twins"]["test"]["near_lines"] == []
 
 
-def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Path) -> None:
-    """Of cleaned text, as training text is; what training lines equal is told by split, side and number."""
+def test_near_duplicates_are_counted_by_split_and_side(tmp_path: Path) -> None:
     sets = {
         "dev": [("R&amp;D is fun", "x y z"), ("a b c", "lone")],
         "test": [("d e f", "g h i")],
@@ -121,7 +120,7 @@ def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Pat
     for split, pairs in sets.items():
         for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
             texts.write(tmp_path / f"{split}.{side}", lines)
-    held_out = twins.load(tmp_path, True, "de")
+    held_out = near_duplicates.load(tmp_path, True, "de")
     train = [
         ("R&D is fun", "x y z"),
         ("nothing", "x y z"),
@@ -134,19 +133,22 @@ def test_twins_are_counted_of_each_split_in_the_order_of_the_files(tmp_path: Pat
     assert near.tolist() == [True, True, False, True, True, True]
     none = {"source": 0, "target": 0, "both": 0}
     dev, both = {"source": 1, "target": 2, "both": 1}, {"source": 1, "target": 1, "both": 1}
-    assert twins.summary(tmp_path, flags) == {
+    assert near_duplicates.summary(tmp_path, flags) == {
         "dev": {"lines": 2, "equal": dev, "near": dev, "near_lines": [1, 2]},
         "test": {"lines": 1, "equal": none | {"source": 1}, "near": both, "near_lines": [1]},
         "general": {"lines": 1, "equal": none | {"source": 1}, "near": none | {"source": 1}, "near_lines": [1]},
     }
-    assert twins.sentence(
+    assert near_duplicates.sentence(
         "dev", {"lines": 2000, "near": {"source": 1000, "target": 3, "both": 2}, "near_lines": [1, 5]}
-    ) == ("of 2,000 dev lines 2 have a near-twin in training (source 1,000, target 3, both in one pair 2)")
-    as_written = twins.load(tmp_path, False, "de").look_up(["R&D is fun", "R&amp;D is fun"], ["", ""])
+    ) == ("near-duplicates in training: 2 of 2,000 dev lines (source 1,000, target 3, both in one pair 2)")
+    as_written = near_duplicates.load(tmp_path, False, "de").look_up(["R&D is fun", "R&amp;D is fun"], ["", ""])
     assert as_written[1].tolist() == [True, True]  # three words of four, and all of them
-    assert as_written[0].tolist() == [twins.NEAR_SOURCE | twins.EQUAL_SOURCE, 0, 0, 0]
-    apart = twins.Twins(["a b c", "d e f"], ["g h i", "j k l"])
-    flags, _ = apart.look_up(["a b c"], ["j k l"])  # two lines, one side of each
-    assert flags.tolist() == [twins.NEAR_SOURCE | twins.EQUAL_SOURCE, twins.NEAR_TARGET | twins.EQUAL_TARGET]
-    trees = twins.load(tmp_path, True, twins.LABELS)
-    assert (trees.count, twins.summary(tmp_path, trees.look_up(["a b c"], ["x y z"])[0])) == (0, {})
+    assert as_written[0].tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE, 0, 0, 0]
+    apart = near_duplicates.HeldOutIndex(["a b c", "d e f"], ["g h i", "j k l"])
+    flags, _ = apart.look_up(["a b c"], ["j k l"])  # one side of each line
+    assert flags.tolist() == [
+        near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE,
+        near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET,
+    ]
+    trees = near_duplicates.load(tmp_path, True, near_duplicates.LABELS)
+    assert (trees.count, near_duplicates.summary(tmp_path, trees.look_up(["a b c"], ["x y z"])[0])) == (0, {})

@@ -1,0 +1,25 @@
+"""Downloads that are tried again."""
+
+import errno
+import http.client
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+PAUSES = (1, 4)  # seconds between the three tries
+
+
+def with_retries(download: Callable[[], Result]) -> Result:
+    """Call `download` up to three times while the server or the connection fails.
+
+    A refusal (401, 403, 404, 410) and a full disk are final.
+    """
+    for pause in PAUSES:
+        try:
+            return download()
+        except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "code", 0) in (401, 403, 404, 410) or getattr(error, "errno", 0) == errno.ENOSPC:
+                raise
+        time.sleep(pause)
+    return download()

@@ -1,0 +1,90 @@
+"""The raw text of a corpus and the interface of its sources: generated text, Multi30k, hub data sets, user files."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from nmt_cli.corpus.catalog import Size
+from nmt_cli.corpus.readers import Chunk, count_pairs
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import MissingError
+
+MOST_COUNTED = 1 << 30  # bytes of text; a dry run does not count the lines of more
+
+
+@dataclass(frozen=True)
+class Split:
+    """One of "train", "dev", "test" and "general", to be read once."""
+
+    name: str  # for messages
+    chunks: Iterable[Chunk]
+    rows: int | None = None  # required number of pairs; None: any
+
+
+@dataclass(frozen=True)
+class RawText:
+    """The text of a corpus, to be read once."""
+
+    origin: str
+    splits: dict[str, Split]
+    files: list[Path] = field(default_factory=list)  # local files that hold the text
+    advice: str | None = None  # for a split with a wrong number of rows; None: that is only a warning
+    hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of files that were read to the end
+
+
+class Source(ABC):
+    """A source of raw text for one corpus section, perhaps from a local mirror instead of the network."""
+
+    generated: ClassVar[bool] = False
+
+    def __init__(self, corpus: schema.Corpus, mirror: Path | None) -> None:
+        self.corpus = corpus
+        self.mirror = mirror
+
+    @property
+    def fills_cache(self) -> bool:
+        """Whether `open` stores the whole text in the hub client's cache."""
+        return False
+
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """Address, directory or description of the source."""
+
+    @abstractmethod
+    def open(self, downloads: Path, work: Path) -> RawText:
+        """Return the text, ready to be read. Download to `downloads`; `work` is for temporary files."""
+
+    @abstractmethod
+    def local_files(self) -> list[Path]:
+        """Return the files that hold the text before any download: the user's files, or those of the mirror."""
+
+    @abstractmethod
+    def published_size(self) -> Size:
+        """Return the size of text that is not on this machine."""
+
+    def size(self) -> Size:
+        """Estimate the size of the text without reading it."""
+        files = self.local_files()
+        if not files:
+            return self.published_size()
+        if not all(file.is_file() for file in files):
+            return Size(0, None, self.corpus.rows)
+        packed = (".gz", ".parquet")  # text is about three times as large
+        text_bytes = sum(file.stat().st_size * (3 if file.suffix in packed else 1) for file in files)
+        return Size(0, text_bytes, self.corpus.rows)
+
+    def count_pairs(self) -> int | None:
+        """Return the number of training pairs in local files; None if there are none, or counting takes minutes.
+
+        Raises MissingError if a file does not exist.
+        """
+        files = self.local_files()
+        for file in files:
+            if not file.is_file():
+                raise MissingError(f"{file} is not there. Check the path")
+        if not files or sum(file.stat().st_size for file in files) > MOST_COUNTED:
+            return None
+        return count_pairs(self.open(Path(), Path()).splits["train"].chunks)

@@ -1,0 +1,89 @@
+"""The user's own parallel files, with general text mixed in on request."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+from nmt_cli.corpus.catalog import Size
+from nmt_cli.corpus.raw_text import RawText, Source, Split
+from nmt_cli.corpus.readers import Chunk, FilePair, count_pairs, read_files
+from nmt_cli.corpus.store import HELD_OUT
+from nmt_cli.recipe import schema
+from nmt_cli.system.console import say
+from nmt_cli.system.errors import DataError
+
+MOST_REPEATS = 10  # of the user's text beside much general text
+
+
+class UserFilesSource(Source):
+    origin = "local files"
+
+    def local_files(self) -> list[Path]:
+        pairs = [*train_files(self.corpus), *held_out_files(self.corpus).values(), *general_files(self.corpus)]
+        return [Path(name) for pair in pairs for name in pair]
+
+    def published_size(self) -> Size:
+        return Size(0, None, self.corpus.rows)
+
+    def count_pairs(self) -> int | None:
+        return None if self.corpus.format == "trees" else super().count_pairs()
+
+    def open(self, downloads: Path, work: Path) -> RawText:
+        text = RawText(self.origin, {}, self.local_files(), "Correct the files")
+        train = train_files(self.corpus)
+        general = general_files(self.corpus)
+        for (src, _), times in Counter(train).items():
+            if times > 1:
+                say(f"{src} is listed {times} times: its pairs are repeated and do not count as duplicates")
+        name = ", ".join(chain(*train, *general))
+        if general:
+            chunks = mixed(train, general, self.corpus.mix_share, text.hashes)
+            text.splits["train"] = Split(name, chunks)
+        else:
+            text.splits["train"] = Split(name, read_files(train, text.hashes), self.corpus.rows)
+        for split, files in held_out_files(self.corpus).items():
+            text.splits[split] = Split(", ".join(files), read_files([files], text.hashes))
+        return text
+
+
+def train_files(corpus: schema.Corpus) -> list[FilePair]:
+    return list(zip(corpus.train_src, corpus.train_tgt, strict=True))
+
+
+def general_files(corpus: schema.Corpus) -> list[FilePair]:
+    """Return the files of general text that is mixed into the training text."""
+    return list(zip(corpus.mix_src, corpus.mix_tgt, strict=True))
+
+
+def held_out_files(corpus: schema.Corpus) -> dict[str, FilePair]:
+    """Return the files of each held-out set that the section names."""
+    named = {split: (getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")) for split in HELD_OUT}
+    return {split: files for split, files in named.items() if files[0]}
+
+
+def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
+    """Yield this share of the pairs, evenly spread."""
+    read = 0
+    for chunk in chunks:
+        kept = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # before pair i
+        keep = [i for i in range(len(chunk.src)) if kept[i] < kept[i + 1]]
+        yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
+        read += len(chunk.src)
+
+
+def mixed(own: list[FilePair], general: list[FilePair], share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield the user's pairs, repeated while unused general text remains, then general pairs as `share` of all."""
+    own_pairs = count_pairs(read_files(own, {}))
+    general_pairs = count_pairs(read_files(general, {}))
+    if not (own_pairs and general_pairs):
+        empty = general if own_pairs else own
+        raise DataError(f"{', '.join(chain(*empty))}: there is no text to mix. Check the files")
+    wanted = own_pairs * share / (1 - share)  # general pairs for each repetition of the user's
+    times = max(1, min(MOST_REPEATS, int(general_pairs / wanted)))
+    passes = min(times * wanted / general_pairs, MOST_REPEATS)
+    say(f"training text: {times} x your {own_pairs:,} pairs, and {passes:.2g} x the {general_pairs:,} general pairs")
+    whole = math.ceil(passes)
+    yield from read_files(own * times, hashes)
+    yield from thinned(read_files(general * whole, hashes), passes / whole)
