@@ -24,11 +24,11 @@ import regex
 from fake_models import same
 
 import nmt_cli
-from nmt_cli.documents import markdown, markup
+from nmt_cli.documents import html, markdown
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.placement import place
-from nmt_cli.documents.po import Catalogue
-from nmt_cli.documents.segment import Builder, Parts, render, segments_of
+from nmt_cli.documents.placement import place_marks
+from nmt_cli.documents.po import Catalog
+from nmt_cli.documents.segment import Parts, plain_parts, render, segments_of
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.segments import sentences_of
 
@@ -268,8 +268,8 @@ def test_patterns_of_all_kinds_are_found() -> None:
     names = {each.name.split()[0] for each in PATTERNS}
     assert len(PATTERNS) > 100
     assert {
-        "nmt_cli.documents.markup",
-        "nmt_cli.documents.markup._TOKEN",
+        "nmt_cli.documents.html",
+        "nmt_cli.documents.html._TOKEN",
         "nmt_cli.storage.artefact.TEMPORARY",
     } <= names
     assert any(isinstance(each.pattern, regex.Pattern) for each in PATTERNS)
@@ -295,20 +295,14 @@ def test_every_pattern_is_linear() -> None:
 # ---- functions that read texts
 
 
-def line(text: str, *, strict: bool) -> Parts:
-    builder = Builder(protection=Protection(strict=strict))
-    builder.add_source(text)
-    return builder.build()
-
-
 def message(text: str) -> Parts:
     quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return Catalogue(f'msgid ""\nmsgstr ""\n\nmsgid "{quoted}"\nmsgstr ""\n', Protection(strict=True)).parts
+    return Catalog(f'msgid ""\nmsgstr ""\n\nmsgid "{quoted}"\nmsgstr ""\n', Protection(strict=True)).parts
 
 
 def placed(parts: Parts) -> None:
     for segment in segments_of(parts):
-        segment.result = place(segment, same(segment.text))
+        segment.result = place_marks(segment, same(segment.text))
     render(parts)
 
 
@@ -318,13 +312,13 @@ def refused(read: Callable[[str], Any], text: str) -> None:
 
 
 FUNCTIONS: dict[str, Callable[[str], Any]] = {
-    "html": lambda text: markup.parse(text, Protection()),
+    "html": lambda text: html.parse(text, Protection()),
     "Markdown": lambda text: refused(lambda each: markdown.parse(each, Protection()), text),
     "gettext": message,
-    "line": lambda text: line(text, strict=False),
-    "strings": lambda text: line(text, strict=True),
+    "line": lambda text: plain_parts(text, Protection()),
+    "strings": lambda text: plain_parts(text, Protection(strict=True)),
     "sentences": sentences_of,
-    "placement": lambda text: placed(markup.parse(text, Protection())),
+    "placement": lambda text: placed(html.parse(text, Protection())),
 }
 
 

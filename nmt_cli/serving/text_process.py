@@ -11,8 +11,8 @@ import signal
 import sys
 from typing import Any
 
+from nmt_cli.documents.document import Outline
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.documents.xml import Outline
 from nmt_cli.serving.texts import Form, units_of, write
 from nmt_cli.system.errors import DataError
 

@@ -19,8 +19,8 @@ from nmt_cli.documents import translate as module
 from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.documents.po import Catalogue
-from nmt_cli.documents.po_syntax import read
+from nmt_cli.documents.po import Catalog
+from nmt_cli.documents.po_syntax import read_messages
 from nmt_cli.documents.segment import render, segments_of
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError, UsageError
@@ -176,10 +176,10 @@ msgstr[2] ""
 
 
 def test_messages_without_a_translation_get_one_that_is_fuzzy() -> None:
-    catalogue = Catalogue(PO, Protection(strict=True))
-    translated(catalogue.parts, backwards)
-    written = catalogue.written()
-    before, after = read(PO), read(written)
+    catalog = Catalog(PO, Protection(strict=True))
+    translated(catalog.parts, backwards)
+    written = catalog.write()
+    before, after = read_messages(PO), read_messages(written)
     assert [each.id.text for each in after] == [each.id.text for each in before]
     gone = [line for line in PO.split("\n") if line not in written.split("\n")]
     assert gone == ["#, python-format", 'msgstr "alt"', "#, python-format", 'msgstr[1] ""', 'msgstr[2] ""']
@@ -191,41 +191,41 @@ def test_messages_without_a_translation_get_one_that_is_fuzzy() -> None:
     assert first.forms[0].text == "(now)? %(n)s files Delete\n  <b>Sure</b>?\n"
     assert (old.forms[0].text, done.forms[0].text) == ("old", "fertig")
     assert [form.text for form in files.forms] == ["eine Datei", "%d files", "%d files"], "a person wrote the first"
-    again = Catalogue(PO.replace("#, fuzzy\n", "").replace('""\n\n#, f', '"x"\n\n#, f'), None)
-    assert len(again.parts) < len(catalogue.parts)
+    again = Catalog(PO.replace("#, fuzzy\n", "").replace('""\n\n#, f', '"x"\n\n#, f'), None)
+    assert len(again.parts) < len(catalog.parts)
 
 
 def test_a_language_of_one_form_has_the_plural_there() -> None:
     text = PO.replace("nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;", "nplurals=1; plural=0;")
-    catalogue = Catalogue(text.replace("eine Datei", ""), None)
-    translated(catalogue.parts, same)
-    (files,) = [each for each in read(catalogue.written()) if each.plural]
+    catalog = Catalog(text.replace("eine Datei", ""), None)
+    translated(catalog.parts, same)
+    (files,) = [each for each in read_messages(catalog.write()) if each.plural]
     assert [form.text for form in files.forms] == ["%d files"]
 
 
-def test_messages_with_comments_and_of_catalogues_that_do_not_say_their_forms() -> None:
-    both = Catalogue('msgid "a &amp; b\\n<b>c</b>"\nmsgstr ""\n', None)
+def test_messages_with_comments_and_of_catalogs_that_do_not_say_their_forms() -> None:
+    both = Catalog('msgid "a &amp; b\\n<b>c</b>"\nmsgstr ""\n', None)
     assert [segment.text for segment in segments_of(both.parts)] == ["a & b", "c"], "all of a message is HTML, or none"
     long = "dog " * 40
     text = f'msgid "a <!-- b --> c\\n"\nmsgstr ""\n\nmsgid "{long}"\nmsgid_plural "d"\nmsgstr[0] ""\nmsgstr[1] ""\n'
-    catalogue = Catalogue(text, None)
-    assert [segment.text for segment in segments_of(catalogue.parts)] == ["a c", long.strip(), "d"]
-    translated(catalogue.parts, same)
-    written = catalogue.written()
-    one, several = read(written)
+    catalog = Catalog(text, None)
+    assert [segment.text for segment in segments_of(catalog.parts)] == ["a c", long.strip(), "d"]
+    translated(catalog.parts, same)
+    written = catalog.write()
+    one, several = read_messages(written)
     assert one.forms[0].text == "a <!-- b --> c\n"
     assert [form.text for form in several.forms] == [long, "d"]
     assert 60 < max(len(line) for line in written.split("\n") if line.startswith('"')) <= 80
-    forms = Catalogue(f'msgid ""\nmsgstr "Plural-Forms: nplurals = 4; plural=0;\\n"\n\n{text}', None)
+    forms = Catalog(f'msgid ""\nmsgstr "Plural-Forms: nplurals = 4; plural=0;\\n"\n\n{text}', None)
     translated(forms.parts, same)
-    assert [form.text for form in read(forms.written())[2].forms] == [long, "d", "d", "d"]
+    assert [form.text for form in read_messages(forms.write())[2].forms] == [long, "d", "d", "d"]
 
 
-def test_a_catalogue_that_is_complete_comes_out_byte_for_byte() -> None:
+def test_a_catalog_that_is_complete_comes_out_byte_for_byte() -> None:
     text = 'msgid   "a"\nmsgstr "b"\n\n\n#~ msgid "c"\n#~ msgstr ""\n'
-    assert Catalogue(text, None).written() == text
-    with pytest.raises(DataError, match="no message catalogue"):
-        Catalogue("<html>", None)
+    assert Catalog(text, None).write() == text
+    with pytest.raises(DataError, match="no message catalog"):
+        Catalog("<html>", None)
 
 
 # ---- the command
@@ -270,7 +270,7 @@ def test_tokens_are_linked_by_their_places_also_of_two_vocabularies_and_of_parts
         copy=None, parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")]
     )
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
-    aligned = alignment.aligned(translator, result, "der Hund rot", 5)
+    aligned = alignment.align(translator, result, "der Hund rot", 5)
     assert aligned == Aligned("dog the red", [(3, 4), (7, 0), (11, 9)])
 
 
@@ -286,7 +286,7 @@ def test_tokens_that_are_bytes_of_a_character_begin_where_it_begins() -> None:
     parts = [([*ids, 2], SimpleNamespace(ids=ids, looked=[4, 3, 2, 1, 0]))]
     result: Any = SimpleNamespace(parts=lambda _: parts, hypotheses=[SimpleNamespace(text="a😀")], copy=None)
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
-    links = alignment.aligned(translator, result, "a😀", 0).links
+    links = alignment.align(translator, result, "a😀", 0).links
     assert links == [(1, 1), (2, 1), (2, 1), (2, 1), (2, 0)]
 
 
@@ -373,14 +373,14 @@ def test_the_suffix_says_what_a_file_is() -> None:
         file: str | None = None, *, form: str | None = None, tags: Any = None, protect: Any = None, plain: Any = ()
     ) -> Any:
         run = documents.choose(form, file and Path(file), tags, protect, plain)
-        return run and (run.keywords.get("kind", "lines"), run.keywords["protection"] is not None)
+        if run and "kind" in run.keywords:
+            return run.keywords["kind"], run.keywords["protect"]
+        return run and ("lines", run.keywords["protection"] is not None)
 
     assert kind("a.txt") is kind("a.html", form="text") is kind(form="jsonl") is kind(plain=["prefix"]) is None
     assert kind("a.HTML") == kind("a.htm") == kind(form="html") == ("html", True)
     assert kind("a.md", protect=False) == kind("a.markdown", protect=False) == ("md", False)
     assert kind("a.pot") == kind("a.po", protect=True) == ("po", True)
-    brackets = [module.runner(form, None, True, []).keywords["protection"].brackets for form in ("po", "md", "text")]
-    assert brackets == [True, False, False], "as many in a message as before"
     assert kind("a.txt", tags="html") == kind("a.html", form="text", tags="html") == ("lines", False)
     assert kind(protect=True) == ("lines", True)
     for option, wrong in (
@@ -443,14 +443,14 @@ def test_markdown_as_people_write_it_is_not_refused(text: str) -> None:
 def test_spellings_are_compared_by_characters_as_long_as_that_takes_no_time() -> None:
     text = "abcdefghij " * 45 + "Straße ab"
     own = "abcdefghij " * 45 + "Strasse ab "
-    assert alignment._places(own, text) == [*range(499), 499, 499, *range(500, 505), 504]
+    assert alignment._offsets(own, text) == [*range(499), 499, 499, *range(500, 505), 504]
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000 + "\u2603", "\u2603 " + "a b " * 5000, "\u2603 " + "der Hund " * 2000])
 def test_spellings_of_long_texts_are_compared_in_bounded_time(text: str) -> None:
     """Character by character it would take a time that grows with the square of the length, or more."""
     own = f"{text.replace(chr(0x2603), ' ? ')} "
-    places = alignment._places(own, text)
+    places = alignment._offsets(own, text)
     assert len(places) == len(own) + 1
     assert places == sorted(places)
     assert places[-1] <= len(text)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt_cli.corpus.tokenizer import normalise
-from nmt_cli.documents import markup
+from nmt_cli.documents import html
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.placement import Aligned, place
-from nmt_cli.documents.segment import Builder, Parts, Segment, render, segments_of
+from nmt_cli.documents.placement import Aligned, place_marks
+from nmt_cli.documents.segment import MarkedSegment, Parts, plain_parts, render, segments_of
 
 PIECES = [
     *(
@@ -122,18 +122,12 @@ def words_of(text: str, pairs: dict[str, str]) -> Aligned:
 
 def translated(parts: Parts, model=same) -> str:
     for segment in segments_of(parts):
-        segment.result = place(segment, model(segment.text))
+        segment.result = place_marks(segment, model(segment.text))
     return render(parts)
 
 
-def line(text: str, protection: Protection) -> Parts:
-    builder = Builder(protection=protection)
-    builder.add_source(text)
-    return builder.build()
-
-
 def tags(text: str) -> Counter[str]:
-    return Counter(TEXT_ATTRIBUTE.sub("", match[0]) for match in markup._TOKEN.finditer(text))
+    return Counter(TEXT_ATTRIBUTE.sub("", match[0]) for match in html._TOKEN.finditer(text))
 
 
 def content(text: str) -> str:
@@ -160,10 +154,10 @@ def test_nothing_is_lost_in_2000_broken_documents(first: int) -> None:
     gives the document."""
     for seed in range(first, first + 250):
         text = document(seed)
-        out = translated(markup.parse(text))
+        out = translated(html.parse(text))
         assert content(out) == content(text), text
         assert tags(out) == tags(text), text
-        turned = translated(markup.parse(text), backwards)
+        turned = translated(html.parse(text), backwards)
         extra = tags(turned) - tags(text)
         assert not tags(text) - tags(turned), text
         assert not {
@@ -171,7 +165,7 @@ def test_nothing_is_lost_in_2000_broken_documents(first: int) -> None:
         }
         letters = [Counter(re.sub(r"\s", "", content(each))) for each in (text, turned)]
         assert letters[0] == letters[1], text
-        left = translated(markup.parse(text), silent).replace('"', "")  # which an attribute's text may get
+        left = translated(html.parse(text), silent).replace('"', "")  # which an attribute's text may get
         assert left == text.replace('"', ""), text
 
 
@@ -181,14 +175,14 @@ def test_nothing_is_lost_in_2000_broken_documents(first: int) -> None:
 @settings(max_examples=200, deadline=None)
 def test_a_document_without_text_comes_out_byte_for_byte(pieces: list[str]) -> None:
     text = " \n".join(piece for piece in pieces if not TEXT_ATTRIBUTE.search(piece) and not piece.startswith("&"))
-    assert translated(markup.parse(text), backwards) == text
+    assert translated(html.parse(text), backwards) == text
 
 
 @given(st.text(alphabet="ab <>/&;\"'=!-?x\n", max_size=60))
 @settings(max_examples=500, deadline=None)
 def test_any_characters_are_read_without_loss(text: str) -> None:
-    assert render(markup.parse(text)) == text
-    assert content(translated(markup.parse(text))) == content(text)
+    assert render(html.parse(text)) == text
+    assert content(translated(html.parse(text))) == content(text)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +210,7 @@ def test_any_characters_are_read_without_loss(text: str) -> None:
     ],
 )
 def test_what_the_model_is_shown(text: str, segments: list[str]) -> None:
-    assert [segment.text for segment in segments_of(markup.parse(text))] == segments
+    assert [segment.text for segment in segments_of(html.parse(text))] == segments
 
 
 # Elements of the standard that lie within lines; those without an end tag; those whose text is not language.
@@ -236,9 +230,9 @@ COPIED = "code iframe kbd math noembed noframes object plaintext pre samp script
 def test_elements_part_texts_and_are_copied_as_the_standard_has_them() -> None:
     """html5lib's lists have two elements that are not in the standard any more, and not the newest."""
     void = voidElements - {"command", "event-source"} | {"wbr"}
-    assert void == markup.VOID
+    assert void == html.VOID
     raw = cdataElements | rcdataElements - {"noscript"} | {"plaintext"}
-    assert raw == markup.RAW
+    assert raw == html.RAW
     blocks, copied = BLOCKS.split(), COPIED.split()
     for name in [*PHRASES.split(), *blocks]:
         text = f"<p>a<{name}>" + ("" if name in void else f"b</{name.upper()}>") + "c"
@@ -246,7 +240,7 @@ def test_elements_part_texts_and_are_copied_as_the_standard_has_them() -> None:
         after = "" if name == "plaintext" else "c"  # nothing ends it
         apart = name in {*copied, *void} - {"wbr"}
         shown = ["a", between, after] if name in blocks else [f"a{' ' if apart else ''}{between}{after}"]
-        assert [segment.text for segment in segments_of(markup.parse(text))] == [each for each in shown if each], name
+        assert [segment.text for segment in segments_of(html.parse(text))] == [each for each in shown if each], name
 
 
 TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "today", "angerufen": "called"}
@@ -322,7 +316,7 @@ def test_marks_stand_where_their_words_went(text: str, pairs: dict[str, str], ex
     def model(source: str) -> Aligned:
         return words_of(source, pairs)
 
-    assert translated(markup.parse(text), model) == expected
+    assert translated(html.parse(text), model) == expected
 
 
 @pytest.mark.parametrize(
@@ -339,23 +333,21 @@ def test_marks_stand_where_their_words_went(text: str, pairs: dict[str, str], ex
 )
 def test_where_words_are_written_without_spaces_each_token_is_one(said: str) -> None:
     """Chinese, Japanese, Thai, Lao, Burmese, Khmer; elsewhere the tokens of a word follow its first."""
-    out = translated(markup.parse("a <b>dog</b> is"), lambda _: Aligned(said, [(1, 0), (2, 2), (3, 6)]))
+    out = translated(html.parse("a <b>dog</b> is"), lambda _: Aligned(said, [(1, 0), (2, 2), (3, 6)]))
     assert out == f"{said[0]}<b>{said[1]}</b>{said[2]}"
-    assert (
-        translated(markup.parse("a <b>dog</b> is"), lambda _: Aligned("xyz", [(1, 2), (2, 0), (3, 6)])) == "<b>xyz</b>"
-    )
+    assert translated(html.parse("a <b>dog</b> is"), lambda _: Aligned("xyz", [(1, 2), (2, 0), (3, 6)])) == "<b>xyz</b>"
 
 
 def test_white_space_between_words_is_one_space() -> None:
     """Also where the model said what must not be said."""
-    out = translated(markup.parse("a <b>dog</b>"), lambda _: Aligned("ein \t Hund", [(3, 0), (10, 2)]))
+    out = translated(html.parse("a <b>dog</b>"), lambda _: Aligned("ein \t Hund", [(3, 0), (10, 2)]))
     assert out == "ein <b>Hund</b>"
-    out = translated(line("a dog", Protection()), lambda _: Aligned("ein %s Hund", [(3, 0), (6, 2), (11, 2)]))
+    out = translated(plain_parts("a dog", Protection()), lambda _: Aligned("ein %s Hund", [(3, 0), (6, 2), (11, 2)]))
     assert out == "ein Hund"
 
 
 def test_tags_that_got_no_word_part_none() -> None:
-    out = translated(markup.parse("a <i>b <b>c</b></i> d"), lambda _: Aligned("d'autres", [(1, 0), (2, 2), (8, 6)]))
+    out = translated(html.parse("a <i>b <b>c</b></i> d"), lambda _: Aligned("d'autres", [(1, 0), (2, 2), (8, 6)]))
     assert out == "d<i>'<b></b></i>autres"
 
 
@@ -364,7 +356,7 @@ def test_what_opens_stands_right_before_what_comes_between() -> None:
         *((sign, "") for sign in "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"),
         *((sign, " ") for sign in "-.)\u00bb"),
     ]:
-        out = translated(markup.parse("see <img> dog"), lambda _, sign=sign: Aligned(f"{sign}Hund", [(1, 0), (5, 4)]))
+        out = translated(html.parse("see <img> dog"), lambda _, sign=sign: Aligned(f"{sign}Hund", [(1, 0), (5, 4)]))
         assert out == f"{sign}{space}<img> Hund"
 
 
@@ -388,10 +380,10 @@ def test_placeholders_come_once_each_and_are_not_shown(texts: list[str], strict:
     """Whatever the model says, also other placeholders; those that stand for the next argument keep their order."""
     text, protection = " ".join(texts), Protection(strict=strict)
     expected = [match[0] for match in PLACEHOLDER.finditer(text)]
-    assert not any(PLACEHOLDER.search(segment.text) for segment in segments_of(line(text, protection)))
+    assert not any(PLACEHOLDER.search(segment.text) for segment in segments_of(plain_parts(text, protection)))
     noise = "Der %s Hund {x} (http://a.b) ["
     for model in (same, backwards, lambda source: words_of(source, dict.fromkeys(noise.split(), source[0]))):
-        out = translated(line(text, protection), model)
+        out = translated(plain_parts(text, protection), model)
         assert sorted(match[0] for match in PLACEHOLDER.finditer(out)) == sorted(expected)
         plain = [each for each in expected if each in ("%s", "{}", "{% if x %}", "{% endif %}")]
         assert [each for each in (m[0] for m in PLACEHOLDER.finditer(out)) if each in plain] == plain
@@ -411,7 +403,7 @@ def test_placeholders_come_once_each_and_are_not_shown(texts: list[str], strict:
     ],
 )
 def test_placeholders_stand_beside_their_neighbours(text: str, pairs: dict[str, str], expected: str) -> None:
-    assert translated(line(text, Protection(strict=True)), lambda source: words_of(source, pairs)) == expected
+    assert translated(plain_parts(text, Protection(strict=True)), lambda source: words_of(source, pairs)) == expected
 
 
 @pytest.mark.parametrize("text", ["%s{name}", "{name}/%s", "%s:{name}", "%s{name}-{name}", "({name}%s)"])
@@ -468,7 +460,7 @@ def test_quotes_and_brackets_belong_to_the_placeholder_that_they_are_around(pair
 
 
 def test_placeholders_in_attributes_are_not_shown_either() -> None:
-    parts = markup.parse('<p title="see %s">a {b}<img alt=%d>', Protection())
+    parts = html.parse('<p title="see %s">a {b}<img alt=%d>', Protection())
     assert [segment.text for segment in segments_of(parts)] == ["see", "a"]
 
 
@@ -477,7 +469,7 @@ def test_numbers_and_words_are_no_placeholders() -> None:
     assert not PLACEHOLDER.search(text)
 
 
-def words_linked(segment: Segment) -> Aligned:
+def words_linked(segment: MarkedSegment) -> Aligned:
     """The segment's own text as its translation, word by word."""
     spans = [match.span() for match in re.finditer(r"\S+", segment.text)]
     return Aligned(segment.text, [(end, start) for start, end in spans])
@@ -502,19 +494,19 @@ def words_linked(segment: Segment) -> Aligned:
 )
 def test_a_long_text_is_several_segments_and_stays_whole(text: str) -> None:
     """Placing marks takes a time that grows with their product with the words: both are bounded for a segment."""
-    parts = markup.parse(text, Protection())
+    parts = html.parse(text, Protection())
     assert render(parts) == text
     segments = segments_of(parts)
     for segment in segments:
         assert len(segment.text) <= 3000
-        assert len(segment.points) + 2 * len(segment.elements) <= 50
-        segment.result = place(segment, words_linked(segment))
+        assert len(segment.standalone) + 2 * len(segment.elements) <= 50
+        segment.result = place_marks(segment, words_linked(segment))
     assert re.sub(r"\s", "", render(parts)) == re.sub(r"\s", "", text)
 
 
 def test_a_long_text_is_cut_between_sentences() -> None:
     text = "A <b>dog</b> runs. " * 200
-    segments = segments_of(markup.parse(text))
+    segments = segments_of(html.parse(text))
     assert len(segments) > 2
     assert all(segment.text.startswith("A dog") and segment.text.endswith("runs.") for segment in segments)
     assert sum(len(segment.elements) for segment in segments) == 200
@@ -532,7 +524,7 @@ ENDS = [".", "!", "?", "\u2026", '."', ".'", ".\u201d", "!\u2019", "?\u00bb", ".
 )
 def test_a_segment_with_many_marks_ends_with_its_sentence(sentence: str) -> None:
     """With the one in which it has 25 of them: the 13th of 30 sentences, and the 26th."""
-    segments = segments_of(markup.parse(sentence * 30))
+    segments = segments_of(html.parse(sentence * 30))
     assert [len(segment.elements) for segment in segments] == [13, 13, 4]
     said = re.sub("<[^>]*>", "", sentence)
     assert [segment.text for segment in segments] == [(said * count).strip() for count in (13, 13, 4)]

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 from fake_models import backwards, same
-from test_documents import line, translated, words_of
+from test_documents import translated, words_of
 
-from nmt_cli.documents import markup, po_syntax
+from nmt_cli.documents import html, po_syntax
 from nmt_cli.documents.placeholder_forms import FLAGS, FORMS
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.po import Catalogue
-from nmt_cli.documents.segment import segments_of
+from nmt_cli.documents.po import Catalog
+from nmt_cli.documents.segment import plain_parts, segments_of
 
 # Placeholders that hold in text without flags, by their form.
 PLAIN = {
@@ -110,11 +110,11 @@ SENTENCE = "The dog {} sees it."
 
 
 def points(text: str, protection: Protection) -> list[str]:
-    return [piece.source for piece in protection.pieces(text) if piece.kind in ("point", "ordered")]
+    return [piece.source for piece in protection.pieces(text) if piece.kind in ("standalone", "ordered")]
 
 
 def shown(text: str, protection: Protection) -> list[str]:
-    return [segment.text for segment in segments_of(line(text, protection))]
+    return [segment.text for segment in segments_of(plain_parts(text, protection))]
 
 
 def test_every_form_and_every_flag_is_tried() -> None:
@@ -130,7 +130,7 @@ def test_a_form_is_one_point_and_the_model_sees_the_rest(form: str, text: str, s
     assert points(sentence, protection) == [text]
     assert shown(sentence, protection) == ["The dog sees it."]
     for model in (same, backwards):
-        assert translated(line(sentence, protection), model).count(text) == 1
+        assert translated(plain_parts(sentence, protection), model).count(text) == 1
     assert points(text, protection) == [text]
     assert points(f'It is "{text}", a dog.', protection) == [f'"{text}"']
 
@@ -167,7 +167,7 @@ def test_prose_holds_no_placeholder(text: str) -> None:
     for protection in (Protection(), Protection(strict=True), Protection(flags=["python-brace-format"])):
         assert points(text, protection) == []
     assert "".join(piece.source for piece in Protection().pieces(text)) == text
-    assert translated(line(text, Protection()), same) == text
+    assert translated(plain_parts(text, Protection()), same) == text
     assert [piece for piece in Protection().pieces(text) if piece.kind != "text"] == []
 
 
@@ -175,7 +175,7 @@ def test_prose_holds_no_placeholder(text: str) -> None:
 def test_placeholders_for_the_next_argument_keep_their_order(text: str) -> None:
     flags = ["scheme-format"] if "~" in text else []
     sentence = "The dog {} sees the cat {} now.".format(*text.split())
-    out = translated(line(sentence, Protection(flags=flags)), backwards)
+    out = translated(plain_parts(sentence, Protection(flags=flags)), backwards)
     assert points(out, Protection(flags=flags)) == text.split()
 
 
@@ -196,8 +196,8 @@ def test_placeholders_for_the_next_argument_keep_their_order(text: str) -> None:
 def test_tags_with_a_partner_are_elements_of_protected_text(text: str, seen: str, out: str, strict: bool) -> None:
     protection = Protection(strict=strict)
     assert shown(text, protection) == [seen]
-    assert translated(line(text, protection), backwards) == out
-    assert [segment.text for segment in segments_of(markup.parse(text, protection))] == [seen]
+    assert translated(plain_parts(text, protection), backwards) == out
+    assert [segment.text for segment in segments_of(html.parse(text, protection))] == [seen]
 
 
 @pytest.mark.parametrize("mark", ["{x}", "%s", "%d%%", ":name", "%<n>d"])
@@ -205,17 +205,17 @@ def test_tags_with_a_partner_are_elements_of_protected_text(text: str, seen: str
 def test_a_tag_around_a_placeholder_stays(mark: str, tag: str) -> None:
     element = f"<{tag}>{mark}</{tag.split()[0]}>"
     for text in (f"Delete {element} now", f"{element} now", f"now {element}"):
-        assert translated(line(text, Protection()), same) == text
-        assert translated(line(text, Protection()), backwards).count(element) == 1
+        assert translated(plain_parts(text, Protection()), same) == text
+        assert translated(plain_parts(text, Protection()), backwards).count(element) == 1
         quoted = text.replace('"', '\\"')
-        catalogue = Catalogue(f'msgid "{quoted}"\nmsgstr ""\n', Protection(strict=True))
-        translated(catalogue.parts, same)
-        assert po_syntax.read(catalogue.written())[-1].forms[0].text == text
+        catalog = Catalog(f'msgid "{quoted}"\nmsgstr ""\n', Protection(strict=True))
+        translated(catalog.parts, same)
+        assert po_syntax.read_messages(catalog.write())[-1].forms[0].text == text
 
 
 def test_tags_with_numbers_are_html_where_they_are_closed() -> None:
-    assert [segment.text for segment in segments_of(markup.parse("a <0>dog</0> b <1> c"))] == ["a dog b <1> c"]
-    assert translated(markup.parse("a <1> c"), same) == "a &lt;1> c"
+    assert [segment.text for segment in segments_of(html.parse("a <0>dog</0> b <1> c"))] == ["a dog b <1> c"]
+    assert translated(html.parse("a <1> c"), same) == "a &lt;1> c"
 
 
 def test_what_looks_like_a_tag_without_partner_is_text() -> None:
@@ -234,15 +234,17 @@ def test_what_looks_like_a_tag_without_partner_is_text() -> None:
 )
 def test_brackets_within_a_word_are_letters_of_it(text: str, seen: str) -> None:
     assert shown(text, Protection(strict=True)) == [seen]
-    assert translated(line(text, Protection(strict=True)), same) == text
+    assert translated(plain_parts(text, Protection(strict=True)), same) == text
 
 
 def test_the_model_adds_nothing_that_the_text_lacks() -> None:
     protection = Protection(strict=True)
     said = {"Datei(en)": "file", "(neu)": "file", "%s": "file", "weg": "gone"}
-    assert translated(line("file(s) gone", protection), lambda text: words_of(text, said)) == "Datei(en) neu weg"
+    assert translated(plain_parts("file(s) gone", protection), lambda text: words_of(text, said)) == "Datei(en) neu weg"
     own = Protection(flags=["python-brace-format"])
-    assert translated(line("50 %s {x}", own), lambda text: words_of(text, {"%s": "50", "%d": "50"})) == "%s %d {x}"
+    assert (
+        translated(plain_parts("50 %s {x}", own), lambda text: words_of(text, {"%s": "50", "%d": "50"})) == "%s %d {x}"
+    )
 
 
 @pytest.mark.parametrize("flags", [[], *([flag] for flag in FLAGGED)], ids=str)
@@ -269,6 +271,6 @@ def test_random_messages_keep_each_placeholder_once(flags: list[str]) -> None:
         text, protection = " ".join(["Go", *pieces]), Protection(strict=draw.random() < 0.5, flags=flags)
         expected = Counter(points(text, protection))
         for model in (same, backwards):
-            out = translated(line(text, protection), model)
+            out = translated(plain_parts(text, protection), model)
             assert all(out.count(mark) >= count for mark, count in expected.items())
             assert sorted(re.sub(r"\s", "", out)) == sorted(re.sub(r"\s", "", text)), (text, out)

@@ -1,4 +1,4 @@
-"""Catalogues of gettext: what stays as it stands, plural forms, headers, and hostile files; msgfmt is the judge."""
+"""Catalogs of gettext: what stays as it stands, plural forms, headers, and hostile files; msgfmt is the judge."""
 
 import builtins
 import contextlib
@@ -24,7 +24,7 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents import translate as module
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.documents.po import Catalogue
+from nmt_cli.documents.po import Catalog
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translate import TranslateOptions
@@ -50,9 +50,9 @@ def shout(text: str) -> Aligned:
 
 
 def filled(text: str, language: str = "", model: Any = shout) -> str:
-    catalogue = Catalogue(text, Protection(strict=True), language)
-    translated(catalogue.parts, model)
-    return catalogue.written()
+    catalog = Catalog(text, Protection(strict=True), language)
+    translated(catalog.parts, model)
+    return catalog.write()
 
 
 def msgfmt(text: str, path: Path) -> str:
@@ -94,22 +94,22 @@ def test_a_text_that_is_a_path_is_not_opened(tmp_path: Path, end: str, monkeypat
     secret.write_text('msgid "the secret"\nmsgstr ""\n')
     monkeypatch.chdir(tmp_path)
     for path in (str(secret), "secret.po"):
-        with nothing_opened(), pytest.raises(DataError, match="no message catalogue: line 1"):
-            Catalogue(path + end, None)
+        with nothing_opened(), pytest.raises(DataError, match="no message catalog: line 1"):
+            Catalog(path + end, None)
 
 
 @pytest.mark.parametrize("number", ["0", "11", "3000000", "9" * 5000, "0000000000003"])
 def test_more_plural_forms_than_any_language_has_are_refused(number: str) -> None:
     text = f'msgid ""\nmsgstr "Plural-Forms: nplurals={number}; plural=0;\\n"\n\nmsgid "a"\nmsgid_plural "b"\n'
     with pytest.raises(DataError, match="Plural-Forms from 1 to 10 forms") as error:
-        Catalogue(text + 'msgstr[0] ""\n', None, "de")
+        Catalog(text + 'msgstr[0] ""\n', None, "de")
     assert len(str(error.value)) < 150
 
 
 @pytest.mark.parametrize("index", ["1", "3000000", "9" * 5000, "-1", "n"])
 def test_a_form_out_of_its_turn_is_refused(index: str) -> None:
-    with pytest.raises(DataError, match="no message catalogue: line 3 has ") as error:
-        Catalogue(f'msgid "a"\nmsgid_plural "b"\nmsgstr[{index}] "c"\n', None)
+    with pytest.raises(DataError, match="no message catalog: line 3 has ") as error:
+        Catalog(f'msgid "a"\nmsgid_plural "b"\nmsgstr[{index}] "c"\n', None)
     assert len(str(error.value)) < 150
 
 
@@ -136,8 +136,8 @@ def test_a_form_out_of_its_turn_is_refused(index: str) -> None:
     ],
 )
 def test_a_file_that_is_none_is_refused_with_its_line(text: str, line: int) -> None:
-    with pytest.raises(DataError, match=f"no message catalogue: line {line} has "):
-        Catalogue(text, None)
+    with pytest.raises(DataError, match=f"no message catalog: line {line} has "):
+        Catalog(text, None)
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_a_plural_expression_that_means_harm_does_none(expression: str) -> None:
     rule = plurals.parse(f"nplurals=2; plural={expression};")
     assert time.process_time() - begin < 2
     assert rule is not None
-    assert not rule.alone
+    assert not rule.singular_only
 
 
 @pytest.mark.parametrize(
     "begin", ["", 'msgid "', 'msgid ""\nmsgstr "Plural-Forms: ', 'msgid ""\nmsgstr "Content-Type: ']
 )
-def test_the_time_of_a_catalogue_grows_with_its_length(begin: str) -> None:
+def test_the_time_of_a_catalog_grows_with_its_length(begin: str) -> None:
     def seconds(text: str) -> float:
         start = time.process_time()
         with contextlib.suppress(DataError):
@@ -404,7 +404,7 @@ def test_fields_of_a_header(field: str, written: str) -> None:
         assert len(re.findall(r"^msgstr\[", found, re.MULTILINE)) == (2 if "plural=0" in field else 3)
 
 
-def test_a_catalogue_that_is_complete_keeps_its_header() -> None:
+def test_a_catalog_that_is_complete_keeps_its_header() -> None:
     text = TEMPLATE.replace('] ""', '] "x"')
     assert filled(text, "fr") == text
 
@@ -429,11 +429,11 @@ def test_the_server_fills_the_header_for_its_target_language() -> None:
     assert '"Language: ru\\n"' in written
 
 
-# ---- any catalogue
+# ---- any catalog
 
 
-def random_catalogue(seed: int) -> tuple[str, list[str]]:
-    """Return a catalogue, and the texts in it that must stay."""
+def random_catalog(seed: int) -> tuple[str, list[str]]:
+    """Return a catalog, and the texts in it that must stay."""
     rng = random.Random(seed)
     words = [
         "the",
@@ -505,8 +505,8 @@ def body(text: str, path: Path) -> tuple[list[str], list[str]]:
 
 @needs_gettext
 @pytest.mark.parametrize("seed", range(40))
-def test_msgfmt_takes_any_catalogue_once_it_is_filled(tmp_path: Path, seed: int) -> None:
-    text, stay = random_catalogue(seed)
+def test_msgfmt_takes_any_catalog_once_it_is_filled(tmp_path: Path, seed: int) -> None:
+    text, stay = random_catalog(seed)
     written = filled(text, "de", same)
     assert msgfmt(written, tmp_path / "b.po") == ""
     place = 0
@@ -516,12 +516,12 @@ def test_msgfmt_takes_any_catalogue_once_it_is_filled(tmp_path: Path, seed: int)
     (before, old), (after, new) = body(text, tmp_path / "a.po"), body(written, tmp_path / "b.po")
     assert after == before
     assert len(new) == len(old)
-    assert not Catalogue(re.sub(r"(?m)^#, fuzzy$|, fuzzy\b|\bfuzzy, ", "#", written), None)._open, "all are filled"
+    assert not Catalog(re.sub(r"(?m)^#, fuzzy$|, fuzzy\b|\bfuzzy, ", "#", written), None)._open, "all are filled"
 
 
-def test_no_catalogue_opens_a_file() -> None:
+def test_no_catalog_opens_a_file() -> None:
     for seed in range(100):
-        text, stay = random_catalogue(seed)
+        text, stay = random_catalog(seed)
         for each in (text, *stay, *re.findall(r'"([^"]*)"', text)):
             with nothing_opened(), contextlib.suppress(DataError):
                 filled(each, each[:20], same)

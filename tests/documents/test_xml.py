@@ -10,10 +10,10 @@ from fake_models import backwards, same
 from test_documents import translated
 
 from nmt_cli.documents import xml
+from nmt_cli.documents.document import Outline
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.segment import render, segments_of
-from nmt_cli.documents.xml import Outline
 
 
 def shown(text: str, ignored: tuple[str, ...] = (), outline: Outline | None = None) -> list[str]:
