@@ -57,8 +57,8 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
         pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.looked, strict=False)]
         source += f"{source_text} "
         target += f"{target_text} "
-    in_source = _offsets(source, text)
-    in_target = _offsets(target, translation.hypotheses[rank].text)
+    in_source = offsets_in(source, text)
+    in_target = offsets_in(target, translation.hypotheses[rank].text)
     return [(in_target[end], _word_start(text, in_source[start])) for end, start in pairs]
 
 
@@ -71,7 +71,7 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
     return texts[-1], offsets
 
 
-def _offsets(decoded: str, text: str) -> list[int]:
+def offsets_in(decoded: str, text: str) -> list[int]:
     """Return for each offset in the tokenizer's spelling of a text the offset in the text itself."""
     if decoded == f"{text} ":
         return list(range(len(decoded) + 1))

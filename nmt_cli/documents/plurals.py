@@ -13,7 +13,7 @@ MOST_FORMS = 10  # CLDR has at most six
 _NUMBERS = range(1001)  # the same as msgfmt tries
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2"
 # The number of forms, the expression, and the languages with this rule.
-_RULES = [
+RULES = [
     (1, "0", "id ja km ko lo ms my th vi yo zh"),
     (
         2,
@@ -38,7 +38,7 @@ _RULES = [
 ]
 _BY_LANGUAGE = {
     language: f"nplurals={count}; plural={expression if count == 1 else f'({expression})'};"
-    for count, expression, languages in _RULES
+    for count, expression, languages in RULES
     for language in languages.split()
 }
 
