@@ -257,7 +257,7 @@ def test_all_kinds_of_patterns_are_found() -> None:
     assert len(PATTERNS) > 100
     assert {
         "nmt_cli.documents.html",
-        "nmt_cli.documents.html._TOKEN",
+        "nmt_cli.documents.html.TOKEN",
         "nmt_cli.storage.artefact.TEMPORARY",
     } <= names
     assert any(isinstance(each.pattern, regex.Pattern) for each in PATTERNS)

@@ -18,7 +18,7 @@ from nmt_cli.documents.segment import MarkedSegment, Parts, SegmentBuilder, plai
 
 _VALUE = r"\"[^\"]*+\"|'[^']*+'|[^\s\"'>][^\s>]*+"
 _ATTRIBUTE = rf"[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:{_VALUE}|(?=>))|(?!\s*=))"
-_TOKEN = re.compile(
+TOKEN = re.compile(
     rf"""<!--(?:-?>|.*?(?:--!?>|\Z))                                      # a comment
     |<(?P<ends>/?)(?P<number>\d{{1,4}})\s*+>                                # a tag of i18next or Lingui
     |<[!?][^>]*(?:>|\Z)|</(?:>|(?![a-zA-Z])[^>]+(?:>|\Z))                 # a declaration, or a broken comment
@@ -44,7 +44,7 @@ BLOCKS = set(_NAMES.split())
 TRANSLATED = {"alt", "title", "placeholder", "aria-label"}  # attributes
 _UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes that Google Translate knows
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
-# Limits of the mark of a footnote, a power or an index: its tokens, its characters, and those if it has letters.
+# Limits of a footnote mark, power or index: the number of tokens, of characters, and of characters with letters.
 _NOTE_TOKENS = 5
 _NOTE_CHARACTERS = 12
 _NOTE_LETTERS = 3
@@ -83,7 +83,7 @@ def _tokens(text: str, protection: Protection | None = None) -> Iterator[_Token]
     numbers = set(_START_NUMBER.findall(text)) & closed
     protected = deque(_placeholders_with_tags(text, closed, protection) if protection else ())
     begin = offset = 0
-    while match := _TOKEN.search(text, offset):
+    while match := TOKEN.search(text, offset):
         offset = match.end()
         while protected and (protected[0][1] <= match.start() or protected[0][0] < begin):
             protected.popleft()
@@ -141,7 +141,7 @@ def parse(text: str, protection: Protection | None = None, ignored: Collection[s
     spelling, builder = _new_segment(protection)
     while index < len(tokens):
         token, stop = tokens[index], ends.get(index, index + 1)
-        # Whatever is unclosed ends with its block or the text. It must stay there: elsewhere it would swallow text.
+        # Unclosed markup ends with its block or the text. It must stay there: elsewhere it would swallow text.
         is_block = token.name in BLOCKS or token.kind == "unclosed" or index in divided
         if is_block:
             parts += builder.build()
@@ -213,9 +213,9 @@ def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[
     blocks, end = list[int](), 0
     for index, token in enumerate(tokens):
         if index >= end and token.name in BLOCKS:
-            blocks.append(index)  # but none inside a copied element, such as the title of an SVG image
+            blocks.append(index)  # the title inside an SVG image is none
         end = max(end, copied.get(index, 0))
-    # HTML lets authors leave out the end tags of these, as of paragraphs: they end at the next block.
+    # Their end tags may have been left out, as HTML allows for paragraphs: they end at the next block.
     unclosed = {index for index in begins if index not in copied and tokens[index].name not in names}
     for index in unclosed:
         after = bisect.bisect(blocks, index)

@@ -1,7 +1,7 @@
 """Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the text, this module its offsets.
 
-The library reports the lines and the content of each block, but of the syntax inside a line only the order. So its
-inline rules are wrapped to record where each matched. Everything but text is copied.
+For each block, the library reports the lines and the content. For syntax inside a line it reports only the order, so
+its inline rules are wrapped to record where each of them matched. Everything but text is copied.
 
 The library's time may grow with the square of a text's length: every bracket is searched for its partner to the end of
 its paragraph, and the rows of a table are filled up to the width of its head. Both are counted; a text with too much
@@ -42,9 +42,9 @@ _RULES: dict[str, Rule] = {
 _NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a task's checkbox, an alert's type
 _NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
-# Search steps allowed for each character, and for any document; the steps that count for a missing table cell. Manuals
-# and lists of links need fewer than 3 for each character.
-_STEPS, _FREE_STEPS, _CELL = 20, 100_000, 30
+# A document may take FREE_STEPS search steps, and STEPS more per character. A missing table cell counts as _CELL
+# steps. Manuals and lists of links need fewer than 3 per character.
+STEPS, FREE_STEPS, _CELL = 20, 100_000, 30
 _WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
 _STEPS_LEFT = "steps left"  # a key in markdown-it's environment of a document
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
@@ -58,7 +58,7 @@ def parse(text: str, protection: Protection | None = None) -> Parts:
     """Return a document in parts. Raise DataError if it would take too long."""
     head = match[0] if (match := markdown_rules.FRONT_MATTER.match(text)) else ""
     body = text[len(head) :]
-    parts, end, env = Parts([head]), 0, dict[str, object]({_STEPS_LEFT: _FREE_STEPS + _STEPS * len(body)})
+    parts, end, env = Parts([head]), 0, dict[str, object]({_STEPS_LEFT: FREE_STEPS + STEPS * len(body)})
     lines = _NEW_LINE.split(body)
     starts = [0, *(match.end() for match in _NEW_LINE.finditer(body)), len(body)]
     for token in _parser().parse(body, env):
@@ -119,7 +119,7 @@ def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
     """Apply a rule, and record the span of each new token in its meta. `label` is the end of a link's text."""
     start, count, pending = state.pos, len(state.tokens), bool(state.pending)
     label = 0
-    has_bracket = state.src.startswith(("[", "!["), state.pos)  # elsewhere the library's search would be in vain
+    has_bracket = state.src.startswith(("[", "!["), state.pos)  # elsewhere there is no label to find
     if has_bracket and not silent and rule in (rules_inline.link, rules_inline.image):
         no_links_inside = rule is rules_inline.link  # the text of an image may hold links
         label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), no_links_inside)
@@ -282,7 +282,7 @@ class _BlockReader:
                 self.labels.append(stop)
             elif token.type == "link_close":
                 label = self.slice(self.labels.pop(), start)
-                if source in ("]", "][]"):  # the text is also the link's target: name the target separately
+                if source in ("]", "][]"):  # the text doubles as the target: write the target out
                     written = f"][{label}]"
             is_link = name == "link"
             self.builder.add_tag(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nmt_cli.system.errors import DataError, printable
 
 MOST_FORMS = 10  # CLDR has at most six
-_NUMBERS = range(1001)  # the same as msgfmt tries
+_NUMBERS = range(1001)  # the numbers that msgfmt tests
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2"
 # The number of forms, the expression, and the languages with this rule.
 RULES = [

@@ -1,4 +1,4 @@
-"""HTML: the texts that a model sees, the elements that are copied, and documents that come out whole."""
+"""HTML: the texts that a model sees, the elements that are copied, and broken documents."""
 
 import random
 import re
@@ -28,25 +28,7 @@ PIECES = [
     "AT&T", "a < b", "&copy", "un<i>believ</i>able", "<code>x <b>y</b></code>", '<script>if (a<b) "x"</script>',
     "<style>p{}</style>", "<textarea>hi</textarea>", "<title>T &amp; t</title>", "<b ", "<svg><title>s</title></svg>",
 ]  # fmt: skip
-WORDS = [
-    "The",
-    "dog",
-    "sees",
-    "a",
-    "cat",
-    ",",
-    ".",
-    "5",
-    "Haus",
-    "über",
-    "naïve",
-    "日本",
-    "é",
-    "I'm",
-    "it.",
-]  # é in two
-
-
+WORDS = ["The", "dog", "sees", "a", "cat", ",", ".", "5", "Haus", "über", "naïve", "日本", "e\u0301", "I'm", "it."]
 TEXT_ATTRIBUTE = re.compile(r"(?:title|alt|placeholder)\s*=\s*(?:'[^']*'|\"[^\"]*\"|[^\s>]*)")
 
 
@@ -58,7 +40,7 @@ def document(seed: int) -> str:
 
 
 def tags(text: str) -> Counter[str]:
-    return Counter(TEXT_ATTRIBUTE.sub("", match[0]) for match in html._TOKEN.finditer(text))
+    return Counter(TEXT_ATTRIBUTE.sub("", match[0]) for match in html.TOKEN.finditer(text))
 
 
 def content(text: str) -> str:
@@ -110,7 +92,7 @@ def test_nothing_is_lost_in_2000_broken_documents(first: int) -> None:
     st.lists(st.sampled_from([p for p in PIECES if not re.search("[a-zA-Z]", re.sub("<[^>]*>", "", p))]), max_size=20)
 )
 @settings(max_examples=200, deadline=None)
-def test_a_document_without_text_comes_out_byte_for_byte(pieces: list[str]) -> None:
+def test_a_document_without_text_stays_byte_for_byte(pieces: list[str]) -> None:
     text = " \n".join(piece for piece in pieces if not TEXT_ATTRIBUTE.search(piece) and not piece.startswith("&"))
     assert translated(html.parse(text), backwards) == text
 

@@ -140,16 +140,16 @@ def test_many_open_brackets_are_refused(unit: str) -> None:
 
 def test_steps_count_missing_cells_and_the_length_of_link_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing cell counts 30 steps, a bracket as many as there are characters up to its partner."""
-    monkeypatch.setattr(markdown, "_STEPS", 0)
+    monkeypatch.setattr(markdown, "STEPS", 0)
     for text, steps in (
         ("|a|b|c|\n|-|-|-|\n|d|e|f|\n", 0),
         ("a|b\n-|-\nc|d\ne|f\n", 0),
         (f"{'|a' * 20}|\n{'|-' * 20}|\n|\n|b|\n", 30 * 11),  # 60 cells minus 45 bars, 3 line ends, and 1
         ("[a](b) c", 4),
     ):
-        monkeypatch.setattr(markdown, "_FREE_STEPS", steps)
+        monkeypatch.setattr(markdown, "FREE_STEPS", steps)
         markdown.parse(text)
-        monkeypatch.setattr(markdown, "_FREE_STEPS", steps - 1)
+        monkeypatch.setattr(markdown, "FREE_STEPS", steps - 1)
         with pytest.raises(DataError):
             markdown.parse(text)
 

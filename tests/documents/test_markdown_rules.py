@@ -135,7 +135,7 @@ ENDS = ["\n", "\n", "\n", "\n\n", "\r\n"]
 
 
 @pytest.mark.parametrize("first", range(0, 2000, 500))
-def test_random_documents_of_all_blocks_come_out_byte_for_byte(first: int) -> None:
+def test_random_documents_of_all_blocks_stay_byte_for_byte(first: int) -> None:
     """The model repeats its source. Only the lines of a paragraph are joined, and escapes may change."""
     for seed in range(first, first + 500):
         draw = random.Random(seed)
@@ -146,7 +146,7 @@ def test_random_documents_of_all_blocks_come_out_byte_for_byte(first: int) -> No
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 500))
-def test_random_blocks_with_blank_lines_between_come_out_byte_for_byte(first: int) -> None:
+def test_random_blocks_with_blank_lines_between_stay_byte_for_byte(first: int) -> None:
     for seed in range(first, first + 500):
         draw = random.Random(seed)
         text = "".join(f"{draw.choice(BLOCKS)}\n\n" for _ in range(draw.randint(1, 15)))

@@ -1,4 +1,4 @@
-"""Long texts are cut into several segments: placing marks takes time with their number times that of words."""
+"""Long texts are cut into several segments, because placing marks takes time for each mark and each word."""
 
 import re
 
