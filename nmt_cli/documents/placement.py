@@ -9,11 +9,11 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise, takewhile
-from operator import itemgetter
+from itertools import pairwise
 from typing import TypeAlias
 
-from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Part, Parts
+from nmt_cli.documents.layout import MarkInGap, lay_out
+from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
 # Weights of the costs of a gap for a standalone mark; see _costs.
 _NEARER = 8  # how much more a neighbor's word counts than the next one's
@@ -24,7 +24,6 @@ _ATTACHED = 20  # how much less a word counts on the far side of a mark that is 
 _WORD = re.compile(r"\w+|[^\w\s]")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. There every token is a unit.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u9fff\U00020000-\U0003ffff]")
-_OPENING = "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,17 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
     runs = _runs(segment, units)
     standalone = _with_empty_elements(segment, runs)
     gaps = _gaps(segment, standalone, runs, units)
-    items = _items(segment, aligned.text, units, runs, standalone, gaps)
+    paths: list[list[int]] = [[] for _ in units]  # the elements around each unit
+    for number, own in enumerate(runs):
+        for index in (index for run in own for index in range(*run)):
+            paths[index].append(number)
+    marks: dict[int, list[MarkInGap]] = {}
+    for mark, gap in zip(standalone, gaps, strict=True):
+        path = [number for number in _around(segment.elements, mark.parent) if _touches(runs[number], gap)]
+        marks.setdefault(gap, []).append(MarkInGap(mark, path))
+    written = lay_out(segment, aligned.text, [(unit.start, unit.end) for unit in units], paths, marks)
     before, after = segment.outer_space
-    return [before, *_joined(segment, items), after]
+    return [before, *written, after]
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
@@ -301,119 +308,3 @@ def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
             wrong = sum(math.sqrt(-each) for each in past if each < 0) / len(indices)
             costs[gap] += weight * (wrong + _PAST * min((each for each in past if each >= 0), default=0))
     return costs
-
-
-@dataclass
-class _Item:
-    """A unit or a standalone mark in its final position."""
-
-    path: list[int]  # the elements around it, outermost first
-    parts: Parts  # of a mark
-    text: str  # of a unit
-    space: str = ""  # before it
-
-
-def _items(
-    segment: MarkedSegment,
-    text: str,
-    units: list[_Unit],
-    runs: list[list[_Run]],
-    standalone: list[Mark],
-    gaps: list[int],
-) -> list[_Item]:
-    at_gap: dict[int, list[Mark]] = {}
-    for mark, gap in zip(standalone, gaps, strict=True):
-        at_gap.setdefault(gap, []).append(mark)
-    paths: list[list[int]] = [[] for _ in units]
-    for number, own in enumerate(runs):
-        for index in (index for run in own for index in range(*run)):
-            paths[index].append(number)
-    items, end = list[_Item](), 0
-    for gap in range(len(units) + 1):
-        unit = units[gap] if gap < len(units) else None
-        space = text[end : unit.start if unit else len(text)]
-        space = " " if space.isspace() else space
-        sides = text[:end].strip(), text[unit.start :] if unit else ""
-        here = []
-        for mark in at_gap.get(gap, []):
-            around = _around(segment.elements, mark.parent)
-            here.append(([number for number in around if _touches(runs[number], gap)], mark))
-        left = paths[gap - 1] if gap else []
-        right = paths[gap] if unit else []
-        here = _ordered(here, left, right)
-        spaces = _spaces(space, *sides, [mark for _, mark in here])
-        items += [_Item(path, mark.parts, "", before) for (path, mark), before in zip(here, spaces, strict=False)]
-        items.append(_Item(right, [], text[unit.start : unit.end] if unit else "", spaces[-1]))
-        end = unit.end if unit else end
-    return items
-
-
-def _ordered(marks: list[tuple[list[int], Mark]], left: list[int], right: list[int]) -> list[tuple[list[int], Mark]]:
-    """Sort the marks of a gap by their paths: those inside the elements on the left first.
-
-    If that would swap ordered marks, these leave the elements that are not on both sides.
-    """
-
-    def by_path(entry: tuple[list[int], Mark]) -> tuple[int, int]:
-        return -_common_length(entry[0], left), _common_length(entry[0], right)
-
-    found = sorted(marks, key=by_path)
-    if [mark for _, mark in found if mark.ordered] != [mark for _, mark in marks if mark.ordered]:
-        both = left[: _common_length(left, right)]
-        found = sorted([(both if mark.ordered else path, mark) for path, mark in marks], key=by_path)
-    return found
-
-
-def _common_length(one: list[int], other: list[int]) -> int:
-    """Return the length of the common beginning of two paths."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the white space before each mark of a gap, and after the last. `space` is between the units beside it."""
-    if not marks:
-        return [space if space.strip() or (left and right) else ""]
-    if left and right and not space and all(mark.joins for mark in marks):  # within a word, as "d'autres"
-        return [""] * (len(marks) + 1)
-    first, last = marks[0].before, marks[-1].after
-    between = [bool(a.after or b.before) for a, b in pairwise(marks)]
-    before = bool(left) and _is_apart(first, left[-1], space) and (space != "" or not right or left[-1] not in _OPENING)
-    free = space != "" or not left or right[:1].isalnum() or right[:1] in _OPENING
-    after = bool(right) and _is_apart(last, right[0], space) and free
-    apart = [before, *between, after]
-    if space.strip():  # text of no token
-        return [space, *(" " if each else "" for each in apart[1:])]
-    as_in_source = first.isalnum() and last.isalnum() and not all(mark.joins for mark in marks)
-    if space and left and right and not any(apart) and not as_in_source:
-        apart[-1] = True
-    return [" " if each else "" for each in apart]
-
-
-def _is_apart(neighbor: str, character: str, space: str) -> bool:
-    """Return whether a space separates a mark from a character, given the mark's neighbor in the source.
-
-    Punctuation stays attached to a mark only where it is the same.
-    """
-    if neighbor == " " or neighbor.isalnum():
-        return neighbor == " "
-    return character.isalnum() or (space != "" and character != neighbor)
-
-
-def _joined(segment: MarkedSegment, items: list[_Item]) -> Parts:
-    """Join the items, with the tags of their elements opened and closed where paths differ."""
-    pieces, path = list[tuple[bool, Part]](), list[int]()  # with whether it is text of the translation
-    for item in items:
-        common = _common_length(path, item.path)
-        for number in reversed(path[common:]):
-            pieces += [(False, part) for part in segment.elements[number].close.parts]
-        pieces.append((True, item.space))
-        for number in item.path[common:]:
-            pieces += [(False, part) for part in segment.elements[number].open.parts]
-        pieces += [(False, part) for part in item.parts]
-        pieces.append((True, item.text))
-        path = item.path
-    parts = Parts()
-    for translated, group in groupby(pieces, key=itemgetter(0)):
-        own = [part for _, part in group]
-        parts += [segment.escape("".join(map(str, own)))] if translated else own
-    return parts
