@@ -2,8 +2,9 @@
 
 The module of a format (`formats.py` lists them) reads a file into strings to copy and segments to translate
 (`document.py`, `segment.py`). A segment holds the plain text for the model and the marks that stood in it: tags,
-images, code, placeholders. `alignment.py` translates the text and links its tokens to the source, `placement.py` puts
-the marks back, and the document writes itself. Everything else in a file is copied byte for byte.
+images, code, placeholders. `alignment.py` translates the text and links its tokens to the source, `placement.py` and
+`layout.py` put the marks on the translation, and the document writes itself. Everything else in a file is copied byte
+for byte.
 """
 
 import re
