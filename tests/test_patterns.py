@@ -1,12 +1,11 @@
-"""Every pattern of the package takes a time that grows with its text, not with its square.
+"""Check that every pattern of the package takes time linear in its text.
 
-The test collects patterns from modules, their classes and tables of forms, and from the calls of `re` and `regex` in
-the source. It pumps each: it repeats the parts of the pattern, pairs of them, and a part after the parts before it and
-before a character that spoils the match. It pumps the functions that read documents, too.
+The test collects patterns from modules, their classes and tables of placeholder forms, and from calls of `re` and
+`regex` in the source. Each is tried on repeated texts: the parts of the pattern, pairs of them, and a part that follows
+the parts before it and precedes a character that prevents a match. The functions that read documents are tried, too.
 """
 
 import ast
-import contextlib
 import functools
 import importlib
 import itertools
@@ -14,29 +13,27 @@ import re
 import re._constants as op
 import re._parser as parser
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import regex
-from fake_models import same
+from fake_models import translated
+from growth import seconds
 
 import nmt_cli
-from nmt_cli.documents import markdown, markup
+from nmt_cli.documents import html, markdown
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.placement import place
-from nmt_cli.documents.po import Catalogue
-from nmt_cli.documents.segment import Builder, Parts, render, segments_of
-from nmt_cli.system.errors import DataError
+from nmt_cli.documents.po import Catalog
+from nmt_cli.documents.segment import Parts, plain_parts
 from nmt_cli.translation.segments import sentences_of
 
 ROOT = Path(nmt_cli.__file__).parent
 SPOILERS = ("", "\n", "\0", "!")
 LONGEST = 200_000
-FLOOR = 0.02  # seconds that are noise
-GROWTH = 4 * 2.2  # of the time where the text is four times as long; with the square it is 16
+FLOOR = 0.02  # seconds of noise
+GROWTH = 4 * 2.2  # of the time for four times the text; a quadratic time grows 16-fold
 
 
 class Found(NamedTuple):
@@ -45,7 +42,7 @@ class Found(NamedTuple):
     methods: tuple[str, ...]
 
 
-# ---- the patterns
+# ---- Collect the patterns
 
 
 def modules() -> dict[str, Any]:
@@ -55,7 +52,7 @@ def modules() -> dict[str, Any]:
 
 
 def compiled(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the patterns in a value: itself, items of a container, attributes of a class."""
+    """Yield the patterns in a value: the value itself, items of a container, attributes of a class."""
     if isinstance(value, re.Pattern | regex.Pattern):
         yield value
     elif isinstance(value, tuple) and isinstance(getattr(value, "pattern", None), str):
@@ -69,14 +66,14 @@ def compiled(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 class Names(dict[str, Any]):
-    """A module's names; any other is a letter, for patterns that are built when they are needed."""
+    """A module's names. Any other name is a letter, for patterns that are built when a function runs."""
 
     def __missing__(self, name: str) -> Any:
         return "a"
 
 
 def called(module: Any, tree: ast.AST) -> Iterator[tuple[Any, str]]:
-    """Yield the patterns that a module gives to functions of `re` and `regex`, each with the function's name."""
+    """Yield the patterns that a module passes to functions of `re` and `regex`, each with the function's name."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
@@ -87,7 +84,7 @@ def called(module: Any, tree: ast.AST) -> Iterator[tuple[Any, str]]:
         names = Names({**vars(module), "__builtins__": {}, "str": str, "map": map})
         try:
             pattern = eval(compile(ast.Expression(node.args[0]), "pattern", "eval"), names)
-        except (AttributeError, KeyError, NameError, TypeError):  # of a name that is known only when the function runs
+        except (AttributeError, KeyError, NameError, TypeError):  # a name that only exists when the function runs
             continue
         library = sys.modules[node.func.value.id]
         if isinstance(pattern, str | bytes):
@@ -118,11 +115,11 @@ def found() -> list[Found]:
     return patterns
 
 
-# ---- their parts
+# ---- Make texts from their parts
 
 
 def members(items: list[Any]) -> list[str]:
-    """Return characters of a class, or of what it leaves out."""
+    """Return characters of a character class."""
     kinds = {op.CATEGORY_WORD: "a0_", op.CATEGORY_DIGIT: "0", op.CATEGORY_SPACE: " \n", op.CATEGORY_NOT_SPACE: "a-"}
     kinds |= {op.CATEGORY_NOT_WORD: " -", op.CATEGORY_NOT_DIGIT: "a "}
     chosen, negated = list[str](), False
@@ -143,11 +140,11 @@ def members(items: list[Any]) -> list[str]:
 
 class Samples(NamedTuple):
     pumps: dict[str, None]  # samples of every part
-    begun: dict[tuple[str, str], None]  # a sample of what stands before a part, and one of the part
+    begun: dict[tuple[str, str], None]  # a sample of the text before a part, and a sample of the part
 
 
 def samples(node: Any, groups: dict[int, str], parts: Samples, before: str) -> list[str]:
-    """Return samples of a sequence of a parsed pattern, the simplest first; note its parts."""
+    """Return samples of a sequence of a parsed pattern, the simplest first, and record its parts."""
     whole = [""]
     for kind, value in node:
         start = before + whole[0]
@@ -216,25 +213,16 @@ def pumps_of(pattern: Any, most: int = 400) -> list[Pump]:
     return pumps[::step]
 
 
-# ---- their growth
-
-
-def seconds(run: Callable[[str], Any], text: str, times: int) -> float:
-    least = float("inf")
-    for _ in range(times):
-        start = time.process_time()
-        run(text)
-        least = min(least, time.process_time() - start)
-    return least
+# ---- Measure
 
 
 def grown(run: Callable[[str], Any], pump: Pump, first: int, longest: int = LONGEST) -> str:
-    """Return what is wrong with the growth of a time, or nothing."""
+    """Return a description of a time that grows too fast, or ""."""
     length, before = first, seconds(run, pump.text(first), 2)
     while length < longest:
         length = min(4 * length, longest)
-        took = seconds(run, pump.text(length), 1)
-        if took > FLOOR and took > GROWTH * before + FLOOR:  # measured again, as a machine may be slow for a moment
+        took = seconds(run, pump.text(length))
+        if took > FLOOR and took > GROWTH * before + FLOOR:  # measure again: the machine may have been slow
             took, before = seconds(run, pump.text(length), 2), seconds(run, pump.text(length // 4), 3)
             if took > GROWTH * before + FLOOR:
                 return f"{pump}: {length // 4} characters {before:.3f} s, {length} {took:.3f} s"
@@ -243,8 +231,8 @@ def grown(run: Callable[[str], Any], pump: Pump, first: int, longest: int = LONG
 
 
 def worst(run: Callable[[str], Any], pumps: list[Pump], length: int, count: int) -> list[Pump]:
-    """Return the pumps with which a short text takes longest."""
-    return sorted(pumps, key=lambda pump: seconds(run, pump.text(length), 1))[-count:]
+    """Return the pumps that take longest for a short text."""
+    return sorted(pumps, key=lambda pump: seconds(run, pump.text(length)))[-count:]
 
 
 def runs(each: Found) -> Callable[[str], Any]:
@@ -264,12 +252,12 @@ def runs(each: Found) -> Callable[[str], Any]:
 PATTERNS = found()
 
 
-def test_patterns_of_all_kinds_are_found() -> None:
+def test_all_kinds_of_patterns_are_found() -> None:
     names = {each.name.split()[0] for each in PATTERNS}
     assert len(PATTERNS) > 100
     assert {
-        "nmt_cli.documents.markup",
-        "nmt_cli.documents.markup._TOKEN",
+        "nmt_cli.documents.html",
+        "nmt_cli.documents.html.TOKEN",
         "nmt_cli.storage.artefact.TEMPORARY",
     } <= names
     assert any(isinstance(each.pattern, regex.Pattern) for each in PATTERNS)
@@ -277,7 +265,7 @@ def test_patterns_of_all_kinds_are_found() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"a*a*b", r"\d+x", r"\[[^\]]+\]", r"a.*?b", r"\s+$"])
-def test_a_pattern_that_is_not_linear_is_noticed(pattern: str) -> None:
+def test_a_quadratic_pattern_is_noticed(pattern: str) -> None:
     each = Found("", re.compile(pattern), ("finditer",))
     assert any(grown(runs(each), pump, 200, 12_800) for pump in worst(runs(each), pumps_of(each.pattern), 200, 4))
 
@@ -292,45 +280,28 @@ def test_every_pattern_is_linear() -> None:
     assert not slow, "\n".join(slow)
 
 
-# ---- functions that read texts
-
-
-def line(text: str, *, strict: bool) -> Parts:
-    builder = Builder(protection=Protection(strict=strict))
-    builder.add_source(text)
-    return builder.build()
+# ---- Functions that read texts
 
 
 def message(text: str) -> Parts:
     quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return Catalogue(f'msgid ""\nmsgstr ""\n\nmsgid "{quoted}"\nmsgstr ""\n', Protection(strict=True)).parts
-
-
-def placed(parts: Parts) -> None:
-    for segment in segments_of(parts):
-        segment.result = place(segment, same(segment.text))
-    render(parts)
-
-
-def refused(read: Callable[[str], Any], text: str) -> None:
-    with contextlib.suppress(DataError):  # Markdown that would take long is refused
-        read(text)
+    return Catalog(f'msgid ""\nmsgstr ""\n\nmsgid "{quoted}"\nmsgstr ""\n', Protection(strict=True)).parts
 
 
 FUNCTIONS: dict[str, Callable[[str], Any]] = {
-    "html": lambda text: markup.parse(text, Protection()),
-    "Markdown": lambda text: refused(lambda each: markdown.parse(each, Protection()), text),
+    "html": lambda text: html.parse(text, Protection()),
+    "Markdown": lambda text: markdown.parse(text, Protection()),  # or refused
     "gettext": message,
-    "line": lambda text: line(text, strict=False),
-    "strings": lambda text: line(text, strict=True),
+    "line": lambda text: plain_parts(text, Protection()),
+    "strings": lambda text: plain_parts(text, Protection(strict=True)),
     "sentences": sentences_of,
-    "placement": lambda text: placed(markup.parse(text, Protection())),
+    "placement": lambda text: translated(html.parse(text, Protection())),
 }
 
 
 @functools.cache
 def document_pumps() -> list[Pump]:
-    """Return pumps of the patterns that see documents: all short parts, and some of the others."""
+    """Return pumps of the patterns that read documents: the short ones, and some of the others."""
     patterns = [each.pattern for each in PATTERNS if "documents" in each.name or "segments" in each.name]
     pumps = list(dict.fromkeys(itertools.chain.from_iterable(map(pumps_of, patterns))))
     short = [pump for pump in pumps if not pump.before and len(pump.unit) <= 2]
@@ -342,8 +313,8 @@ def test_functions_that_read_texts_are_linear(name: str) -> None:
     run = FUNCTIONS[name]
 
     def beyond(pump: Pump) -> float:
-        """Return how much longer a text takes than it should, by one that is a quarter as long."""
-        return seconds(run, pump.text(1600), 1) - 4 * seconds(run, pump.text(400), 1)
+        """Return how much longer a text takes than four times a quarter of it."""
+        return seconds(run, pump.text(1600)) - 4 * seconds(run, pump.text(400))
 
     pumps = document_pumps()[:: 4 if name == "placement" else 1]
     suspects = sorted(pumps, key=beyond)[-3:]

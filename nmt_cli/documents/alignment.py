@@ -1,4 +1,4 @@
-"""The only place that knows the model: texts in, translations with the origins of their tokens out."""
+"""Translate texts with links between tokens: the only module of this package that uses the model."""
 
 import itertools
 import re
@@ -12,12 +12,14 @@ from nmt_cli.documents.placement import Aligned
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.translator import NOT_YET, Translator
 
-_MOST_PAIRS = 100_000  # of equal characters, or words, of two spellings that are compared: it takes time for each
+_MOST_PAIRS = 100_000  # pairs of equal characters, or words, to compare; time grows with their number
 
 
 def translate_aligned(translator: Translator, texts: Iterable[Any], **options: Any) -> Iterator[Aligned]:
-    """Yield the translation of every text, in order; NOT_YET stands for one that has not come yet. `options` are those
-    of Translator.translate."""
+    """Yield the translation of every text, in order, with its links.
+
+    Texts may be NOT_YET while the next one is not available. `options` are those of Translator.translate.
+    """
     sent = deque[str]()
 
     def lines() -> Iterator[Any]:
@@ -27,11 +29,11 @@ def translate_aligned(translator: Translator, texts: Iterable[Any], **options: A
             yield text
 
     for translation in translator.translate(lines(), alignments=True, **options):
-        yield aligned(translator, translation, sent.popleft())
+        yield align(translator, translation, sent.popleft())
 
 
-def aligned(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
-    """Return the translation of this rank, or the last, with links to the text."""
+def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
+    """Return the translation of this rank, or the last one, linked to the text."""
     rank = min(rank, len(translation.hypotheses) - 1)
     if translation.copy:
         copied = translation.copy.text
@@ -42,58 +44,63 @@ def aligned(translator: Translator, translation: Translation, text: str, rank: i
 
 
 def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:
-    """Return for each target token where it ends in the translation, and where in `text` the source token begins that
-    it looks at."""
+    """Return for each target token its end in the translation, and where in `text` its source token begins.
+
+    Its source token is the one with the most attention.
+    """
     source, target, pairs = "", "", list[tuple[int, int]]()
     for ids, hypothesis in translation.parts(rank):
-        src_text, src_places = _decoded(translator.tokenizer, ids[:-1])
-        tgt_text, tgt_places = _decoded(translator.tokenizer.target, hypothesis.ids)
-        ends = [len(target) + each for each in tgt_places[1:]]
-        starts = [len(source) + each for each in src_places]
+        source_text, source_offsets = _decoded(translator.tokenizer, ids[:-1])
+        target_text, target_offsets = _decoded(translator.tokenizer.target, hypothesis.ids)
+        ends = [len(target) + offset for offset in target_offsets[1:]]
+        starts = [len(source) + offset for offset in source_offsets]
         pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.looked, strict=False)]
-        source += f"{src_text} "
-        target += f"{tgt_text} "
-    places = _places(source, text), _places(target, translation.hypotheses[rank].text)
-    return [(places[1][end], _word_start(text, places[0][start])) for end, start in pairs]
+        source += f"{source_text} "
+        target += f"{target_text} "
+    in_source = offsets_in(source, text)
+    in_target = offsets_in(target, translation.hypotheses[rank].text)
+    return [(in_target[end], _word_start(text, in_source[start])) for end, start in pairs]
 
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
-    """Return the text of some tokens, and where in it each of them begins, and the end."""
+    """Return the text of some tokens, the offset where each of them begins, and the end."""
     texts = tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])
-    places = list(map(len, texts))
-    for place in range(len(ids) - 1, -1, -1):  # some bytes of a character decode to more signs than all of them
-        places[place] = min(places[place], places[place + 1])
-    return texts[-1], places
+    offsets = list(map(len, texts))
+    for index in range(len(ids) - 1, -1, -1):  # a part of a character's bytes may decode to more signs than all of them
+        offsets[index] = min(offsets[index], offsets[index + 1])
+    return texts[-1], offsets
 
 
-def _places(own: str, text: str) -> list[int]:
-    """Return for each place in a model's own spelling of a text the place in that text."""
-    if own == f"{text} ":
-        return list(range(len(own) + 1))
-    places, last = list[int](), 0
-    for start, place, size in _common(own, text):
-        places += [last] * (start - len(places))
-        places += range(place, place + size)
-        last = place + size
-    return places + [last] * (len(own) + 1 - len(places))
+def offsets_in(decoded: str, text: str) -> list[int]:
+    """Return for each offset in the tokenizer's spelling of a text the offset in the text itself."""
+    if decoded == f"{text} ":
+        return list(range(len(decoded) + 1))
+    offsets, last = list[int](), 0
+    for start, offset, size in _matching_blocks(decoded, text):
+        offsets += [last] * (start - len(offsets))
+        offsets += range(offset, offset + size)
+        last = offset + size
+    return offsets + [last] * (len(decoded) + 1 - len(offsets))
 
 
-def _common(own: str, text: str) -> list[tuple[int, int, int]]:
-    """Return the places in both and the length of what two spellings have in common, in order: by characters, by words
-    where that would take long, and where that would, too, only how they begin."""
+def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
+    """Return the common stretches of two spellings in order: the offsets in both, and the length.
+
+    Compare by characters; if that would take long, by words; if that would, too, only the common beginning.
+    """
     for pattern in (r"(?s:.)", r"\s+|\S+"):
-        one, other = re.findall(pattern, own), re.findall(pattern, text)
+        one, other = re.findall(pattern, decoded), re.findall(pattern, text)
         counts = Counter(other)
         if sum(number * counts[each] for each, number in Counter(one).items()) > _MOST_PAIRS:
             continue
-        starts, places = ([0, *itertools.accumulate(map(len, each))] for each in (one, other))
+        starts, offsets = ([0, *itertools.accumulate(map(len, each))] for each in (one, other))
         blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
-        return [(starts[a], places[b], starts[a + size] - starts[a]) for a, b, size in blocks]
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, text, strict=False))
+        return [(starts[a], offsets[b], starts[a + size] - starts[a]) for a, b, size in blocks]
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(decoded, text, strict=False))
     return [(0, 0, sum(1 for _ in same))]
 
 
-def _word_start(text: str, place: int) -> int:
-    while place < len(text) - 1 and text[place].isspace():
-        place += 1
-    return min(place, max(len(text) - 1, 0))
+def _word_start(text: str, offset: int) -> int:
+    while offset < len(text) - 1 and text[offset].isspace():
+        offset += 1
+    return min(offset, max(len(text) - 1, 0))

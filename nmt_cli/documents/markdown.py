@@ -1,11 +1,11 @@
-"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the text, this file its places.
+"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the text, this module its offsets.
 
-The library says of each block which lines it has and what its text is, and of what stands in a line nothing but the
-order. So its rules for lines are wrapped to note where each matched. All that is not text is copied.
+For each block, the library reports the lines and the content. For syntax inside a line it reports only the order, so
+its inline rules are wrapped to record where each of them matched. Everything but text is copied.
 
-Its time may grow with the square of a text's length: every bracket looks for its partner up to the end of its
-paragraph, and rows of a table are filled up to the width of its head. Both are counted, and texts with too much of
-them refused.
+The library's time may grow with the square of a text's length: every bracket is searched for its partner to the end of
+its paragraph, and the rows of a table are filled up to the width of its head. Both are counted; a text with too much
+of them is refused.
 """
 
 import bisect
@@ -20,9 +20,10 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-from nmt_cli.documents import markdown_rules, markup
+from nmt_cli.documents import html, markdown_rules
+from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.segment import Builder, Parts, Segment
+from nmt_cli.documents.segment import MarkedSegment, Parts, SegmentBuilder
 from nmt_cli.system.errors import DataError
 
 Rule = Callable[[StateInline, bool], bool]
@@ -38,38 +39,42 @@ _RULES: dict[str, Rule] = {
     "html_inline": rules_inline.html_inline,
     "entity": rules_inline.entity,
 }
-_NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a box to tick, the kind of an alert
+_NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a task's checkbox, an alert's type
 _NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
-# Steps of searches that a document may have, for each of its characters and in any case; what a cell that a row lacks
-# counts. Manuals and lists of links have less than 3 for each character.
-_STEPS, _FREE_STEPS, _CELL = 20, 100_000, 30
+# A document may take FREE_STEPS search steps, and STEPS more per character. A missing table cell counts as _CELL
+# steps. Manuals and lists of links need fewer than 3 per character.
+STEPS, FREE_STEPS, _CELL = 20, 100_000, 30
 _WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
-_LEFT = "steps left"  # the name of their count in the library's environment of a document
+_STEPS_LEFT = "steps left"  # a key in markdown-it's environment of a document
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
 
 
+def read(text: str, options: ReadOptions) -> Document:
+    return Document(parse(text, options.protection()))
+
+
 def parse(text: str, protection: Protection | None = None) -> Parts:
-    """Return a document as text to copy and segments."""
+    """Return a document in parts. Raise DataError if it would take too long."""
     head = match[0] if (match := markdown_rules.FRONT_MATTER.match(text)) else ""
     body = text[len(head) :]
-    parts, end, env = Parts([head]), 0, dict[str, object]({_LEFT: _FREE_STEPS + _STEPS * len(body)})
+    parts, end, env = Parts([head]), 0, dict[str, object]({_STEPS_LEFT: FREE_STEPS + STEPS * len(body)})
     lines = _NEW_LINE.split(body)
     starts = [0, *(match.end() for match in _NEW_LINE.finditer(body)), len(body)]
     for token in _parser().parse(body, env):
         if token.type == "html_block" and token.map:
             first, last = (min(starts[line], len(body)) for line in token.map)
-            parts += [body[end:first], *markup.parse(body[first:last], protection)]
+            parts += [body[end:first], *html.parse(body[first:last], protection)]
             end = last
         elif token.type == "inline" and token.map:
-            source, places = _located(token, body, lines, starts, end)
-            inner = _Reader(source, places, body, env, protection).parts() if source else []
-            if any(isinstance(part, Segment) for part in inner):
-                parts += [body[end : places[0]], *inner]
-                end = places[-1]
-            elif places:
-                parts.append(body[end : places[-1]])
-                end = places[-1]
+            source, offsets = _located(token, body, lines, starts, end)
+            inner = _BlockReader(source, offsets, body, env, protection).parts() if source else []
+            if any(isinstance(part, MarkedSegment) for part in inner):
+                parts += [body[end : offsets[0]], *inner]
+                end = offsets[-1]
+            elif offsets:
+                parts.append(body[end : offsets[-1]])
+                end = offsets[-1]
     return [*parts, body[end:]]
 
 
@@ -78,23 +83,23 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     markdown_rules.add_rules(parser)
     for name, rule in _RULES.items():
-        parser.inline.ruler.at(name, functools.partial(_noting, rule))
+        parser.inline.ruler.at(name, functools.partial(_recording, rule))
     parser.inline.ruler2.disable("fragments_join")
-    parser.core.ruler.disable("inline")  # done by _Reader
+    parser.core.ruler.disable("inline")  # _BlockReader does it
     parser.helpers = SimpleNamespace(**vars(helpers) | {"parseLinkLabel": _label_end})  # type: ignore[assignment]
     parser.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
     return parser
 
 
 def _count(env: MutableMapping[str, Any], steps: int) -> None:
-    env[_LEFT] -= steps
-    if env[_LEFT] < 0:
-        text = "this Markdown has too many open brackets, or rows far shorter than the heads of their tables. Divide it"
-        raise DataError(text)
+    env[_STEPS_LEFT] -= steps
+    if env[_STEPS_LEFT] < 0:
+        wrong = "this Markdown has too many open brackets, or rows far shorter than the heads of their tables"
+        raise DataError(f"{wrong}. Divide it")
 
 
 def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
-    """Return where the text of a link ends whose bracket is at `start`, or -1."""
+    """Return the end of the link text whose bracket is at `start`, or -1; count the steps of the search."""
     end = helpers.parseLinkLabel(state, start, disableNested)
     _count(state.env, (state.posMax if end < 0 else end) - start)
     return end
@@ -110,56 +115,58 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     return found
 
 
-def _noting(rule: Rule, state: StateInline, silent: bool) -> bool:
-    """Apply a rule; note in the meta of its tokens where in the source they stand."""
+def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
+    """Apply a rule, and record the span of each new token in its meta. `label` is the end of a link's text."""
     start, count, pending = state.pos, len(state.tokens), bool(state.pending)
     label = 0
-    bracket = state.src.startswith(("[", "!["), state.pos)  # at other places the library would look for nothing
-    if bracket and not silent and rule in (rules_inline.link, rules_inline.image):
-        nested = rule is rules_inline.link  # a link holds no other, a picture's text may
-        label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), nested)
+    has_bracket = state.src.startswith(("[", "!["), state.pos)  # elsewhere there is no label to find
+    if has_bracket and not silent and rule in (rules_inline.link, rules_inline.image):
+        no_links_inside = rule is rules_inline.link  # the text of an image may hold links
+        label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), no_links_inside)
     if not rule(state, silent):
         return False
-    place = start
+    offset = start
     for number, token in enumerate(state.tokens[count:]):
-        if "place" in token.meta or (not number and pending and token.type == "text"):
-            continue  # of a rule within this one, or text before it
+        if "span" in token.meta or (not number and pending and token.type == "text"):
+            continue  # recorded by a nested rule, or text before the match
         if rule in (rules_inline.emphasis.tokenize, rules_inline.strikethrough.tokenize):
-            token.meta["place"] = place, place + len(token.content)
-            place += len(token.content)
+            token.meta["span"] = offset, offset + len(token.content)
+            offset += len(token.content)
         elif token.markup == "autolink" or token.type not in ("text", "link_open", "link_close"):
-            token.meta |= {"place": (start, state.pos), "label": label}
+            token.meta |= {"span": (start, state.pos), "label": label}
         elif token.type != "text":
-            token.meta["place"] = (start, start + 1) if token.type == "link_open" else (label, state.pos)
+            token.meta["span"] = (start, start + 1) if token.type == "link_open" else (label, state.pos)
     return True
 
 
 def _located(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
-    """Return the source of a block's text, and for each of its characters, and its end, the place in the document;
-    nothing where it cannot be found, as with tabs."""
-    found, places = list[str](), list[int]()
+    """Return the source of a block's text, and the offset in the document of each of its characters and of its end.
+
+    Return nothing if the text is not found, for example because the library expanded tabs.
+    """
+    found, offsets = list[str](), list[int]()
     assert token.map
     for number, content in enumerate(token.content.split("\n")):
         line = token.map[0] + number
         start, cursor = starts[line], max(after - starts[line], token.meta.get("column", 0))
         for spelled in (content, content.replace("|", "\\|")):  # as in a table
-            place = lines[line].find(spelled, cursor)
-            if place >= 0:
+            column = lines[line].find(spelled, cursor)
+            if column >= 0:
                 break
-        if place < 0:
+        if column < 0:
             return "", []
         found.append(spelled)
-        places += range(start + place, start + place + len(spelled) + 1)
-    return "\n".join(found), places
+        offsets += range(start + column, start + column + len(spelled) + 1)
+    return "\n".join(found), offsets
 
 
 class Spelling:
-    """How the characters of a segment are written: bare where the source has them so, else escaped."""
+    """The spelling of a segment's characters: unescaped where the source has them unescaped, else escaped."""
 
     def __init__(self) -> None:
         self._seen = dict[str, str]()
 
-    def read(self, source: str) -> str:
+    def unescape(self, source: str) -> str:
         for match in _SPECIAL.finditer(source):
             self._seen.setdefault(match[0], match[0])
         return source
@@ -167,53 +174,57 @@ class Spelling:
     def note(self, character: str, source: str) -> None:
         self._seen.setdefault(character, source)
 
-    def write(self, text: str) -> str:
+    def escape(self, text: str) -> str:
         written = _SPECIAL.sub(lambda match: self._seen.get(match[0], f"\\{match[0]}"), text)
         if match := _BLOCK_START.match(text):  # it would begin another block
-            place = match.end() - 1
-            return f"{written[:place]}\\{written[place:]}" if match[0] == written[: place + 1] else written
+            last = match.end() - 1
+            return f"{written[:last]}\\{written[last:]}" if match[0] == written[: last + 1] else written
         return written
 
 
-class _Reader:
-    """The text of one block: `places` are those of its characters, and of its end, in the document."""
+class _BlockReader:
+    """Read the text of one block. `offsets` are those of its characters, and of its end, in the document's body."""
 
     def __init__(
-        self, source: str, places: list[int], body: str, env: dict[str, object], protection: Protection | None
+        self, source: str, offsets: list[int], body: str, env: dict[str, object], protection: Protection | None
     ) -> None:
-        self.source, self.places, self.body, self.env, self.protection = source, places, body, env, protection
+        self.source = source
+        self.offsets = offsets
+        self.body = body
+        self.env = env
+        self.protection = protection
         self.labels = list[int]()  # where the texts of open links begin
         self._begin()
 
     def _begin(self) -> None:
         self.spelling = Spelling()
-        self.builder = Builder(self.spelling.write, self.protection)
+        self.builder = SegmentBuilder(self.spelling.escape, self.protection)
 
     def slice(self, start: int, stop: int) -> str:
-        """Return a part of the source as the document has it, with what begins its lines there."""
-        return self.body[self.places[start] : self.places[stop]]
+        """Return a part of the source as in the document, with the prefixes of its lines there."""
+        return self.body[self.offsets[start] : self.offsets[stop]]
 
     def parts(self) -> Parts:
         tokens = list[Token]()
         _parser().inline.parse(self.source, _parser(), self.env, tokens)
-        tokens = [token for token in tokens if "place" in token.meta and token.type != "text"]
+        tokens = [token for token in tokens if "span" in token.meta and token.type != "text"]
         end = len(match[0]) if (match := _NO_TEXT.match(self.source)) else 0
-        ends = dict[str, list[int]]()  # of the elements that are copied, by their names
+        end_tags = dict[str, list[int]]()  # of copied elements, by name
         last = max(markdown_rules.end_attributes(self.source), end)
         parts = Parts([self.slice(0, end)])
         for number, token in enumerate(tokens):
-            start, stop = token.meta["place"]
+            start, stop = token.meta["span"]
             if token.type == "strong_open":  # its first character is another token
                 start -= 1
             elif token.type == "strong_close":
                 stop += 1
-            if start < end or start >= last:  # copied already, or below
+            if start < end or start >= last:  # copied already, or copied below
                 continue
             self._add_text(end, start)
-            name = markup.name_of(token.content) if token.type == "html_inline" else ""
+            name = html.opening_name(token.content) if token.type == "html_inline" else ""
             if name:
-                stop = self._element_end(number, tokens, ends, name)
-            if token.type == "hardbreak" or name in markup.BLOCKS:
+                stop = self._element_end(number, tokens, end_tags, name)
+            if token.type == "hardbreak" or name in html.BLOCKS:
                 parts += [*self.builder.build(), self.slice(start, stop)]
                 self._begin()
             else:
@@ -226,26 +237,26 @@ class _Reader:
         self._add_text(end, last)
         return [*parts, *self.builder.build(), self.slice(max(end, last), len(self.source))]
 
-    def _element_end(self, number: int, tokens: list[Token], ends: dict[str, list[int]], name: str) -> int:
-        """Return the end of an element that is copied whole, of others the end of their tag."""
-        start: int = tokens[number].meta["place"][0]
-        stop: int = tokens[number].meta["place"][1]
-        copied = name in markup.COPIED or markup.is_untranslated(tokens[number].content)
+    def _element_end(self, number: int, tokens: list[Token], end_tags: dict[str, list[int]], name: str) -> int:
+        """Return the end of an HTML element that is copied whole, or else the end of its tag."""
+        start: int = tokens[number].meta["span"][0]
+        stop: int = tokens[number].meta["span"][1]
+        copied = name in html.COPIED or html.is_untranslated(tokens[number].content)
         if not copied and name not in ("sup", "sub"):
             return stop
-        if name not in ends:
-            ends[name] = [at for at, each in enumerate(tokens) if each.content.startswith(f"</{name}")]
-        after = bisect.bisect(ends[name], number)
-        if after == len(ends[name]):
+        if name not in end_tags:
+            end_tags[name] = [i for i, token in enumerate(tokens) if token.content.startswith(f"</{name}")]
+        after = bisect.bisect(end_tags[name], number)
+        if after == len(end_tags[name]):
             return stop
-        inner: int = tokens[ends[name][after]].meta["place"][0]
-        end: int = tokens[ends[name][after]].meta["place"][1]
+        inner: int = tokens[end_tags[name][after]].meta["span"][0]
+        end: int = tokens[end_tags[name][after]].meta["span"][1]
         sides = self.source[max(start - 1, 0) : start], self.source[stop:inner], self.source[end : end + 1]
-        return end if copied or markup.is_note(name, *sides) else stop
+        return end if copied or html.is_note(name, *sides) else stop
 
     def _add_text(self, start: int, stop: int) -> None:
         if start < stop:
-            self.builder.add_source(self.slice(start, stop), self.spelling.read)
+            self.builder.add_source(self.slice(start, stop), self.spelling.unescape)
 
     def _add(self, token: Token, start: int, stop: int, attributes: str) -> None:
         source = self.slice(start, stop)
@@ -256,14 +267,14 @@ class _Reader:
             self.builder.add_text(token.content, source)
         elif token.type == "image":
             label = token.meta["label"]
-            alt = _Reader(
-                self.source[start + 2 : label], self.places[start + 2 : label + 1], self.body, self.env, self.protection
-            )
-            self.builder.add_point([self.slice(start, start + 2), *alt.parts(), self.slice(label, stop) + attributes])
+            alt_source, alt_offsets = self.source[start + 2 : label], self.offsets[start + 2 : label + 1]
+            alt = _BlockReader(alt_source, alt_offsets, self.body, self.env, self.protection)
+            end = self.slice(label, stop) + attributes
+            self.builder.add_standalone([self.slice(start, start + 2), *alt.parts(), end])
         elif token.type == "html_inline":
-            markup.add_tags(self.builder, source, self.protection)
+            html.add_tags(self.builder, source, self.protection)
         elif token.markup == "autolink" or token.type in ("code_inline", "span"):
-            self.builder.add_point([source + attributes], ordered=source.startswith("{%"))
+            self.builder.add_standalone([source + attributes], ordered=source.startswith("{%"))
         else:
             name, _, side = token.type.partition("_")
             written = source
@@ -271,8 +282,10 @@ class _Reader:
                 self.labels.append(stop)
             elif token.type == "link_close":
                 label = self.slice(self.labels.pop(), start)
-                if source in ("]", "][]"):  # the text names the link's target, too: name it apart
+                if source in ("]", "][]"):  # the text doubles as the target: write the target out
                     written = f"][{label}]"
-            link = name == "link"
-            self.builder.add_tag(name, [written + attributes], close=side == "close", once=link, hollow=link)
+            is_link = name == "link"
+            self.builder.add_tag(
+                name, [written + attributes], close=side == "close", once=is_link, may_be_empty=is_link
+            )
             self.builder.source[-1] = source + attributes

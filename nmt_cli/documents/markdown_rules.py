@@ -1,12 +1,12 @@
-"""Rules for markdown-it-py: the lines that are syntax in Markdown's dialects are copied.
+"""Rules for markdown-it-py that copy the lines of Markdown's dialects that are syntax.
 
-CommonMark reads them as text and merges them with their neighbours. Titles on such lines, and the text between them,
-are still Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress, Python-Markdown with PyMdown,
-kramdown, Hugo, Liquid and MDX. mdit-py-plugins knows a part of it, but its rules search the rest of the text at every
+CommonMark reads these lines as text and joins them with their neighbors. Titles on them, and the text between them, are
+still read as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress, Python-Markdown with PyMdown,
+kramdown, Hugo, Liquid and MDX. mdit-py-plugins knows some of it, but its rules search the rest of the text at every
 marker, so their time grows with the square of the length.
 
-A rule that looks for the end of a region stops at a blank line or at the next beginning, or takes the rest of the text:
-its time grows linearly.
+A rule that looks for the end of a region stops at a blank line or at the next beginning, or takes the rest of the text,
+so that its time grows linearly.
 """
 
 import re
@@ -24,7 +24,7 @@ FRONT_MATTER = re.compile(
 _TAGS = [r"\{\{<", r">\}\}", r"\{\{%", r"%\}\}", r"\{\{", r"\}\}", r"\{%", r"%\}", r"\{\#", r"\#\}", r"<%", r"%>"]
 _PAIRS = zip(_TAGS[::2], _TAGS[1::2], strict=True)
 _TEMPLATE = "|".join(rf"{begin}(?:(?!{end})[^\n])*+{end}" for begin, end in _PAIRS)  # Hugo, Liquid, Jinja, ERB
-_LINES = [  # without text
+_LINES = [  # lines without text
     rf"(?:(?:{_TEMPLATE})[ \t]*+)++",
     r"\{(?:[:.#]|[ \t]++[.#][\w:-]|[ \t]*+[\w:-]++=)[^{}\n]*+\}",  # attributes
     r"\{(?:/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # comments and values of JSX
@@ -49,15 +49,15 @@ _INDENTED = [
 ]
 _FOOTNOTE, _DEFINITION = re.compile(r"\[\^[^\]\[\s]++\]:[ \t]*+"), re.compile(r":[ \t]++(?=\S)")
 _ONE_LINE = re.compile(r"\*\[[^\]\[\n]++\]:[ \t]++|\|[ \t]++(?=[^|\n]++\Z)")  # an abbreviation, a verse
-_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # with the indentation of the blocks that belong to them
-_NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path, attributes
+_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # with the indentation of the blocks inside
+_NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path or attributes
 _OPTIONS_END, _BLANK = re.compile(r"\A---(?=[ \t]*\Z)"), re.compile(r"[ \t]*+")
 _MODULE = re.compile(  # of MDX
     r"import\b(?:[^'\"\n]*\bfrom)?[ \t]*(?:'[^'\n]*'|\"[^\"\n]*\");?[ \t]*|import[ \t]*\{[^}\n]*"
     r"|export[ \t]+(?:default[ \t]+)?(?:const|let|var|function|async|class)\b[^\n=\[{(;]*[=\[{(;].*"
     r"|export[ \t]+default[ \t]+(?:[({\[].*|[\w.]+(?:\(.*)?;?)|export[ \t]*[{*].*"
 )
-# Directives of MyST and Sphinx: in fences of backticks most have code, in those of colons most have text.
+# Directives of MyST and Sphinx. Most of those in backticks hold code, most of those in colons hold text.
 _TEXT = """
 admonition attention card caution danger deprecated details dropdown epigraph error grid grid-item grid-item-card hint
 important margin note pull-quote seealso sidebar tab-item tab-set tip topic versionadded versionchanged warning
@@ -66,20 +66,20 @@ _CODE = """
 code code-block code-cell csv-table eval-rst include list-table literalinclude math mermaid raw sourcecode toctree
 """
 _TEXT_NAMES, _CODE_NAMES = set(_TEXT.split()), set(_CODE.split())
-_OPEN_FENCES = "open fences"  # the name of their list in the library's environment of a document
+_OPEN_FENCES = "open fences"  # a key in markdown-it's environment of a document
 _EQUATION = re.compile(r"\$\$|\\\[|\\begin\{(?P<name>(?:equation|align|gather|multline|eqnarray|displaymath)\*?+)\}")
 _LABEL = re.compile(r"[ \t]*+[.,;:]?+[ \t]*+(?:\([\w:.-]++\)|\{[^{}\n]*+\}|\^[\w-]++)?+[ \t]*+")
 _TAG, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _LISTING = re.compile(r"\{\{<[ \t]*highlight\b|\{%-?[ \t]*(?:highlight|comment)\b")
 _LISTING_END = re.compile(r"\{\{<[ \t]*/highlight[ \t]*>\}\}|\{%-?[ \t]*end(?:highlight|comment)[ \t]*-?%\}")
 _GRID = re.compile(r"\+(?:[-=:]++\+)++[ \t]*+")
-_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # of a line that may be syntax
+_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # the first characters of lines that may be syntax
 _SPAN = re.compile(
-    r"""\$\$(?:[^$\\]|\\.|\$(?!\$))++\$\$                       # formulas, by Pandoc's rule for dollars
+    r"""\$\$(?:[^$\\]|\\.|\$(?!\$))++\$\$                       # formulas, with Pandoc's rule for dollars
     |\$(?![\s$])(?:[^$\\\s]|\\.|\s(?!\$))++\$(?!\d)
     |\\\((?P<round>(?:[^\\]|\\[^()])++)\\\)|\\\[(?P<square>(?:[^\\]|\\[^\[\]])++)\\\]
     |\{[A-Za-z][\w:+.-]*+\}(?P<ticks>`++)[^`]++(?P=ticks)(?!`)  # a role of MyST
-    |(?P<lines>\{\{(?:[^{}]|\{(?!\{)|\}(?!\}))*+\}\}|\{%(?:[^{%]|\{(?!%)|%(?!\}))*+%\})  # a template of several lines
+    |(?P<lines>\{\{(?:[^{}]|\{(?!\{)|\}(?!\}))*+\}\}|\{%(?:[^{%]|\{(?!%)|%(?!\}))*+%\})  # a template over several lines
     |(?<=[\w-]:)\{[ \t]*+[.#][\w:-][^{}\n]*+\}                  # attributes of an icon
     |\[\^[^\]\[\s]++\]                                        # a reference to a footnote""",
     re.DOTALL | re.VERBOSE,
@@ -97,15 +97,15 @@ def add_rules(parser: MarkdownIt) -> None:
 
 
 def end_attributes(source: str) -> int:
-    """Return where the attributes of a block begin that end its text, with the white space before them."""
-    place = source.rfind("{")
-    while place > 0 and source[place - 1].isspace():
-        place -= 1
-    return place if place >= 0 and _END_ATTRIBUTES.fullmatch(source, place) else len(source)
+    """Return where a block's attributes begin at the end of its text, with the white space before them."""
+    offset = source.rfind("{")
+    while offset > 0 and source[offset - 1].isspace():
+        offset -= 1
+    return offset if offset >= 0 and _END_ATTRIBUTES.fullmatch(source, offset) else len(source)
 
 
 def _span(state: StateInline, silent: bool) -> bool:
-    """Find formulas, roles, templates and footnote references in a line: they are copied."""
+    """Find formulas, roles, templates and footnote references inside a line. They are copied."""
     match = _SPAN.match(state.src, state.pos, state.posMax) if state.src[state.pos] in "$\\{[" else None
     if not match:
         return False
@@ -113,19 +113,19 @@ def _span(state: StateInline, silent: bool) -> bool:
     if (bracketed and not _is_formula(bracketed)) or (match["lines"] and "\n" not in match["lines"]):
         return False
     if not silent:
-        state.push("span", "", 0).meta |= {"place": match.span(), "label": 0}
+        state.push("span", "", 0).meta |= {"span": match.span(), "label": 0}
     state.pos = match.end()
     return True
 
 
 def _is_formula(text: str) -> bool:
-    """Return whether what stands between backslashed brackets is no text: many writers escape those of text, too."""
+    """Tell a formula in escaped brackets from text: many authors escape brackets around text, too."""
     return bool(_TEX.search(text)) or not _LONG_WORD.search(text)
 
 
 def _syntax(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    place = state.bMarks[start] + state.tShift[start]
-    line = state.src[place : state.eMarks[start]]
+    offset = state.bMarks[start] + state.tShift[start]
+    line = state.src[offset : state.eMarks[start]]
     if not line or state.is_code_block(start):
         return False
     if line[0] in _FIRST:
@@ -133,14 +133,14 @@ def _syntax(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         if not after:
             return any(rule(state, start, end, line, silent) for rule in (_fence, _titled, _indented, _continued))
     else:
-        after = start + 1 if _CONTENTS.match(state.src, place) else 0
+        after = start + 1 if _CONTENTS.match(state.src, offset) else 0
     if after and not silent:
         state.line = after
     return after > 0
 
 
 def _copied(state: StateBlock, start: int, end: int, line: str) -> int:
-    """Return the number of the first line after the copied ones, or 0."""
+    """Return the first line after the copied ones, or 0 if none is copied."""
     if match := _LISTING.match(line):
         return _end_of_listing(state, start, end, line[match.end() :], _LISTING_END)
     if (match := _COLONS.match(line)) and (match["name"] or "").strip() in _CODE_NAMES:
@@ -164,14 +164,14 @@ def _copied(state: StateBlock, start: int, end: int, line: str) -> int:
 
 
 def _line(state: StateBlock, number: int, start: int) -> str:
-    """Return a line without its indentation; nothing where it ends the block around the one at `start`."""
+    """Return a line without its indentation, or "" if it is outside the block that holds line `start`."""
     if state.sCount[number] < min(state.blkIndent, state.sCount[start]):
         return ""
     return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
 
 
 def _end_of_listing(state: StateBlock, number: int, end: int, rest: str, close: re.Pattern[str]) -> int:
-    """Return the line after the one that `close` finds, or after the block around both; `rest` is of the first."""
+    """Return the line after the one that `close` matches, or the end of the block. `rest` is of the first line."""
     start = number
     while not close.search(rest):
         number += 1
@@ -190,7 +190,10 @@ def _end_of_paragraph(
     again: re.Pattern[str],
     label: re.Pattern[str],
 ) -> int:
-    """Return the line after the one that `close` and a label end, in the same paragraph and before `again`, or 0."""
+    """Return the line after the one that ends with `close` and `label`, or 0.
+
+    The search ends with the paragraph, and at another beginning, which `again` matches.
+    """
     start = number
     while True:
         if match := close.search(rest):
@@ -201,12 +204,12 @@ def _end_of_paragraph(
 
 
 def _fence(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find a fence around text: one that opens by the name of its directive, one that closes by its length."""
+    """Find the fences around a directive with text. Its name tells the opening fence, the length the closing one."""
     match = _FENCE.match(line)
     if not match:
         return False
     fences: list[tuple[str, int]] = state.env.setdefault(_OPEN_FENCES, [])
-    while not silent and fences and fences[-1][1] > state.level:  # of a list item that ended
+    while not silent and fences and fences[-1][1] > state.level:  # opened in a list item that has ended
         fences.pop()
     rest = line[match.end() :]
     if match["name"] in _TEXT_NAMES and "`" not in rest:
@@ -232,7 +235,7 @@ def _titled(state: StateBlock, start: int, end: int, line: str, silent: bool) ->
 
 
 def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
-    """Add a part of a line as text, without brackets around it and attributes after it."""
+    """Add a part of a line as text, without the brackets around it and the attributes after it."""
     shift = state.bMarks[start] + state.tShift[start]
     title = state.src[shift + begin : shift + stop].rstrip()
     if title.endswith("}"):
@@ -257,7 +260,7 @@ def _after_options(state: StateBlock, start: int, end: int) -> int:
 
 
 def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find an admonition or a tab of MkDocs, whose content is indented."""
+    """Find an admonition or a tab of MkDocs. Its content is indented."""
     match = next(filter(None, (pattern.fullmatch(line) for pattern in _INDENTED)), None)
     if not match:
         return False
@@ -265,7 +268,7 @@ def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) 
     while after < end and (state.isEmpty(after) or state.sCount[after] >= indent):
         after += 1
     if all(map(state.isEmpty, range(start + 1, after))) and match["title"] is None:
-        return False  # a line of text
+        return False  # it is a line of text
     if silent:
         return True
     if match["title"]:
@@ -280,15 +283,15 @@ def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) 
 
 
 def _continued(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find text after a marker: a footnote or a definition, with blocks that are indented, an abbreviation, a verse."""
+    """Find text after a marker: a footnote or a definition with its indented blocks, an abbreviation or a verse."""
     match = next(filter(None, (pattern.match(line) for pattern in _MARKERS)), None)
     if not match or silent:
         return match is not None
     kept = state.bMarks[start], state.tShift[start], state.sCount[start], state.blkIndent, state.lineMax
-    place = state.bMarks[start] + state.tShift[start] + match.end()
+    offset = state.bMarks[start] + state.tShift[start] + match.end()
     indent = state.sCount[start] + _MARKERS[match.re]
     state.push("syntax_open", "", 1)
-    state.bMarks[start], state.tShift[start], state.blkIndent = place, 0, indent
+    state.bMarks[start], state.tShift[start], state.blkIndent = offset, 0, indent
     state.sCount[start] = indent + (match.end() - 2 if match.re is _DEFINITION else 0)
     if match.re is _ONE_LINE:
         end = state.lineMax = start + 1
@@ -300,7 +303,7 @@ def _continued(state: StateBlock, start: int, end: int, line: str, silent: bool)
 
 
 def _module(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Find imports and exports of MDX, which end with a blank line."""
+    """Find imports and exports of MDX. A blank line ends them."""
     if state.level or silent or not state.src.startswith(("import", "export"), state.bMarks[start]):
         return False
     if not _MODULE.fullmatch(state.src, state.bMarks[start], state.eMarks[start]):

@@ -1,9 +1,8 @@
-"""Placeholders: their forms, each with the documentation that it follows.
+"""The forms of placeholders, each with the documentation that defines it.
 
-Delimited forms hold in every text. The others hold in text without format flags, except for those that prose would be
-mistaken for: these need the flag of their format, as a message of gettext may have it. Forms stand in order of
-precedence, delimited ones first. Every pattern is linear in its text: possessive, bounded, or ended by the character
-that begins it.
+Delimited forms count in every text. Plain forms count in text without format flags. Flagged forms resemble prose, so
+they need the flag of their format, as gettext messages have. The order is that of precedence. Every pattern takes time
+linear in its text: it is possessive, bounded, or ended by the character that begins it.
 """
 
 from typing import NamedTuple
@@ -12,9 +11,9 @@ GETTEXT = "https://www.gnu.org/software/gettext/manual/html_node/"  # chapter 15
 
 
 class Form(NamedTuple):
-    pattern: str  # without capturing groups, except for one that refers to itself
+    pattern: str  # without capturing groups, except for one with a backreference
     source: str
-    ordered: bool = False  # stands for the next argument, or for a statement: two must not pass each other
+    ordered: bool = False  # takes the next argument, or is a statement: two of them must keep their order
 
 
 _FORMAT_STRINGS = "https://docs.python.org/3/library/string.html#formatstrings"
@@ -29,7 +28,7 @@ def _directive(conversions: str, flags: str = "-+#0", size: str = "") -> str:
 
 
 def _braces(depth: int) -> str:
-    """Return the pattern of text with balanced braces, nested at most so deep."""
+    """Return the pattern of text with balanced braces, nested at most `depth` deep."""
     return rf"(?:[^{{}}]++|\{{{_braces(depth - 1)}\}})*+" if depth else "[^{}]*+"
 
 
@@ -140,12 +139,12 @@ PLAIN = {
         r"%(?<!\d%)\d++%|%\|[^|\s]{1,20}+\|",
         "https://www.boost.org/doc/libs/release/libs/format/doc/format.html#syntax",
     ),
-    "percent_word": Form(  # of four letters or more; in order, as "%dpage" may be one
+    "percent_word": Form(  # of four letters or more; ordered, because "%dpage" may be a directive
         r"%(?<![\w%]%)(?!n[A-Z])[A-Za-z_][A-Za-z0-9_]{3,}+(?:-\w++)*+",
         "https://api.drupal.org/api/drupal/core%21includes%21bootstrap.inc/function/t",
         ordered=True,
     ),
-    "printf": Form(  # after a digit, as in "50%-off", only where a word ends with it
+    "printf": Form(  # after a digit, as in "50%-off", only at the end of a word
         rf"%(?<!\d%)[-+#0']*+{_WIDTH}{_SIZE}(?:[diouxXeEfFgGaAcCrsSp@]|n(?![a-z_])|[bBvqTUjDO](?!\w))|%(?<=\d%)[ds@](?!\w)",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html; "
         "https://developer.apple.com/library/archive/documentation/Cocoa/Conceptual/Strings/Articles/formatSpecifiers.html",
@@ -181,7 +180,7 @@ PLAIN = {
 
 _SPACED = "spaced"
 FLAGGED = {
-    _SPACED: Form(  # the flag of a blank, which prose has in "100% fine"
+    _SPACED: Form(  # with the blank flag, which looks like the prose of "100% fine"
         rf"%(?<![\w%]%) [-+#0]*+\d*+(?:\.\d++)?+{_SIZE}[diouxXeEfFgG](?![^\W\d_])",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html",
         ordered=True,
@@ -283,9 +282,9 @@ FORMS = DELIMITED | PLAIN | FLAGGED  # in order of precedence
 
 _PRINTF = ("percent", "indexed", _SPACED)
 _BRACES = ("auto_brace", "brace")
-# Forms for text without flags that stand in for others: a flag that denies one of these denies them, too.
+# Plain forms that cover flagged ones: denying one of these denies the general form, too.
 GENERAL = {"printf": {"percent"}, "qt": {"locale_number", "count", "number"}}
-# The forms of each flag that a message may have. Flags of gettext: chapter "PO Files" of its manual; of Weblate:
+# The forms that each flag of a message enables. Flags of gettext: chapter "PO Files" of its manual; of Weblate:
 # https://docs.weblate.org/en/latest/user/checks.html
 FLAGS: dict[str, tuple[str, ...]] = {
     "c-format": ("c", "integer_macro", *_PRINTF),

@@ -1,7 +1,4 @@
-"""Placeholders of programs and translation tools, which a model never sees.
-
-The forms of placeholders are in `placeholder_forms.py`.
-"""
+"""Protect placeholders of programs and translation tools: the model never sees them."""
 
 import functools
 import re
@@ -14,13 +11,13 @@ from nmt_cli.documents.placeholder_forms import DELIMITED, FLAGS, FORMS, GENERAL
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _QUOTES = "\"\"''``\u201c\u201d\u201e\u201c\u2018\u2019\u201a\u2018\u00ab\u00bb"
 _PAIRS = {*_BRACKETS.items(), *zip(_QUOTES[::2], _QUOTES[1::2], strict=True)}
-# Brackets within a word, as in "file(s)", are letters of it; Chinese and Japanese have no spaces beside others either.
+# Brackets inside a word, as in "file(s)", belong to it, except beside Chinese and Japanese, which have no spaces.
 _LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
 _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
 )
-_JOINT = re.compile(r"[^\w\s]*+")  # between two placeholders that are one
-# Tags: numbered ones of i18next and Lingui, and those with a name, whose attributes have values.
+_JOINT = re.compile(r"[^\w\s]*+")  # between two placeholders that are joined into one
+# Numbered tags of i18next and Lingui, and named tags. All attributes need values.
 _NUMBERED = r"</?\d{1,4}\s*+>"
 _VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"
 _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w:.@-]++=(?:{_VALUE}))*+\s*+>")
@@ -28,22 +25,21 @@ _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w
 
 class Piece(NamedTuple):
     source: str
-    kind: str = "text"  # or "point", "ordered", "open", "close"
-    name: str = ""  # of what opens or closes
+    kind: str = "text"  # or "standalone", "ordered", "open", "close"
+    name: str = ""  # of a tag or bracket; equal for two that match
 
 
 class Protection:
-    """Hides parts of a text from the model: placeholders, and tags that have a partner.
+    """Hide placeholders, and tags with a partner, from the model.
 
-    With `strict`, as for program strings, it does not see brackets either, and as many of these and of tags come out as
-    went in. A bracket and its partner are an element. `flags` are those of a message of gettext: they say which forms
-    of placeholders hold.
+    With `strict`, for strings of programs, also hide brackets: a pair of them is an element, and the translation has as
+    many brackets and tags as the source. The `flags` of a gettext message select the forms of placeholders.
     """
 
     def __init__(self, *, strict: bool = False, flags: Collection[str] = ()) -> None:
         self.once = self.brackets = strict
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
-        # The model must not add these: a program would take them for placeholders.
+        # A translation must not add these: a program would take them for placeholders.
         self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}|[()\\[\\]{{}}<>]" if strict else _NUMBERED)
 
     def with_flags(self, flags: Collection[str]) -> "Protection":
@@ -51,6 +47,7 @@ class Protection:
 
     def pieces(self, text: str) -> Iterator[Piece]:
         end = 0
+        """Cut a text into plain text, placeholders, tags and brackets."""
         for start, stop, piece in _joined(text, self._found(text)):
             yield from self._between(text[end:start])
             yield piece
@@ -58,28 +55,29 @@ class Protection:
         yield from self._between(text[end:])
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where placeholders begin and end."""
+        """Yield the spans of placeholders."""
         for start, stop, piece in self._found(text):
             if piece.kind not in ("open", "close"):
                 yield start, stop
 
     def _found(self, text: str) -> Iterator[tuple[int, int, Piece]]:
-        """Yield placeholders and tags with their places. A tag without a number needs a partner."""
+        """Yield placeholders and tags with their spans. A named tag needs a partner."""
         names: dict[str, set[str]] = {"": set(), "/": set()}
         for tag in _TAG.finditer(text):
             names[tag["end"]].add(tag["name"])
-        place = 0
-        while match := self._pattern.search(text, place):
-            place = match.end()
+        offset = 0
+        while match := self._pattern.search(text, offset):
+            offset = match.end()
             if match.lastgroup != "tag":
-                kind = "ordered" if FORMS[match.lastgroup or ""].ordered else "point"
+                kind = "ordered" if FORMS[match.lastgroup or ""].ordered else "standalone"
                 yield *match.span(), Piece(match[0], kind)
             elif (name := match["name"]).isdigit() or (name in names[""] and name in names["/"]):
                 yield *match.span(), Piece(match[0], "close" if match["end"] else "open", name)
             else:
-                place = match.start() + 1
+                offset = match.start() + 1
 
     def _between(self, text: str) -> Iterator[Piece]:
+        """Yield the pieces of a text without placeholders: with `strict`, brackets and the text around them."""
         end = 0
         for match in _BRACKET.finditer(text) if self.brackets else ():
             if not match["single"]:
@@ -94,31 +92,30 @@ class Protection:
 
 
 def _forms(flags: frozenset[str]) -> tuple[str, ...]:
-    """Return the names of the forms that hold for a message with these flags, in order of precedence."""
+    """Return the names of the forms that a message with these flags may have, in order of precedence."""
     granted = {name for flag in flags for name in FLAGS.get(flag, ())}
     denied = {name for flag in flags for name in FLAGS.get(flag.removeprefix("no-"), ()) if flag.startswith("no-")}
     denied |= {name for name, special in GENERAL.items() if special & denied}
-    held = DELIMITED.keys() | (granted or PLAIN.keys())
-    return tuple(name for name in FORMS if name in (held - denied | granted))
+    default = DELIMITED.keys() | (granted or PLAIN.keys())
+    return tuple(name for name in FORMS if name in (default - denied | granted))
 
 
-@functools.lru_cache(maxsize=64)  # a stranger chooses the flags
+@functools.lru_cache(maxsize=64)  # bounded: files choose the flags
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
     """Return a pattern with a group for each form, and the `others`.
 
-    Within a word only a URL begins, or a form with a sign: to look for the others there takes most of the time.
+    Inside a word only URLs and forms that begin with a sign are tried: trying all would take most of the time.
     """
     forms = "|".join([*(f"(?P<{name}>{FORMS[name].pattern})" for name in names), others])
     return re.compile(rf"(?:(?=[^\w\s]|[_hfw])|(?<![\w.+-]))(?:{forms})", re.DOTALL)
 
 
 def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
-    """Yield what was found: placeholders with the quotes and brackets around them, those with only punctuation between
-    them as one."""
-    start, stop, ordered, least = 0, 0, False, 0
+    """Join placeholders with only punctuation between them, and add the quotes and brackets around a placeholder."""
+    start, stop, ordered, least = 0, 0, False, 0  # `least`: the end of the piece before
 
     def whole() -> tuple[int, int, Piece]:
-        return start, stop, Piece(text[start:stop], "ordered" if ordered else "point")
+        return start, stop, Piece(text[start:stop], "ordered" if ordered else "standalone")
 
     for first, last, piece in found:
         if piece.kind in ("open", "close"):
@@ -127,14 +124,14 @@ def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tupl
             yield first, last, piece
             stop, least = 0, last
             continue
-        own = piece.kind == "ordered"
+        is_ordered = piece.kind == "ordered"
         if stop and _JOINT.fullmatch(text, stop, first):
-            stop, ordered = last, ordered or own
+            stop, ordered = last, ordered or is_ordered
         else:
             if stop:
                 yield whole()
                 least = stop
-            start, stop, ordered = first, last, own
+            start, stop, ordered = first, last, is_ordered
         while start > least and (text[start - 1], text[stop : stop + 1]) in _PAIRS:
             start, stop = start - 1, stop + 1
     if stop:

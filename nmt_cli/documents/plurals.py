@@ -1,4 +1,4 @@
-"""Plural forms of gettext: the field of a catalogue's header, and the rules of languages.
+"""Gettext's plural forms: the field of a catalog's header, and the rules of languages.
 
 Sources: the GNU gettext manual, "Additional functions for plural forms", and the plural rules of Unicode CLDR.
 """
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from nmt_cli.system.errors import DataError, printable
 
-MOST_FORMS = 10  # no language of CLDR has more than six
-_NUMBERS = range(1001)  # what msgfmt tries
+MOST_FORMS = 10  # CLDR has at most six
+_NUMBERS = range(1001)  # the numbers that msgfmt tests
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2"
-# Number of forms, expression, and the languages that have these.
-_RULES = [
+# The number of forms, the expression, and the languages with this rule.
+RULES = [
     (1, "0", "id ja km ko lo ms my th vi yo zh"),
     (
         2,
@@ -38,7 +38,7 @@ _RULES = [
 ]
 _BY_LANGUAGE = {
     language: f"nplurals={count}; plural={expression if count == 1 else f'({expression})'};"
-    for count, expression, languages in _RULES
+    for count, expression, languages in RULES
     for language in languages.split()
 }
 
@@ -46,33 +46,33 @@ _BY_LANGUAGE = {
 @dataclass(frozen=True)
 class PluralForms:
     count: int
-    one: int  # the form that holds for n = 1
-    alone: bool  # that form holds for no other number
+    singular: int  # the form for n = 1
+    singular_only: bool  # no other number takes that form
 
 
-GERMANIC = PluralForms(2, 0, True)  # without a header, gettext takes the plural where n != 1
+GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a header: plural if n != 1
 
 
 def parse(field: str) -> PluralForms | None:
-    """Return the forms of a Plural-Forms field, None if it has no number."""
+    """Return the forms of a Plural-Forms field, or None if it has no number."""
     number = re.search(r"nplurals\s*=\s*([0-9]+)", field)
     if not number:
         return None
     if len(number[1]) > len(str(MOST_FORMS)) or not 1 <= int(number[1]) <= MOST_FORMS:
         named = printable(f"nplurals={number[1]}", 40)
-        raise DataError(f"{named} in the catalogue's header: give Plural-Forms from 1 to {MOST_FORMS} forms")
+        raise DataError(f"{named} in the catalog's header: give Plural-Forms from 1 to {MOST_FORMS} forms")
     count = int(number[1])
     expression = re.search(r"\bplural\s*=([^;]*)", field)
     try:
-        function = gettext.c2py(expression[1].strip() if expression else "")  # refuses long and deep ones
+        function = gettext.c2py(expression[1].strip() if expression else "")  # it refuses long and deeply nested ones
         forms = [function(n) for n in _NUMBERS]
     except (ValueError, ArithmeticError, RecursionError, SyntaxError, MemoryError):
         forms = []
-    if not forms or max(forms) >= count:  # msgfmt refuses the file
+    if not forms or max(forms) >= count:  # msgfmt refuses such a file
         return PluralForms(count, 0, False)
     return PluralForms(count, forms[1], forms.count(forms[1]) == 1)
 
 
 def field_of(language: str) -> str:
-    """Return the Plural-Forms field of a language, by a code as de, pt_BR or zh_Hans; "" if it is not known."""
+    """Return the Plural-Forms field of a language code such as de, pt_BR or zh_Hans, or "" if unknown."""
     return _BY_LANGUAGE.get(language) or _BY_LANGUAGE.get(language.split("_")[0], "")

@@ -1,78 +1,63 @@
-"""Message catalogues of gettext: messages without a translation, and fuzzy ones, get one and are marked fuzzy.
+"""Gettext catalogs: messages that are empty or fuzzy get a translation, and are marked fuzzy for a person to review.
 
-A person looks through these. All other text comes out byte for byte: no library does that, and polib opens a text that
-is the path of a file.
+Everything else in the file is copied byte for byte. No library does that, and polib opens a file if the text of a
+catalog is the path of one.
 """
 
 import re
 from collections import Counter
 from dataclasses import dataclass
 
-from nmt_cli.documents import markup, plurals
+from nmt_cli.documents import html, plurals
+from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.po_header import header_edits, plural_field
-from nmt_cli.documents.po_syntax import Edit, Message, edited, read, spelled
-from nmt_cli.documents.segment import Builder, Parts, render
+from nmt_cli.documents.po_syntax import Edit, Message, edited, read_messages, spelled
+from nmt_cli.documents.segment import Parts, plain_parts, render
 
 _NEW_LINE = re.compile(r"(\r?\n)")
 
 
+def read(text: str, options: ReadOptions) -> Document:
+    return Catalog(text, options.protection(strict=True), options.language)
+
+
 @dataclass
-class _Open:
-    """A message to fill, with the parts of its texts; `one_fits`: the singular has all placeholders of the plural."""
+class _OpenMessage:
+    """A message to fill. The singular fits other numbers, too, if it has all placeholders of the plural."""
 
     message: Message
     singular: Parts
     plural: Parts
-    one_fits: bool
+    singular_fits: bool
 
 
-class Catalogue:
-    """A file, and its messages that have no translation.
-
-    `parts` are their texts; once these are translated, `written` returns the file. `language` is the target language.
-    """
+class Catalog(Document):
+    """A catalog. Its segments are those of the messages without a translation; `language` is the target language."""
 
     def __init__(self, text: str, protection: Protection | None, language: str = "") -> None:
-        self.parts: Parts = []
         self._text = text
         self._protection = protection
         self._language = language
         self._new_line = "\r\n" if re.match(r"[^\n]*\r\n", text) else "\n"
-        messages = read(text)
+        messages = read_messages(text)
         self._header = next((message for message in messages if message.is_header), None)
         self._has_plurals = any(message.plural for message in messages)
         self._forms = plurals.parse(plural_field(self._header, language))
         self._open = [self._opened(message) for message in messages if message.id.text and not self._is_done(message)]
+        super().__init__([part for each in self._open for part in (*each.singular, *each.plural)])
 
     def _is_done(self, message: Message) -> bool:
         due = self._forms.count if self._forms and message.plural else 1
         return "fuzzy" not in message.flags and len(message.forms) >= due and all(form.text for form in message.forms)
 
-    def _opened(self, message: Message) -> _Open:
-        protection = self._protection_of(message)
-        one, several = message.id.text, message.plural.text if message.plural else ""
-        fits = _placeholders(several, protection) <= _placeholders(one, protection)
-        return _Open(message, self._parts_of(one, protection), self._parts_of(several, protection), fits)
+    def _opened(self, message: Message) -> _OpenMessage:
+        protection = self._protection and self._protection.with_flags(message.flags)
+        singular, plural = message.id.text, message.plural.text if message.plural else ""
+        fits = _placeholders(plural, protection) <= _placeholders(singular, protection)
+        return _OpenMessage(message, _parts_of(singular, protection), _parts_of(plural, protection), fits)
 
-    def _protection_of(self, message: Message) -> Protection | None:
-        """Return the protection of a message's texts."""
-        return self._protection and self._protection.with_flags(message.flags)
-
-    def _parts_of(self, text: str, protection: Protection | None) -> Parts:
-        """Read a message, line by line: as many go out as came in. One with tags is HTML."""
-        parts, is_html = Parts(), markup.has_tags(text, protection)
-        for line in _NEW_LINE.split(text):
-            if is_html:
-                parts += markup.parse(line, protection)
-            else:
-                builder = Builder(protection=protection)
-                builder.add_source(line)
-                parts += builder.build()
-        self.parts += parts
-        return parts
-
-    def written(self) -> str:
+    def write(self) -> str:
         if not self._open:
             return self._text
         edits = [edit for each in self._open for edit in self._edits(each)]
@@ -80,7 +65,7 @@ class Catalogue:
             edits += header_edits(self._header, self._language, self._new_line, has_plurals=self._has_plurals)
         return edited(self._text, edits)
 
-    def _edits(self, each: _Open) -> list[Edit]:
+    def _edits(self, each: _OpenMessage) -> list[Edit]:
         forms = each.message.forms
         if each.message.plural:
             lines = self._plural_lines(each)
@@ -88,21 +73,27 @@ class Catalogue:
             lines = [spelled("msgstr", render(each.singular), self._new_line)]
         return [*each.message.flagged(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
 
-    def _plural_lines(self, each: _Open) -> list[str]:
-        """Return the forms of a message; a person's own forms stay unchanged."""
+    def _plural_lines(self, each: _OpenMessage) -> list[str]:
+        """Return the plural forms of a message. Forms that a person has filled are kept."""
         rule = self._forms or plurals.GERMANIC
-        takes_one = rule.count > 1 and (rule.alone or each.one_fits)
+        has_singular = rule.count > 1 and (rule.singular_only or each.singular_fits)
         kept = {} if "fuzzy" in each.message.flags else {i: old for i, old in enumerate(each.message.forms) if old.text}
         lines = list[str]()
         for form in range(max([rule.count, *(form + 1 for form in kept)])):
             if form in kept:
                 lines.append(self._text[kept[form].start : kept[form].end])
             else:
-                text = render(each.singular if takes_one and form == rule.one else each.plural)
+                text = render(each.singular if has_singular and form == rule.singular else each.plural)
                 lines.append(spelled(f"msgstr[{form}]", text, self._new_line))
         return lines
 
 
+def _parts_of(text: str, protection: Protection | None) -> Parts:
+    """Return a message's text in parts, line by line, so that the number of lines stays. Text with tags is HTML."""
+    parse = html.parse if html.has_tags(text, protection) else plain_parts
+    return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
+
+
 def _placeholders(text: str, protection: Protection | None) -> Counter[str]:
     pieces = (protection or Protection()).pieces(text)
-    return Counter(piece.source for piece in pieces if piece.kind in ("point", "ordered"))
+    return Counter(piece.source for piece in pieces if piece.kind in ("standalone", "ordered"))

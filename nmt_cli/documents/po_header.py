@@ -1,4 +1,4 @@
-"""The header of a gettext catalogue: the fields that a template leaves to the translator."""
+"""The header of a gettext catalog: fill the fields that a template leaves to the translator."""
 
 import bisect
 import itertools
@@ -9,7 +9,7 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents.po_syntax import Edit, Field, Message, edited
 
 _CODE = re.compile(r"[a-z]{2,3}(?:_[A-Za-z]{2,4})?")
-# Fields with the values of a template, in the source of the strings, where a line ends with an escape.
+# Fields with a template's values, in the escaped strings of the file: a line ends with the escape \n.
 _LINE = r"(?:\A|(?<=\\n)){}:[ \t]*+"
 _CHARSET = re.compile(_LINE.format("Content-Type") + r"[^\\]*?\bcharset=(?P<value>[^\\;\s]*+)", re.IGNORECASE)
 _ENCODING = re.compile(_LINE.format("Content-Transfer-Encoding") + r"(?P<value>ENCODING|)(?=\\n|\s*\Z)")
@@ -19,23 +19,23 @@ _INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENC
 
 
 def locale_of(code: str) -> str:
-    """Return a language code as gettext writes it: pt_BR for pt-BR, de for deu_Latn; "" if it is no such code."""
+    """Return a language code in gettext's form: pt_BR for pt-BR, de for deu_Latn; "" if there is none."""
     _, _, rest = code.replace("-", "_").partition("_")
     locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
     return locale if _CODE.fullmatch(locale) else ""
 
 
 def plural_field(header: Message | None, language: str) -> str:
-    """Return the Plural-Forms of a header, those of the target language where the template left them open."""
+    """Return a header's Plural-Forms. If the template left them open, return those of the target language."""
     match = _PLURALS.search(_raw(header.forms[0])) if header else None
     field = match["value"] if match else ""
     return field if plurals.parse(field) else plurals.field_of(locale_of(language))
 
 
 def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
-    """Return the edits that name UTF-8, and the target language and its plural forms where a template left them open.
+    """Return edits that set the charset to UTF-8, and the language and plural forms if the template left them open.
 
-    If no value of a template is left, the header is no longer fuzzy.
+    If no value of the template is left, they also remove the header's fuzzy flag.
     """
     raw = _raw(header.forms[0])
     charset = _CHARSET.search(raw)
@@ -58,18 +58,18 @@ def header_edits(header: Message, language: str, new_line: str, *, has_plurals: 
 
 
 def _raw(field: Field) -> str:
-    """Return the source of the strings, joined."""
+    """Return the strings of a field, joined and still escaped."""
     return "".join(field.source[start:end] for start, end in field.strings)
 
 
 def _moved(field: Field, edit: Edit) -> Edit:
-    """Return an edit of the joined strings as one of the file."""
+    """Turn an edit of the joined strings into an edit of the file."""
     begins = list(itertools.accumulate((end - start for start, end in field.strings), initial=0))
 
-    def place(offset: int) -> int:
+    def in_file(offset: int) -> int:
         string = bisect.bisect(begins, offset) - 1
         return field.strings[string][0] + offset - begins[string]
 
     start, end, text = edit
-    last = place(end - 1) + 1
-    return (place(start) if start < end else last), last, text
+    last = in_file(end - 1) + 1
+    return (in_file(start) if start < end else last), last, text

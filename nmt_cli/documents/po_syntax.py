@@ -1,7 +1,7 @@
-"""Read the messages of a gettext catalogue with their offsets in the text, and spell strings as a catalogue does.
+"""Read the messages of a gettext catalog with their offsets in the file, and write strings as a catalog spells them.
 
-The grammar is that of the GNU gettext manual, "The Format of PO Files"; where the manual is silent, it follows msgfmt:
-tokens may share a line, a comment ends at a line feed only, and no comment stands within a message.
+The grammar is that of the GNU gettext manual, "The Format of PO Files". Where the manual is silent, it follows msgfmt:
+tokens may share a line, only a line feed ends a comment, and no comment stands inside a message.
 """
 
 import re
@@ -33,7 +33,7 @@ Edit: TypeAlias = tuple[int, int, str]  # replaces the text between two offsets
 
 @dataclass
 class Field:
-    """A keyword and its strings, or a comment, from offset `start` to `end`."""
+    """A keyword with its strings, or a comment, from offset `start` to `end`."""
 
     source: str
     name: str  # "msgid", "msgstr", "msgstr[0]" and so on; "#" for a comment
@@ -43,6 +43,7 @@ class Field:
 
     @property
     def text(self) -> str:
+        """The strings, joined and unescaped."""
         raw = [self.source[start:end] for start, end in self.strings]
         if not any("\\" in each for each in raw):
             return "".join(raw)
@@ -54,7 +55,7 @@ class Field:
 
 @dataclass
 class Message:
-    """A message that is not obsolete, from offset `start`; the message before it ends at `after`."""
+    """A message that is not obsolete. It begins at `start`; the message before it ends at `after`."""
 
     after: int
     start: int
@@ -79,7 +80,7 @@ class Message:
 
     def flagged(self, new_line: str) -> list[Edit]:
         """Return the edits that mark the message fuzzy."""
-        source, place = self.id.source, self.start
+        source, offset = self.id.source, self.start
         if "fuzzy" in self.flags:
             return []
         for comment in self.comments:
@@ -88,14 +89,14 @@ class Message:
                 end = comment.start + len(line)
                 return [(end, end, ", fuzzy" if _flags(line) else " fuzzy")]
             if line.startswith("#|"):
-                place = min(place, comment.start)
-        begin = source.rfind("\n", self.after, place) + 1
-        if (begin or not self.after) and not source[begin:place].strip():
+                offset = min(offset, comment.start)
+        begin = source.rfind("\n", self.after, offset) + 1
+        if (begin or not self.after) and not source[begin:offset].strip():
             return [(begin, begin, f"#, fuzzy{new_line}")]
-        return [(place, place, f"{new_line}#, fuzzy{new_line}")]
+        return [(offset, offset, f"{new_line}#, fuzzy{new_line}")]
 
     def unflagged(self) -> list[Edit]:
-        """Return the edits after which the message is not fuzzy."""
+        """Return the edits that remove the fuzzy flag."""
         edits, source = list[Edit](), self.id.source
         for comment in self.comments:
             line = source[comment.start : comment.end]
@@ -106,11 +107,11 @@ class Message:
         return edits
 
 
-def read(source: str) -> list[Message]:
-    """Return the messages; DataError names the line that is none of a catalogue."""
+def read_messages(source: str) -> list[Message]:
+    """Return the messages. Raise DataError, with the line, if the text is no catalog."""
     messages, comments = list[Message](), list[Field]()
     context: Field | None = None
-    begun: Message | None = None  # takes further fields
+    begun: Message | None = None  # the message that takes further fields
     for each in _fields(source):
         complete = context is None and (begun is None or bool(begun.forms))
         if each.name == "msgid":
@@ -138,7 +139,7 @@ def read(source: str) -> list[Message]:
 
 
 def _add(message: Message, each: Field) -> bool:
-    """Add a further field to a message; return whether the grammar has it there."""
+    """Add a further field to a message. Return whether the grammar allows it there."""
     if each.name == "msgid_plural":
         fits = not message.plural and not message.forms
         message.plural = each
@@ -149,7 +150,7 @@ def _add(message: Message, each: Field) -> bool:
 
 
 def _fields(source: str) -> Iterator[Field]:
-    last: Field | None = None  # takes further strings
+    last: Field | None = None  # the field that takes further strings
     end = 0
     while end < len(source):
         token = _TOKEN.match(source, end)
@@ -163,16 +164,16 @@ def _fields(source: str) -> Iterator[Field]:
             last.end = end
         elif token["keyword"] or token["comment"]:
             if last:
-                yield _whole(last)
+                yield _checked(last)
             index = f"[{token['index'].lstrip('0') or '0'}]" if token["index"] else ""
             last = Field(source, f"{token['keyword']}{index}", start, end) if token["keyword"] else None
             if token["comment"]:
                 yield Field(source, "#", start, end)
     if last:
-        yield _whole(last)
+        yield _checked(last)
 
 
-def _whole(field: Field) -> Field:
+def _checked(field: Field) -> Field:
     if not field.strings:
         raise _failure(field.source, field.start, f"{printable(field.name, 40)} without a string")
     return field
@@ -183,6 +184,7 @@ def _flags(line: str) -> list[str]:
 
 
 def edited(source: str, edits: Iterable[Edit]) -> str:
+    """Return a text with the edits applied. They must not overlap."""
     parts, end = list[str](), 0
     for start, stop, text in sorted(edits):
         parts += [source[end:start], text]
@@ -192,7 +194,7 @@ def edited(source: str, edits: Iterable[Edit]) -> str:
 
 def _failure(source: str, offset: int, what: str) -> DataError:
     line = source.count("\n", 0, offset) + 1
-    return DataError(f"this is no message catalogue: line {line:,} has {what}. Check it with msgfmt -c")
+    return DataError(f"this is no message catalog: line {line:,} has {what}. Check it with msgfmt -c")
 
 
 def _byte(match: re.Match[bytes]) -> bytes:
@@ -208,7 +210,7 @@ def _byte(match: re.Match[bytes]) -> bytes:
 
 
 def spelled(keyword: str, text: str, new_line: str) -> str:
-    """Return a field in one line, or in a line for each of the text, those wrapped at spaces."""
+    """Return a field on one line if it fits, else on a line for each line of the text, wrapped at spaces."""
     if "\n" not in text[:-1] and len(line := f'{keyword} "{text.translate(_ESCAPED)}"') <= _WIDTH:
         return line
     rows = [""]

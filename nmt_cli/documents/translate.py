@@ -1,18 +1,19 @@
-"""The translate command for text that has more than plain lines: marked-up lines, and whole files."""
+"""The translate command for files with a format and for lines with markup or placeholders."""
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from nmt_cli.corpus.readers import check_plain
-from nmt_cli.documents import markdown, markup
+from nmt_cli.documents import html
 from nmt_cli.documents.alignment import translate_aligned
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.placement import place
-from nmt_cli.documents.po import Catalogue
-from nmt_cli.documents.segment import Builder, Parts, Segment, render, segments_of
+from nmt_cli.documents.placement import place_marks
+from nmt_cli.documents.segment import MarkedSegment, plain_parts
 from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.translation.translate import Run, TranslateOptions, read_lines, report, write_line
@@ -21,10 +22,10 @@ from nmt_cli.translation.translator import NOT_YET, Translator
 READ_BYTES = 1 << 20
 
 
-def runner(kind: str, tags: str | None, protect: bool | None, plain: Sequence[str]) -> Run:
-    """Return what translates a file of this kind, or lines of text, with `tags` or without.
+def runner(kind: str, markup: str | None, protect: bool | None, plain: Sequence[str]) -> Run:
+    """Return a function that translates a file of this kind, or lines of text with or without markup.
 
-    `plain` are the options in use that go with plain lines only.
+    `plain` names the options in use that work on plain lines only.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]
     if kind == "jsonl":
@@ -32,11 +33,10 @@ def runner(kind: str, tags: str | None, protect: bool | None, plain: Sequence[st
     if wrong:
         raise UsageError(f"{wrong[0]} is for plain lines: leave it out, or the markup and --protect")
     if kind == "text":
-        return partial(translate_lines, html=bool(tags), protection=Protection() if protect else None)
-    if tags:
+        return partial(translate_lines, is_html=bool(markup), protection=Protection() if protect else None)
+    if markup:
         raise UsageError("--markup is for lines, --format html for a whole file. Leave one of them out")
-    protection = None if protect is False else Protection(strict=kind == "po")
-    return partial(translate_file, kind=kind, protection=protection)
+    return partial(translate_file, kind=kind, protect=protect is not False)
 
 
 def translate_file(
@@ -47,45 +47,34 @@ def translate_file(
     progress: Progress,
     *,
     kind: str,
-    protection: Protection | None,
+    protect: bool,
 ) -> None:
-    """Translate a whole file, which is written when all of it is translated."""
+    """Translate a whole file, of a format in FORMATS. It is written once all of it is translated."""
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
     check_plain(data, "the input")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        tool = "msgconv -t UTF-8" if kind == "po" else "iconv"  # msgconv also names the charset in the header
-        raise DataError(f"the input is not UTF-8, at byte {error.start:,}. Convert it, as with {tool}") from None
+        wrong = f"the input is not UTF-8, at byte {error.start:,}"
+        raise DataError(f"{wrong}. Convert it, for example with {FORMATS[kind].to_utf8}") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    parts, writer = read_document(text.removeprefix(mark), kind, protection, translator.config.tgt)
-    segments = segments_of(parts)
-    progress.total, progress.unit = len(segments), "segments"
+    document = FORMATS[kind].read(text.removeprefix(mark), ReadOptions(protect, translator.config.tgt))
+    progress.total, progress.unit = len(document.segments), "segments"
+    texts = (segment.text for segment in document.segments)
     try:
-        results = translate_aligned(translator, (segment.text for segment in segments), **options.search)
-        for segment, aligned in zip(segments, results, strict=True):
-            segment.result = place(segment, aligned)
+        for segment, aligned in zip(
+            document.segments, translate_aligned(translator, texts, **options.search), strict=True
+        ):
+            segment.result = place_marks(segment, aligned)
             progress.advance()
     except BaseException:
         progress.done = 0  # nothing is written yet
         raise
-    written = memoryview((mark + writer()).encode())
+    written = memoryview((mark + document.write()).encode())
     while written:
         written = written[os.write(target, written) :]
     report(translator.counts, translator.max_length)
-    say(counted(len(segments), "segment"))
-
-
-def read_document(
-    text: str, kind: str, protection: Protection | None, language: str = ""
-) -> tuple[Parts, Callable[[], str]]:
-    """Return the parts of a document, and what writes it when they are translated; `language` is the target's."""
-    if kind == "po":
-        catalogue = Catalogue(text, protection, language)
-        return catalogue.parts, catalogue.written
-    html = kind == "html"
-    parts = markup.parse(text, protection, language=language) if html else markdown.parse(text, protection)
-    return parts, partial(render, parts)
+    say(counted(len(document.segments), "segment"))
 
 
 def translate_lines(
@@ -95,39 +84,30 @@ def translate_lines(
     target: int,
     progress: Progress,
     *,
-    html: bool,
+    is_html: bool,
     protection: Protection | None,
 ) -> None:
     """Translate lines, each with its own markup; one line out for every line in."""
     lines = read_lines(source, translator.counts, strict=options.strict, wait=lambda: translator.idle)
-    waiting = deque[tuple[Parts, list[Segment]]]()  # lines, each with its segments that are not translated yet
+    waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines with their segments that are not translated yet
 
     def texts() -> Iterator[Any]:
         for line in lines:
             if line is NOT_YET:
                 yield line
                 continue
-            parts = _parse_line(line, html, protection)
-            segments = segments_of(parts)
-            waiting.append((parts, segments))
-            # A line without text has a blank translation, so that it comes in its turn.
-            yield from [segment.text for segment in segments] or [""]
+            document = Document(html.parse(line, protection) if is_html else plain_parts(line, protection))
+            waiting.append((document, deque(document.segments)))
+            # A line without segments sends an empty text, to be written in its turn.
+            yield from [segment.text for segment in document.segments] or [""]
 
     for aligned in translate_aligned(translator, texts(), **options.search):
-        parts, segments = waiting[0]
+        document, segments = waiting[0]
         if segments:
-            segment = segments.pop(0)
-            segment.result = place(segment, aligned)
+            segment = segments.popleft()
+            segment.result = place_marks(segment, aligned)
         if not segments:
-            write_line(target, render(parts))
+            write_line(target, document.write())
             waiting.popleft()
             progress.advance()
     report(translator.counts, translator.max_length)
-
-
-def _parse_line(line: str, html: bool, protection: Protection | None) -> Parts:
-    if html:
-        return markup.parse(line, protection)
-    builder = Builder(protection=protection)
-    builder.add_source(line)
-    return builder.build()

@@ -1,8 +1,7 @@
-"""XML, whole documents and fragments: cut by the rules of XML 1.0 into tags and text, and those grouped into segments.
+"""XML, documents and fragments: cut by the rules of XML 1.0 into tags and text, and these grouped into segments.
 
-No entity is expanded: a reference to one that the text declares is copied. All elements have the same meaning. As in
-DeepL's documentation, segments end at the elements that a client names, and at those whose parent has no text of its
-own.
+No entity is expanded: references to entities that the document declares are copied. Element names have no meaning. As
+DeepL documents it, segments end at the elements that a client names, and at those whose parent has no text of its own.
 """
 
 import re
@@ -11,9 +10,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from nmt_cli.documents import markup
+from nmt_cli.documents import html
+from nmt_cli.documents.document import Document, Outline, ReadOptions
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.segment import Builder, Parts, segments_of
+from nmt_cli.documents.segment import Parts, SegmentBuilder, plain_parts, segments_of
 
 _TOKEN = re.compile(
     r"""(?P<comment><!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z))  # or a processing instruction
@@ -34,30 +34,21 @@ _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 _NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
-_ROOT = -1  # around the elements of a fragment, where others have the place of their tag
-
-
-@dataclass(frozen=True)
-class Outline:
-    """Which elements end a segment: `splitting`, and with `detect` others whose parent has no text, less `joining`."""
-
-    splitting: tuple[str, ...] = ()
-    joining: tuple[str, ...] = ()
-    detect: bool = True
+_ROOT = -1  # the parent of the outermost elements; other parents are the index of their tag
 
 
 class _Spelling:
-    """Reads and writes text: each character as the source wrote it first, else the shortest way that is safe."""
+    """The spelling of a segment's characters: each as the source spelled it first, else the shortest safe way."""
 
     def __init__(self) -> None:
         self._seen = dict[str, str]()
 
-    def read(self, source: str) -> str:
+    def unescape(self, source: str) -> str:
         for match in _REFERENCE.finditer(source):
             self._seen.setdefault(_character(match), match[0])
         return _REFERENCE.sub(_character, source)
 
-    def write(self, text: str) -> str:
+    def escape(self, text: str) -> str:
         text = _INVALID.sub("", text)
         written = "".join(self._seen.get(each) or _ESCAPED.get(each, each) for each in text).replace("]]>", "]]&gt;")
         if _REFERENCE.sub(_character, written) != text:
@@ -66,7 +57,7 @@ class _Spelling:
 
 
 def _character(match: re.Match[str]) -> str:
-    """Return the character of a reference; what stands there if XML has no such character."""
+    """Return the character that a reference names, or the reference itself if XML does not allow the character."""
     if match["name"]:
         return _NAMED[match["name"]]
     if not (match["decimal"] or match["hex"]):
@@ -84,36 +75,40 @@ class _Token:
     text: str = ""  # of a CDATA section
 
 
+def read(text: str, options: ReadOptions) -> Document:
+    return Document(parse(text, options.protection(), options.ignored, options.outline))
+
+
 def parse(
     text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
 ) -> Parts:
-    """Return a text as parts to copy and segments; the content of `ignored` elements is copied."""
+    """Return a text in parts. The content of `ignored` elements is copied."""
     tokens = _tokens(text)
     ignored = frozenset(ignored)
     ends, parents = _tree(tokens)
     copied = {
-        place: end + 1
-        for place, end in ends.items()
-        if tokens[place].name in ignored or _NOT_TRANSLATED.search(tokens[place].source)
+        start: end + 1
+        for start, end in ends.items()
+        if tokens[start].name in ignored or _NOT_TRANSLATED.search(tokens[start].source)
     }
     blocks = _blocks(tokens, ends, parents, copied, outline or Outline())
-    parts, builder, spelling, place = Parts(), Builder(protection=protection), _Spelling(), 0
-    while place < len(tokens):
-        token, stop = tokens[place], copied.get(place, place + 1)
-        source = "".join(each.source for each in tokens[place:stop])
-        if place == 0 or place in blocks:
+    parts, builder, spelling, index = Parts(), SegmentBuilder(protection=protection), _Spelling(), 0
+    while index < len(tokens):
+        token, stop = tokens[index], copied.get(index, index + 1)
+        source = "".join(each.source for each in tokens[index:stop])
+        if index == 0 or index in blocks:
             parts += builder.build()
             spelling = _Spelling()
-            builder = Builder(spelling.write, protection)
-        if place in blocks:
+            builder = SegmentBuilder(spelling.escape, protection)
+        if index in blocks:
             parts += _cdata(token, protection) if token.kind == "cdata" else [source]
         elif token.kind == "text":
             _add_text(builder, token.source, spelling)
-        elif token.kind in ("start", "end") and place not in copied:
+        elif token.kind in ("start", "end") and index not in copied:
             builder.add_tag(token.name, [source], close=token.kind == "end", once=True)
         else:
-            builder.add_point([source], joins=token.kind == "comment")
-        place = stop
+            builder.add_standalone([source], joins=token.kind == "comment")
+        index = stop
     return parts + builder.build()
 
 
@@ -127,11 +122,11 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _cut(text: str) -> list[_Token]:
-    tokens, place = list[_Token](), 0
+    tokens, end = list[_Token](), 0
     for match in _TOKEN.finditer(text):
-        if match.start() > place:
-            tokens.append(_Token("text", text[place : match.start()]))
-        place = match.end()
+        if match.start() > end:
+            tokens.append(_Token("text", text[end : match.start()]))
+        end = match.end()
         if match["cdata"] is not None:
             tokens.append(_Token("cdata", match[0], text=match["cdata"]))
         elif match["comment"]:
@@ -141,22 +136,22 @@ def _cut(text: str) -> list[_Token]:
             if match["end"]:
                 kind = "end"
             tokens.append(_Token(kind, match[0], match["end"] or match["start"]))
-    return [*tokens, _Token("text", text[place:])] if place < len(text) else tokens
+    return [*tokens, _Token("text", text[end:])] if end < len(text) else tokens
 
 
 def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
-    """Return the place of the end tag of each start tag that has one, and the start tag around each token."""
+    """Return the index of the end tag by that of its start tag, and the start tag around each token."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.kind == "end" and names[token.name]:
             while tokens[stack[-1]].name != token.name:
                 names[tokens[stack.pop()].name] -= 1
             names[token.name] -= 1
-            ends[stack.pop()] = place
+            ends[stack.pop()] = index
         parents.append(stack[-1])
         if token.kind == "start":
-            stack.append(place)
+            stack.append(index)
             names[token.name] += 1
     return ends, parents
 
@@ -164,54 +159,49 @@ def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
 def _blocks(
     tokens: list[_Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
 ) -> set[int]:
-    """Return the places of the tokens that end a segment."""
+    """Return the indices of the tokens that end a segment."""
     with_text = {
         parent
         for token, parent in zip(tokens, parents, strict=True)
         if token.kind in ("text", "cdata") and not (token.text or token.source).isspace() and token.source
     }
-    roots = sum(parent == _ROOT for place, parent in enumerate(parents) if place in ends)
+    roots = sum(parent == _ROOT for index, parent in enumerate(parents) if index in ends)
     blocks, stop = {_ROOT}, 0
     splitting, joining = frozenset(outline.splitting), frozenset(outline.joining)
-    for place, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        apart = parent in blocks and parent not in with_text
-        found = token.kind in ("head", "cdata") or token.name in splitting
-        if token.kind == "start" and place in ends and not found:
-            # All text has to stay within a document's only element.
-            only = parent == _ROOT and roots == 1
-            found = apart and (only or (outline.detect and token.name not in joining))
-        if place < stop or not found:
+    for index, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        is_block = token.kind in ("head", "cdata") or token.name in splitting
+        if token.kind == "start" and index in ends and not is_block:
+            is_only_root = parent == _ROOT and roots == 1  # all text must stay inside it
+            detected = outline.detect and token.name not in joining
+            is_block = parent in blocks and parent not in with_text and (is_only_root or detected)
+        if index < stop or not is_block:
             continue
-        blocks |= {place, ends.get(place, place)}
-        stop = copied.get(place, 0)
-        while parent not in blocks:  # a segment must not begin within an element and end outside of it
+        blocks |= {index, ends.get(index, index)}
+        stop = copied.get(index, 0)
+        while parent not in blocks:  # a segment must not begin inside an element and end outside
             blocks |= {parent, ends.get(parent, parent)}
             parent = parents[parent]
     return blocks
 
 
-def _add_text(builder: Builder, source: str, spelling: _Spelling) -> None:
+def _add_text(builder: SegmentBuilder, source: str, spelling: _Spelling) -> None:
     end = 0
     for match in _DECLARED.finditer(source):
-        builder.add_source(source[end : match.start()], spelling.read)
-        builder.add_point([match[0]], joins=True)
+        builder.add_source(source[end : match.start()], spelling.unescape)
+        builder.add_standalone([match[0]], joins=True)
         end = match.end()
-    builder.add_source(source[end:], spelling.read)
+    builder.add_source(source[end:], spelling.unescape)
 
 
 def _cdata(token: _Token, protection: Protection | None) -> Parts:
-    """Return a CDATA section in parts: most of those with tags hold HTML."""
-    if _TAG.search(token.text):
-        inner = markup.parse(token.text, protection)
-    else:
-        builder = Builder(protection=protection)
-        builder.add_source(token.text)
-        inner = builder.build()
+    """Return a CDATA section in parts. If it has tags, it is read as HTML."""
+    is_html = _TAG.search(token.text)
+    inner = html.parse(token.text, protection) if is_html else plain_parts(token.text, protection)
     for segment in segments_of(inner):
-        segment.write = partial(_written_in_cdata, segment.write)
+        segment.escape = partial(_escape_in_cdata, segment.escape)
     begin = len("<![CDATA[")
     return [token.source[:begin], *inner, token.source[begin + len(token.text) :]]
 
 
-def _written_in_cdata(write: Callable[[str], str], text: str) -> str:
-    return _INVALID.sub("", write(text)).replace("]]>", "]]]]><![CDATA[>")
+def _escape_in_cdata(escape: Callable[[str], str], text: str) -> str:
+    return _INVALID.sub("", escape(text)).replace("]]>", "]]]]><![CDATA[>")

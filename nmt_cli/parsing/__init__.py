@@ -1,1 +1,1 @@
-"""Constituency parsing as translation (section 6.3 of the paper): two filters beside an ordinary corpus."""
+"""Constituency parsing as translation (section 6.3 of the paper): trees to train on, and their scores."""

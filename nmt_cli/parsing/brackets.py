@@ -1,9 +1,9 @@
-"""Labelled bracket precision, recall and F1 of linearised trees, as evalb counts with its COLLINS.prm.
+"""Labeled bracket precision, recall and F1 of linearized trees, as evalb computes them with COLLINS.prm.
 
-Words that are punctuation in the gold tree are left out before spans are compared, and with them brackets that hold
-nothing else; equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
-Differs from evalb: a hypothesis that is no tree, or one of another number of words, has all its gold brackets missed
-and none found; evalb leaves such sentences out. Words are not in the linear form, so they are not compared.
+Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets with nothing
+else inside. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
+Different from evalb: a hypothesis that is no tree, or has another number of words, misses all gold brackets; evalb
+leaves such sentences out. The linear form has no words, so words are not compared.
 """
 
 import itertools
@@ -19,55 +19,56 @@ SIGNATURE = "evalb conventions|prm:COLLINS|unparsable:missed"
 
 
 class Brackets(NamedTuple):
-    """Counts of one sentence, or their sums. `found` are the brackets of hypotheses of the right number of words."""
+    """Counts for one sentence, or their sums."""
 
     gold: int = 0
-    found: int = 0
+    found: int = 0  # in hypotheses with the right number of words
     matched: int = 0
     sentences: int = 0
-    complete: int = 0  # hypotheses with all brackets right and no other
+    complete: int = 0  # hypotheses with exactly the gold brackets
     unparsable: int = 0  # hypotheses that are no trees
-    wrong_length: int = 0  # hypotheses that are trees of another number of words
+    wrong_length: int = 0  # hypotheses that are trees with another number of words
 
     def scores(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1 in percent; 0 where there is nothing to divide by."""
-        precision, recall = 100 * self.matched / (self.found or 1), 100 * self.matched / (self.gold or 1)
+        """Return precision, recall and F1 in percent; 0 instead of a division by zero."""
+        precision = 100 * self.matched / (self.found or 1)
+        recall = 100 * self.matched / (self.gold or 1)
         return precision, recall, 200 * self.matched / (self.found + self.gold or 1)
 
 
-def _brackets(phrases: list[Phrase], counted: Sequence[int]) -> Counter[Phrase]:
-    """Return the brackets that count; `counted[i]` is how many of the first i words do."""
+def _brackets(phrases: list[Phrase], positions: Sequence[int]) -> Counter[Phrase]:
+    """Return the brackets that count, in positions without punctuation."""
     return Counter(
-        ("ADVP" if label == "PRT" else label, counted[first], counted[end])
+        ("ADVP" if label == "PRT" else label, positions[first], positions[end])
         for label, first, end in phrases
-        if label not in {"TOP", "-NONE-", *PUNCTUATION} and counted[first] < counted[end]
+        if label not in {"TOP", "-NONE-", *PUNCTUATION} and positions[first] < positions[end]
     )
 
 
 def compare(hypothesis: str, gold: str) -> Brackets:
-    """Count the brackets of one sentence; both trees are linear forms, a ValueError says that the gold one is none."""
+    """Count the brackets of one sentence, given in the linear form. Raise ValueError if `gold` is no tree."""
     phrases, gold_tags = spans(gold.split())
-    counted = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
-    wanted = _brackets(phrases, counted)
+    positions = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
+    expected = _brackets(phrases, positions)
     try:
         phrases, tags = spans(hypothesis.split())
     except ValueError:
-        return Brackets(wanted.total(), sentences=1, unparsable=1)
+        return Brackets(expected.total(), sentences=1, unparsable=1)
     if len(tags) != len(gold_tags):
-        return Brackets(wanted.total(), sentences=1, wrong_length=1)
-    obtained = _brackets(phrases, counted)
-    matched = (obtained & wanted).total()
-    return Brackets(wanted.total(), obtained.total(), matched, 1, int(obtained == wanted))
+        return Brackets(expected.total(), sentences=1, wrong_length=1)
+    found = _brackets(phrases, positions)
+    matched = (found & expected).total()
+    return Brackets(expected.total(), found.total(), matched, 1, int(found == expected))
 
 
 def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
-    """Return the sums over all sentences; a DataError says that a gold line is no tree, or none has a bracket."""
+    """Return the sums over all sentences. Raise DataError if a gold line is no tree, or if there are no brackets."""
     total = Brackets()
     for number, (line, tree) in enumerate(zip(hypotheses, gold, strict=True), 1):
         try:
             total = Brackets(*map(sum, zip(total, compare(line, tree), strict=True)))
         except ValueError as error:
-            raise DataError(f"line {number:,} of the gold trees is not a linearised tree: {error}") from None
+            raise DataError(f"line {number:,} of the gold trees is not a linearized tree: {error}") from None
     if not total.gold:
-        raise DataError("the gold trees have no brackets: they may be sentences. Give trees, bracketed or linearised")
+        raise DataError("the gold trees have no brackets: they may be sentences. Give trees, bracketed or linearized")
     return total

@@ -1,4 +1,4 @@
-"""Scores of parsing: the report of `nmt score --metric brackets`."""
+"""Score parses: the report of `nmt score --metric brackets`."""
 
 import contextlib
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 from nmt_cli.corpus.near_duplicates import LABELS
 from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
-from nmt_cli.parsing.trees import bracketed, read
+from nmt_cli.parsing.trees import bracketed, read_trees
 from nmt_cli.scoring.metrics import Score
 from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import Hypotheses, ScoreOptions, finish, read_inputs
@@ -14,18 +14,18 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 
 COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ "
-COMPARE_WITH += "only) and 92.7. What is not a tree, or has another number of words, has all its gold brackets missed"
+COMPARE_WITH += "only) and 92.7. Output that is no tree, or has another number of words, misses all gold brackets"
 
 
 def wanted(options: ScoreOptions) -> bool:
-    """Return whether to score brackets: --metric says so, or says nothing and the corpus is of trees."""
+    """Return whether to score brackets: --metric names them, or it is not given and the corpus holds trees."""
     if options.metrics or options.corpus is None or not artefact.present(options.corpus):
         return "brackets" in options.metrics
     return artefact.read_json(options.corpus / artefact.MANIFEST).get("tgt") == LABELS
 
 
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
-    """As `scoring.score.evaluate`, for trees."""
+    """Score trees, as `scoring.score.evaluate` scores text."""
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
         raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")
     report = read_inputs(options, hypotheses, _linearise)
@@ -40,7 +40,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
     def segment_details(i: int) -> dict[str, Any]:
         tree = None
-        with contextlib.suppress(ValueError):  # the words are not known, or it is no tree of as many words
+        with contextlib.suppress(ValueError):  # the words are unknown, or this is no tree of these words
             tree = bracketed(words[i].split(" ") if words[i] else [], lines[i].split())
         return {"brackets": compare(lines[i], gold[i])._asdict(), "tree": tree}
 
@@ -49,12 +49,14 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
 
 def _linearise(report: Report) -> None:
-    """Turn a reference in brackets into what `prepare` makes of it, with its words as the source."""
+    """Turn a bracketed reference into labels and words, as `nmt prepare` does."""
     report.language = "trees"
     gold = report.references[0]
     if "".join(report.hypotheses.lines).lstrip().startswith("("):
-        raise DataError(f"{report.hypotheses.name} holds trees in brackets. Give lines of labels, as nmt translate")
+        raise DataError(
+            f"{report.hypotheses.name} holds trees in brackets. Give lines of labels, as nmt translate writes them"
+        )
     if "".join(gold.lines).lstrip().startswith("("):
-        sentences = list(read((line.encode() for line in gold.lines), gold.name))
+        sentences = list(read_trees((line.encode() for line in gold.lines), gold.name))
         report.references = [replace(gold, lines=[" ".join(labels) for _, labels in sentences])]
         report.source = report.source or replace(gold, lines=[" ".join(words) for words, _ in sentences])

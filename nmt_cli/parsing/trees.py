@@ -1,8 +1,9 @@
-"""Bracketed trees as the paper parses with them (section 6.3): read, as one line of labels, and written again.
+"""Read bracketed trees (Penn Treebank), write them as one line of labels for training, and convert these back.
 
 `( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes the words and `S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al.
-2015). Dropped are the outermost bracket if it is empty, TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2);
-and empty elements (-NONE-) with the phrases that hold nothing else. Words stay as they are written, -LRB- and all.
+2015), as for the paper's parser (section 6.3). Removed are the outermost bracket if it is empty, TOP, ROOT or S1;
+function tags and indices (NP-SBJ-1, NP=2); and empty elements (-NONE-) with the phrases that hold nothing else. Words
+stay as they are, -LRB- included.
 """
 
 import gzip
@@ -19,13 +20,13 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
-Phrase = tuple[str, int, int]  # label, first word, word after the last
-# A label with its word, a label before brackets, an end, or what is wrong; a word may hold a no-break space.
+Phrase = tuple[str, int, int]  # the label, the first word, the word after the last
+# A label with its word, a label before brackets, an end, or an error. A word may contain a no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
 def _label(written: str) -> str:
-    """Return a label without function tags and indices; -LRB- and its like are labels as a whole."""
+    """Return a label without function tags and indices. Labels such as -LRB- stay whole."""
     label = written if written[:1] in "-=" else re.sub("[-=].*", "", written)
     if label.startswith("/") or label != normalise(label):
         raise ValueError(f"label {label!r} begins with the slash that closes phrases, or cleaning would change it")
@@ -33,6 +34,7 @@ def _label(written: str) -> str:
 
 
 def _trees(text: str) -> Iterator[Sentence]:
+    """Yield the trees of a text. Raise ValueError if it has anything else."""
     words, labels, unclosed = list[str](), list[str](), list[tuple[str, int]]()
     for part in _PART.finditer(text):
         label, word = part.groups()
@@ -50,14 +52,14 @@ def _trees(text: str) -> Iterator[Sentence]:
             labels.append(_label(label))
         if not unclosed:
             for closing in {label for label in labels if label.startswith("/")}:
-                if labels.count(closing) != labels.count(closing[1:]):  # X X /X: which X has the word?
+                if labels.count(closing) != labels.count(closing[1:]):  # of X X /X, which X has the word?
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
             yield words, labels
             words, labels = [], []
 
 
-def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees of a UTF-8 file, be there one a line, several on one, or one over many lines; or a DataError."""
+def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
+    """Yield the trees of a UTF-8 file, laid out in any way. Raise DataError, with the lines, for anything else."""
     text, depth, first, number = "", 0, 1, 0
     try:
         for number, line in enumerate(lines, 1):
@@ -73,8 +75,8 @@ def read(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
-    """Return the phrases of a linear form, and one part of speech per word; a ValueError says why it is no tree."""
-    closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; the other labels are parts of speech
+    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError if it is no tree."""
+    closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; other labels are parts of speech
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:
         if label.startswith("/"):
@@ -92,7 +94,7 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return the tree as one line of brackets under TOP, as evalb and `read` do; a ValueError says why it is none."""
+    """Return a tree as one line of brackets under TOP, for evalb. Raise ValueError if it is no tree of these words."""
     tags = len(spans(labels)[1])
     if not words or tags != len(words):
         raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
@@ -108,7 +110,7 @@ def bracketed(words: list[str], labels: list[str]) -> str:
 
 
 def linearise(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
-    """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files."""
+    """Write a corpus of trees as text files of words and labels, and return the corpus section for these files."""
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError("corpus.mix_src, general_src and hold_out are not for trees: leave them out")
     changes: dict[str, Any] = {"format": "text"}
@@ -119,12 +121,12 @@ def linearise(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
             raise UsageError(f"a file of trees holds both sides: corpus.{split}_src and _tgt must be the same")
         if not files:
             continue
-        with tempfile.TemporaryDirectory(dir=directory) as place:
-            new = [Path(place, f"{split}.{side}") for side in ("words", "labels")]
+        with tempfile.TemporaryDirectory(dir=directory) as temporary:
+            new = [Path(temporary, f"{split}.{side}") for side in ("words", "labels")]
             with new[0].open("wb") as words, new[1].open("wb") as labels:
                 for file in [files] if isinstance(files, str) else files:
                     with (gzip.open if file.endswith(".gz") else open)(file, "rb") as lines:
-                        for sentence in read(lines, file):
+                        for sentence in read_trees(lines, file):
                             words.write(f"{' '.join(sentence[0])}\n".encode())
                             labels.write(f"{' '.join(sentence[1])}\n".encode())
             written = [str(path.replace(directory / path.name)) for path in new]

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from nmt_cli.corpus.languages import base_of, name_of
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.documents.xml import Outline
+from nmt_cli.documents.document import Outline
 from nmt_cli.serving import glossaries
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.service import Service

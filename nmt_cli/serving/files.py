@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from nmt_cli.documents import SUFFIXES
+from nmt_cli.documents.formats import SUFFIXES
 from nmt_cli.serving.fields import Refusal, checked
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import Form

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from nmt_cli.corpus.languages import match
 from nmt_cli.corpus.tokenizer import LANGUAGE
-from nmt_cli.documents.alignment import aligned
+from nmt_cli.documents.alignment import align
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
 from nmt_cli.serving.metrics import Metrics
@@ -46,7 +46,7 @@ class Model:
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
         """Return a unit's translation of this rank, or the last, linked to the unit."""
-        found, skip = aligned(self.translator, translation, self.begin + unit, rank), len(self.begin)
+        found, skip = align(self.translator, translation, self.begin + unit, rank), len(self.begin)
         return Aligned(found.text, [(end, max(start - skip, 0)) for end, start in found.links])
 
 

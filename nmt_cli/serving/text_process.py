@@ -10,8 +10,8 @@ import signal
 import sys
 from typing import Any
 
+from nmt_cli.documents.document import Outline
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.documents.xml import Outline
 from nmt_cli.serving.texts import Form, units_of, write
 from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.errors import DataError

@@ -4,15 +4,14 @@
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from nmt_cli.documents import markup, xml
+from nmt_cli.documents.document import Document, Outline, ReadOptions
+from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.placement import Aligned, place
-from nmt_cli.documents.segment import Builder, Parts, render, segments_of
-from nmt_cli.documents.translate import read_document
+from nmt_cli.documents.placement import Aligned, place_marks
+from nmt_cli.documents.segment import plain_parts
 
 _NEW_LINE = re.compile("(\r?\n)")
 
@@ -24,7 +23,7 @@ class Form:
     kind: str = "text"  # or "html", "xml", "md", "po"
     protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
     ignored: tuple[str, ...] = ()  # elements of HTML or XML that are copied
-    outline: xml.Outline = field(default_factory=xml.Outline)  # of XML: which elements end a segment
+    outline: Outline = field(default_factory=Outline)  # of XML: which elements end a segment
     joined: bool = False  # plain text whose lines are parts of one sentence
     spaced: bool = False  # the white space around each line stays
     language: str = ""  # the target's
@@ -37,17 +36,13 @@ class Form:
     def read(self, text: str) -> "Text":
         """Return a text in the parts that are translated by themselves; DataError where it is not what it should be."""
         protected = self.marked if self.protect is None else self.protect
-        protection = Protection(strict=self.kind == "po") if protected else None
-        if self.kind == "html":
-            parts = markup.parse(text, protection, self.ignored, self.language)
-            return Marked(parts, partial(render, parts))
-        if self.kind == "xml":
-            parts = xml.parse(text, protection, self.ignored, self.outline)
-            return Marked(parts, partial(render, parts))
         if self.kind != "text":
-            return Marked(*read_document(text, self.kind, protection, self.language))
+            options = ReadOptions(protected, self.language, self.ignored, self.outline)
+            return Marked(FORMATS[self.kind].read(text, options))
         lines = [text] if self.joined else _NEW_LINE.split(text)
-        return _protected(lines, protection) if protection else Lines(lines, self.spaced)
+        if protected:
+            return Marked(Document([part for line in lines for part in plain_parts(line, Protection())]))
+        return Lines(lines, self.spaced)
 
 
 class Lines:
@@ -70,18 +65,16 @@ class Lines:
 class Marked:
     """Text with markup, with placeholders, or with both."""
 
-    def __init__(self, parts: Parts, write: Callable[[], str]) -> None:
-        """`write` returns the text when its segments have their results."""
-        self._write = write
-        self._segments = segments_of(parts)
-        self._sources = [segment.result for segment in self._segments]
-        self.units = [segment.text for segment in self._segments]
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._sources = [segment.result for segment in document.segments]
+        self.units = [segment.text for segment in document.segments]
 
     def written(self, results: Sequence[Aligned]) -> str:
-        for segment, source, result in zip(self._segments, self._sources, results, strict=True):
+        for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source  # where its translation is empty
-            segment.result = place(segment, result)
-        return self._write()
+            segment.result = place_marks(segment, result)
+        return self._document.write()
 
 
 Text = Lines | Marked
@@ -102,15 +95,6 @@ def write(form: Form, texts: Sequence[str], found: Sequence[Sequence[Sequence[Al
         read = form.read(text)
         written.append(list(dict.fromkeys(read.written(results) for results in ranks)))
     return written
-
-
-def _protected(lines: Sequence[str], protection: Protection) -> Marked:
-    parts = Parts()
-    for line in lines:
-        builder = Builder(protection=protection)
-        builder.add_source(line)
-        parts += builder.build()
-    return Marked(parts, partial(render, parts))
 
 
 def _between(source: str, text: str) -> str:

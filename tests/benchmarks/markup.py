@@ -25,9 +25,9 @@ from terms import Lexicon, bleu, frequent, is_content, lexicon, read
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import normalise
-from nmt_cli.documents import markup
+from nmt_cli.documents import html as html_format
 from nmt_cli.documents.alignment import translate_aligned
-from nmt_cli.documents.placement import place
+from nmt_cli.documents.placement import place_marks
 from nmt_cli.documents.segment import render, segments_of
 
 _TAG = re.compile(r"<[^>]*>")
@@ -87,11 +87,11 @@ def marked(source: str, number: int, draw: random.Random) -> Tree:
 
 
 def ours(translator: Translator, lines: list[str]) -> list[str]:
-    documents = [markup.parse(line) for line in lines]
+    documents = [html_format.parse(line) for line in lines]
     segments = [segment for parts in documents for segment in segments_of(parts)]
     results = translate_aligned(translator, (segment.text for segment in segments))
     for segment, aligned in zip(segments, results, strict=True):
-        segment.result = place(segment, aligned)
+        segment.result = place_marks(segment, aligned)
     return [render(parts) for parts in documents]
 
 

@@ -1,20 +1,17 @@
-"""Placeholders in the forms that their formats document: each is one point; what is none stays text."""
+"""The documented forms of placeholders: each is hidden as one, and prose is not."""
 
 import random
 import re
 from collections import Counter
 
 import pytest
-from fake_models import backwards, same
-from test_documents import line, translated, words_of
+from fake_models import backwards, same, texts_of, translated
 
-from nmt_cli.documents import markup, po_syntax
 from nmt_cli.documents.placeholder_forms import FLAGS, FORMS
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.po import Catalogue
-from nmt_cli.documents.segment import segments_of
+from nmt_cli.documents.segment import plain_parts
 
-# Placeholders that hold in text without flags, by their form.
+# Placeholders of text without flags, by their form.
 PLAIN = {
     "url": ["https://x.org/{id}", "http://x", "www.x.org/a?b=c", "ftp://x.org/%s", "https://x.org/{{id}}"],
     "mail": ["a.b+c@d-e.org"],
@@ -55,7 +52,9 @@ PLAIN = {
     "colon_name": [":name", ":COUNT", ":Name"],
     "dollar_name": ["$name", "$HOME"],
 }
-# Placeholders of messages with a flag, and what is text there.
+
+
+# By flag: placeholders of such messages, and strings that are text there.
 FLAGGED = {
     "c-format": (
         ["%s", "%%", "% d", "%1$*2$d", "%'d", "%<PRIu64>", "%wf8d", "%Id", "%m", "{{x}}"],
@@ -97,6 +96,8 @@ FLAGGED = {
     "laravel-format": ([":name"], ["%s"]),
     "i18next-interpolation": (["{{x}}", "$t(key)"], ["%s"]),
 }
+
+
 PROSE = [
     "It is 100% sure, with 50% off and 50%-off, a 100%ige thing of 12 % (5%).",
     "Note: the train leaves at 10:30; Chapter 3:name, a::b and the ratio 1:2.",
@@ -105,16 +106,12 @@ PROSE = [
     "A 5%-10% rise, 5% to 10%, 20% des Umsatzes, 100 % der Leute, 80% are @ home!",
     "Wow! that is it... a_b, a__b, snake_case_name, 5*3, ~5 km, it's 'so' and \"so\".",
     "if (a) b; c: d, e) f; i.e. 10.5%, 3.14, 1,000.00; and/or; e-mail to a@b.",
-]
+]  # fmt: skip
 SENTENCE = "The dog {} sees it."
 
 
-def points(text: str, protection: Protection) -> list[str]:
-    return [piece.source for piece in protection.pieces(text) if piece.kind in ("point", "ordered")]
-
-
-def shown(text: str, protection: Protection) -> list[str]:
-    return [segment.text for segment in segments_of(line(text, protection))]
+def placeholders(text: str, protection: Protection) -> list[str]:
+    return [piece.source for piece in protection.pieces(text) if piece.kind in ("standalone", "ordered")]
 
 
 def test_every_form_and_every_flag_is_tried() -> None:
@@ -124,25 +121,25 @@ def test_every_form_and_every_flag_is_tried() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("form", "text"), [(form, text) for form, texts in PLAIN.items() for text in texts])
-def test_a_form_is_one_point_and_the_model_sees_the_rest(form: str, text: str, strict: bool) -> None:
+def test_a_placeholder_is_hidden_whole_and_the_model_sees_the_rest(form: str, text: str, strict: bool) -> None:
     protection = Protection(strict=strict)
     sentence = SENTENCE.format(text)
-    assert points(sentence, protection) == [text]
-    assert shown(sentence, protection) == ["The dog sees it."]
+    assert placeholders(sentence, protection) == [text]
+    assert texts_of(plain_parts(sentence, protection)) == ["The dog sees it."]
     for model in (same, backwards):
-        assert translated(line(sentence, protection), model).count(text) == 1
-    assert points(text, protection) == [text]
-    assert points(f'It is "{text}", a dog.', protection) == [f'"{text}"']
+        assert translated(plain_parts(sentence, protection), model).count(text) == 1
+    assert placeholders(text, protection) == [text]
+    assert placeholders(f'It is "{text}", a dog.', protection) == [f'"{text}"']
 
 
 @pytest.mark.parametrize("flag", FLAGGED)
 def test_the_flags_of_a_message_choose_the_forms(flag: str) -> None:
     protection = Protection(strict=True, flags=["fuzzy", flag])
     for text in FLAGGED[flag][0]:
-        assert points(SENTENCE.format(text), protection) == [text]
-        assert points(text, protection) == [text]
+        assert placeholders(SENTENCE.format(text), protection) == [text]
+        assert placeholders(text, protection) == [text]
     for text in FLAGGED[flag][1]:
-        assert points(SENTENCE.format(text), protection) == []
+        assert placeholders(SENTENCE.format(text), protection) == []
 
 
 @pytest.mark.parametrize(
@@ -158,16 +155,16 @@ def test_the_flags_of_a_message_choose_the_forms(flag: str) -> None:
         (["c-format"], "100% fine and 50% discount for % 5d", ["% 5d"]),
     ],
 )
-def test_flags_that_deny_and_flags_together(flags: list[str], text: str, found: list[str]) -> None:
-    assert points(text, Protection(flags=flags)) == found
+def test_negated_and_combined_flags(flags: list[str], text: str, found: list[str]) -> None:
+    assert placeholders(text, Protection(flags=flags)) == found
 
 
 @pytest.mark.parametrize("text", PROSE)
 def test_prose_holds_no_placeholder(text: str) -> None:
     for protection in (Protection(), Protection(strict=True), Protection(flags=["python-brace-format"])):
-        assert points(text, protection) == []
+        assert placeholders(text, protection) == []
     assert "".join(piece.source for piece in Protection().pieces(text)) == text
-    assert translated(line(text, Protection()), same) == text
+    assert translated(plain_parts(text, Protection()), same) == text
     assert [piece for piece in Protection().pieces(text) if piece.kind != "text"] == []
 
 
@@ -175,79 +172,13 @@ def test_prose_holds_no_placeholder(text: str) -> None:
 def test_placeholders_for_the_next_argument_keep_their_order(text: str) -> None:
     flags = ["scheme-format"] if "~" in text else []
     sentence = "The dog {} sees the cat {} now.".format(*text.split())
-    out = translated(line(sentence, Protection(flags=flags)), backwards)
-    assert points(out, Protection(flags=flags)) == text.split()
-
-
-# ---- tags and brackets
-
-
-@pytest.mark.parametrize(
-    ("text", "seen", "out"),
-    [
-        ("Click <0>here</0> now", "Click here now", "now <0>here</0> Click"),
-        ("Click <0>here <1>or</1></0>", "Click here or", "<0><1>or</1> here</0> Click"),
-        ("Click <b>here</b> now", "Click here now", "now <b>here</b> Click"),
-        ('Go <a href="x">here</a> now', "Go here now", 'now <a href="x">here</a> Go'),
-        ("Click <Trans to={x}>here</Trans> now", "Click here now", "now <Trans to={x}>here</Trans> Click"),
-    ],
-)
-@pytest.mark.parametrize("strict", [False, True])
-def test_tags_with_a_partner_are_elements_of_protected_text(text: str, seen: str, out: str, strict: bool) -> None:
-    protection = Protection(strict=strict)
-    assert shown(text, protection) == [seen]
-    assert translated(line(text, protection), backwards) == out
-    assert [segment.text for segment in segments_of(markup.parse(text, protection))] == [seen]
-
-
-@pytest.mark.parametrize("mark", ["{x}", "%s", "%d%%", ":name", "%<n>d"])
-@pytest.mark.parametrize("tag", ["b", "0", 'a href="x"'])
-def test_a_tag_around_a_placeholder_stays(mark: str, tag: str) -> None:
-    element = f"<{tag}>{mark}</{tag.split()[0]}>"
-    for text in (f"Delete {element} now", f"{element} now", f"now {element}"):
-        assert translated(line(text, Protection()), same) == text
-        assert translated(line(text, Protection()), backwards).count(element) == 1
-        quoted = text.replace('"', '\\"')
-        catalogue = Catalogue(f'msgid "{quoted}"\nmsgstr ""\n', Protection(strict=True))
-        translated(catalogue.parts, same)
-        assert po_syntax.read(catalogue.written())[-1].forms[0].text == text
-
-
-def test_tags_with_numbers_are_html_where_they_are_closed() -> None:
-    assert [segment.text for segment in segments_of(markup.parse("a <0>dog</0> b <1> c"))] == ["a dog b <1> c"]
-    assert translated(markup.parse("a <1> c"), same) == "a &lt;1> c"
-
-
-def test_what_looks_like_a_tag_without_partner_is_text() -> None:
-    assert shown("the <unknown> dog <a and b> c", Protection()) == ["the <unknown> dog <a and b> c"]
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("Delete %d file(s) now", "Delete file(s) now"),
-        ("Delete (the) file(s)", "Delete the file(s)"),
-        ("(Re)start the child(ren) [now]", "(Re)start the child(ren) now"),
-        ("call foo() or a[0] (see)", "call foo() or a[0] see"),
-        ("\u6587\u4ef6(\u5939)", "\u6587\u4ef6\u5939"),
-    ],
-)
-def test_brackets_within_a_word_are_letters_of_it(text: str, seen: str) -> None:
-    assert shown(text, Protection(strict=True)) == [seen]
-    assert translated(line(text, Protection(strict=True)), same) == text
-
-
-def test_the_model_adds_nothing_that_the_text_lacks() -> None:
-    protection = Protection(strict=True)
-    said = {"Datei(en)": "file", "(neu)": "file", "%s": "file", "weg": "gone"}
-    assert translated(line("file(s) gone", protection), lambda text: words_of(text, said)) == "Datei(en) neu weg"
-    own = Protection(flags=["python-brace-format"])
-    assert translated(line("50 %s {x}", own), lambda text: words_of(text, {"%s": "50", "%d": "50"})) == "%s %d {x}"
+    out = translated(plain_parts(sentence, Protection(flags=flags)), backwards)
+    assert placeholders(out, Protection(flags=flags)) == text.split()
 
 
 @pytest.mark.parametrize("flags", [[], *([flag] for flag in FLAGGED)], ids=str)
 def test_random_messages_keep_each_placeholder_once(flags: list[str]) -> None:
-    """Whatever the order of the words, and whatever stands beside the placeholders."""
+    """Check it for any order of words and any neighbors of the placeholders."""
     draw = random.Random(str(flags))
     forms = [text for texts in PLAIN.values() for text in texts] if not flags else FLAGGED[flags[0]][0]
     words = [
@@ -267,8 +198,8 @@ def test_random_messages_keep_each_placeholder_once(flags: list[str]) -> None:
     for _ in range(60):
         pieces = [draw.choice(forms if draw.random() < 0.4 else words) for _ in range(draw.randint(2, 12))]
         text, protection = " ".join(["Go", *pieces]), Protection(strict=draw.random() < 0.5, flags=flags)
-        expected = Counter(points(text, protection))
+        expected = Counter(placeholders(text, protection))
         for model in (same, backwards):
-            out = translated(line(text, protection), model)
+            out = translated(plain_parts(text, protection), model)
             assert all(out.count(mark) >= count for mark, count in expected.items())
             assert sorted(re.sub(r"\s", "", out)) == sorted(re.sub(r"\s", "", text)), (text, out)

@@ -1,20 +1,58 @@
-"""Models with perfect word links: the source as it is, and its words backwards."""
+"""Models with perfect word links, and helpers that translate documents with them."""
 
 import re
+from collections.abc import Callable
 
-from nmt_cli.documents.placement import Aligned
+from nmt_cli.documents.placement import Aligned, place_marks
+from nmt_cli.documents.segment import Parts, render, segments_of
+
+Model = Callable[[str], Aligned]
 
 
 def same(text: str) -> Aligned:
-    """A model that says the source again."""
+    """Repeat the source."""
     return Aligned(text, [(end, end - 1) for end in (match.end() for match in re.finditer(r"\s*\S", text))])
 
 
+def capitals(text: str) -> Aligned:
+    """Repeat the source in capital letters."""
+    return Aligned(text.upper(), same(text).links)
+
+
 def backwards(text: str) -> Aligned:
-    """A model that says the source's words in the opposite order."""
+    """Return the source's words in the opposite order."""
     words = [(match.start(), match[0]) for match in re.finditer(r"\S+", text)][::-1]
     links, end = list[tuple[int, int]](), -1
     for start, word in words:
         end += len(word) + 1
         links.append((end, start))
     return Aligned(" ".join(word for _, word in words), links)
+
+
+def silent(_text: str) -> Aligned:
+    """Return an empty translation."""
+    return Aligned("", [])
+
+
+def linked(pairs: dict[str, str]) -> Model:
+    """Return a model that translates anything as the keys of `pairs`. Each is linked to its value in the source."""
+
+    def model(text: str) -> Aligned:
+        links, end = list[tuple[int, int]](), -1
+        for target, source in pairs.items():
+            end += len(target) + 1
+            links.append((end, text.index(source)))
+        return Aligned(" ".join(pairs), links)
+
+    return model
+
+
+def translated(parts: Parts, model: Model = same) -> str:
+    for segment in segments_of(parts):
+        segment.result = place_marks(segment, model(segment.text))
+    return render(parts)
+
+
+def texts_of(parts: Parts) -> list[str]:
+    """Return the texts that a model sees."""
+    return [segment.text for segment in segments_of(parts)]

@@ -1,4 +1,4 @@
-"""Bracketed trees: read however they are laid out, back to the same tree, and refused with the line and the reason."""
+"""Bracketed trees: any layout is read, the same tree comes back, and errors name the lines and the reason."""
 
 import gzip
 import itertools
@@ -14,7 +14,7 @@ from nmt_cli.parsing import trees
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, UsageError
 
-# As in the treebank's files: over lines, in an empty bracket, with functions, indices, a trace, and a phrase of one.
+# The treebank's layout: several lines, an empty outer bracket, functions, indices, a trace, a phrase of one word.
 TREEBANK = """
 ( (S
     (NP-SBJ-1 (DT The) (NN box) (-LRB- -LRB-) (CD 3\\/4) (-RRB- -RRB-) )
@@ -25,7 +25,7 @@ TREEBANK = """
 
 
 def sentences(text: str) -> list[tuple[list[str], list[str]]]:
-    return list(trees.read((line.encode() for line in text.split("\n")), "file"))
+    return list(trees.read_trees((line.encode() for line in text.split("\n")), "file"))
 
 
 def test_a_tree_of_the_treebank_becomes_words_and_labels() -> None:
@@ -39,12 +39,12 @@ def test_a_tree_of_the_treebank_becomes_words_and_labels() -> None:
     )
 
 
-def test_what_stands_without_an_outermost_bracket_or_without_phrases() -> None:
+def test_trees_without_an_outer_bracket_or_without_phrases() -> None:
     read = sentences("(S (NN a)) (NN b)\n\n(TOP (NN c) (. .))\n( (NP (-NONE- *)) )")
     assert read == [(["a"], ["S", "NN", "/S"]), (["b"], ["NN"]), (["c", "."], ["NN", "."]), ([], [])]
 
 
-def test_functions_indices_and_gaps_are_no_part_of_a_label() -> None:
+def test_functions_indices_and_gaps_are_removed_from_labels() -> None:
     ((words, labels),) = sentences("(S (NP=2 (NN a)) (VP-TPC=3 (VB-1 b) (PP-LOC-CLR-1 (IN c))))")
     assert (words, " ".join(labels)) == (["a", "b", "c"], "S NP NN /NP VP VB PP IN /PP /VP /S")
 
@@ -69,7 +69,7 @@ def test_deep_trees_are_read() -> None:
         ("(S (NP (S a)))", "1 to 1", "'S' is both a phrase and a part of speech"),
     ],
 )
-def test_what_is_not_a_tree_is_refused(text: str, lines: str, reason: str) -> None:
+def test_anything_but_trees_is_refused(text: str, lines: str, reason: str) -> None:
     with pytest.raises(DataError, match=re.escape(f"lines {lines} cannot be read: {reason}")):
         sentences(text)
 
@@ -85,7 +85,7 @@ def test_what_is_not_a_tree_is_refused(text: str, lines: str, reason: str) -> No
         ("", "", "0 words, the sentence 0"),
     ],
 )
-def test_a_linear_form_that_is_no_tree_of_the_words(words: str, linear: str, reason: str) -> None:
+def test_a_linear_form_that_does_not_fit_the_words(words: str, linear: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         trees.bracketed(words.split(), linear.split())
 
@@ -112,7 +112,7 @@ def section(train: list[Path], dev: Path | None = None) -> schema.Corpus:
 
 
 def test_all_trees_are_prepared_as_words_and_labels(tmp_path: Path) -> None:
-    # What cleaning for two languages drops: a repeated pair, one with equal sides, a very uneven one, another script.
+    # Pairs that cleaning drops from text: repeated, with equal sides, very uneven, in another script.
     odd = ["( (X (NN x)) )"] * 3 + ["(. .)", "( (S (JJ \u4e2d\u6587) (. .)) )"]
     odd.append("(TOP " + "(FRAG " * 30 + "(UH ah)" + ")" * 31)
     first, second = texts.trees(300, 1)[:200], [*texts.trees(300, 1)[200:], *odd]
@@ -161,14 +161,14 @@ def test_every_split_becomes_two_files_of_its_own(tmp_path: Path) -> None:
         ("wsj.mrg.gz", b"(S (NN a))\n", "cannot be read: Not a gzipped file"),
     ],
 )  # fmt: skip
-def test_what_is_no_tree_is_refused_and_leaves_nothing(name: str, data: bytes, reason: str, tmp_path: Path) -> None:
+def test_broken_files_are_refused_and_nothing_is_written(name: str, data: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=reason):
         trees.linearise(section([tmp_path / name]), tmp_path / "text")
     assert list((tmp_path / "text").iterdir()) == []
 
 
-def test_sides_that_differ(tmp_path: Path) -> None:
+def test_options_that_trees_do_not_have(tmp_path: Path) -> None:
     corpus = section([tmp_path / "a.mrg"]).model_copy(update={"train_tgt": ["b.mrg"]})
     with pytest.raises(UsageError, match="must be the same"):
         trees.linearise(corpus, tmp_path / "text")

@@ -91,7 +91,7 @@ def test_a_process_parses_and_writes_as_this_one_does() -> None:
 
 def test_what_is_not_of_its_kind_is_refused_by_a_process_that_lives_on() -> None:
     async def refuse(workers: Workers) -> list[list[str]]:
-        with pytest.raises(DataError, match="no message catalogue"):
+        with pytest.raises(DataError, match="no message catalog"):
             await workers.in_process(Form("po"), ["/etc/hostname"])
         return await workers.in_process(Form(), ["a"])  # type: ignore[no-any-return]
 

@@ -14,7 +14,7 @@ from serving import TEXTS, client_of, said
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
-from nmt_cli.documents.xml import Outline
+from nmt_cli.documents.document import Outline
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool

@@ -1,0 +1,43 @@
+"""The interface of a format: its module's `read` takes a text and options and returns a document."""
+
+from dataclasses import dataclass
+
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.segment import Parts, render, segments_of
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Which XML elements end a segment.
+
+    The `splitting` elements do. With `detect`, so do elements whose parent has no text of its own, except `joining`.
+    """
+
+    splitting: tuple[str, ...] = ()
+    joining: tuple[str, ...] = ()
+    detect: bool = True
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    protect: bool = True  # hide placeholders from the model
+    language: str = ""  # the target language, for HTML's `lang` and gettext's header
+    ignored: tuple[str, ...] = ()  # elements of HTML or XML whose content is copied
+    outline: Outline = Outline()  # of XML
+
+    def protection(self, *, strict: bool = False) -> Protection | None:
+        return Protection(strict=strict) if self.protect else None
+
+
+class Document:
+    """A text that has been read.
+
+    Give each of `segments` its translation as `result`, then call `write`.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.segments = segments_of(parts)
+
+    def write(self) -> str:
+        return render(self.parts)

@@ -1,0 +1,123 @@
+"""Write a translation with its marks: their order between two words, the spaces beside them, and the tags around."""
+
+from dataclasses import dataclass
+from itertools import groupby, pairwise, takewhile
+from operator import itemgetter
+
+from nmt_cli.documents.segment import Mark, MarkedSegment, Part, Parts
+
+_OPENING = "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"
+
+
+@dataclass(frozen=True)
+class MarkInGap:
+    mark: Mark
+    path: list[int]  # the elements around it, outermost first
+
+
+@dataclass
+class _Item:
+    """A unit or a standalone mark in its final position."""
+
+    path: list[int]
+    parts: Parts  # of a mark
+    text: str  # of a unit
+    space: str = ""  # before it
+
+
+def lay_out(
+    segment: MarkedSegment,
+    text: str,
+    units: list[tuple[int, int]],
+    paths: list[list[int]],
+    marks: dict[int, list[MarkInGap]],
+) -> Parts:
+    """Return a translation in the document's spelling, in parts.
+
+    `units` are the spans of its words and `paths` the elements around each, outermost first. `marks` are the standalone
+    marks, by the number of units before them.
+    """
+    items, end = list[_Item](), 0
+    for gap in range(len(units) + 1):
+        start, stop = units[gap] if gap < len(units) else (len(text), len(text))
+        space = text[end:start]
+        space = " " if space.isspace() else space
+        left = paths[gap - 1] if gap else []
+        right = paths[gap] if gap < len(units) else []
+        here = _ordered(marks.get(gap, []), left, right)
+        spaces = _spaces(space, text[:end].strip(), text[start:], [each.mark for each in here])
+        items += [_Item(each.path, each.mark.parts, "", before) for each, before in zip(here, spaces, strict=False)]
+        items.append(_Item(right, [], text[start:stop], spaces[-1]))
+        end = stop
+    return _joined(segment, items)
+
+
+def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
+    """Sort the marks of a gap: marks in the elements on the left come first, marks in those on the right last.
+
+    If that would change the order of ordered marks, these leave the elements that are not on both sides.
+    """
+
+    def by_path(each: MarkInGap) -> tuple[int, int]:
+        return -_common_length(each.path, left), _common_length(each.path, right)
+
+    found = sorted(marks, key=by_path)
+    if [each.mark for each in found if each.mark.ordered] != [each.mark for each in marks if each.mark.ordered]:
+        both = left[: _common_length(left, right)]
+        found = sorted((MarkInGap(each.mark, both) if each.mark.ordered else each for each in marks), key=by_path)
+    return found
+
+
+def _common_length(one: list[int], other: list[int]) -> int:
+    """Return the length of the common beginning of two paths."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
+    """Return the white space before each mark of a gap, and after the last. `space` is between the units beside it."""
+    if not marks:
+        return [space if space.strip() or (left and right) else ""]
+    if left and right and not space and all(mark.joins for mark in marks):  # within a word, as "d'autres"
+        return [""] * (len(marks) + 1)
+    first, last = marks[0].before, marks[-1].after
+    between = [bool(a.after or b.before) for a, b in pairwise(marks)]
+    before = bool(left) and _is_apart(first, left[-1], space) and (space != "" or not right or left[-1] not in _OPENING)
+    free = space != "" or not left or right[:1].isalnum() or right[:1] in _OPENING
+    after = bool(right) and _is_apart(last, right[0], space) and free
+    apart = [before, *between, after]
+    if space.strip():  # text of no token
+        return [space, *(" " if each else "" for each in apart[1:])]
+    as_in_source = first.isalnum() and last.isalnum() and not all(mark.joins for mark in marks)
+    if space and left and right and not any(apart) and not as_in_source:
+        apart[-1] = True
+    return [" " if each else "" for each in apart]
+
+
+def _is_apart(neighbor: str, character: str, space: str) -> bool:
+    """Return whether a space separates a mark from a character, given the mark's neighbor in the source.
+
+    Punctuation stays attached to a mark only where it is the same.
+    """
+    if neighbor == " " or neighbor.isalnum():
+        return neighbor == " "
+    return character.isalnum() or (space != "" and character != neighbor)
+
+
+def _joined(segment: MarkedSegment, items: list[_Item]) -> Parts:
+    """Join the items, with the tags of their elements opened and closed where paths differ."""
+    pieces, path = list[tuple[bool, Part]](), list[int]()  # with whether it is text of the translation
+    for item in items:
+        common = _common_length(path, item.path)
+        for number in reversed(path[common:]):
+            pieces += [(False, part) for part in segment.elements[number].close.parts]
+        pieces.append((True, item.space))
+        for number in item.path[common:]:
+            pieces += [(False, part) for part in segment.elements[number].open.parts]
+        pieces += [(False, part) for part in item.parts]
+        pieces.append((True, item.text))
+        path = item.path
+    parts = Parts()
+    for translated, group in groupby(pieces, key=itemgetter(0)):
+        own = [part for _, part in group]
+        parts += [segment.escape("".join(map(str, own)))] if translated else own
+    return parts

@@ -1,0 +1,79 @@
+"""The alignment of a real model, and of tokens with known texts."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tiny_model import make_model
+
+from nmt_cli import Translator
+from nmt_cli.documents import alignment
+from nmt_cli.documents.alignment import offsets_in, translate_aligned
+from nmt_cli.documents.placement import Aligned
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Translator(make_model(tmp_path_factory.mktemp("tiny")), precision="fp32", workers=1) as one:
+        yield one
+
+
+def test_links_end_in_the_translation_and_begin_at_words_of_the_source(translator: Translator) -> None:
+    """Also for text that the model sees in another spelling, or cut in two."""
+    texts = ["der Hund", "die  Katze \u00a0 ist e\u0301in", "das Haus . " * 30, "", "\u2581 rot 日本"]
+    results = list(translate_aligned(translator, texts))
+    assert [aligned.text for aligned in results] == [each.text for each in translator.translate(texts)]
+    for text, aligned in zip(texts, results, strict=True):
+        ends = [end for end, _ in aligned.links]
+        assert ends == sorted(ends)
+        assert all(end <= len(aligned.text) and text[origin].strip() for end, origin in aligned.links)
+        assert not text or ends[-1] == len(aligned.text)
+
+
+def test_links_with_two_vocabularies_and_several_parts() -> None:
+    source, target = {1: "der", 2: "Hund", 3: "rot"}, {1: "red", 2: "the", 3: "dog"}
+
+    def decoding(words: dict[int, str]) -> Any:
+        return lambda lists: [" ".join(words[each] for each in ids) for ids in lists]
+
+    tokenizer = SimpleNamespace(decode=decoding(source), target=SimpleNamespace(decode=decoding(target)))
+    parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
+    hypotheses = [([ids, SimpleNamespace(ids=output, looked=looked)]) for ids, output, looked in parts]
+    result: Any = SimpleNamespace(
+        copy=None, parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")]
+    )
+    translator: Any = SimpleNamespace(tokenizer=tokenizer)
+    aligned = alignment.align(translator, result, "der Hund rot", 5)
+    assert aligned == Aligned("dog the red", [(3, 4), (7, 0), (11, 9)])
+
+
+def test_bytes_of_a_character_begin_where_it_begins() -> None:
+    """Some of its bytes decode to several replacement characters, all of them to one character."""
+
+    def decode(lists: list[list[int]]) -> list[str]:
+        return ["a" * ids.count(0) + ("😀" if len(ids) >= 5 else "\ufffd" * ids.count(1)) for ids in lists]
+
+    tokenizer = SimpleNamespace(decode=decode)
+    tokenizer.target = tokenizer
+    ids = [0, 1, 1, 1, 1]
+    parts = [([*ids, 2], SimpleNamespace(ids=ids, looked=[4, 3, 2, 1, 0]))]
+    result: Any = SimpleNamespace(parts=lambda _: parts, hypotheses=[SimpleNamespace(text="a😀")], copy=None)
+    translator: Any = SimpleNamespace(tokenizer=tokenizer)
+    links = alignment.align(translator, result, "a😀", 0).links
+    assert links == [(1, 1), (2, 1), (2, 1), (2, 1), (2, 0)]
+
+
+def test_spellings_are_compared_by_characters() -> None:
+    text = "abcdefghij " * 45 + "Straße ab"
+    decoded = "abcdefghij " * 45 + "Strasse ab "
+    assert offsets_in(decoded, text) == [*range(499), 499, 499, *range(500, 505), 504]
+
+
+@pytest.mark.parametrize("text", ["a" * 20_000 + "\u2603", "\u2603 " + "a b " * 5000, "\u2603 " + "der Hund " * 2000])
+def test_the_comparison_of_long_spellings_takes_bounded_time(text: str) -> None:
+    """By characters, the time would grow at least with the square of the length."""
+    decoded = f"{text.replace(chr(0x2603), ' ? ')} "
+    offsets = offsets_in(decoded, text)
+    assert len(offsets) == len(decoded) + 1
+    assert offsets == sorted(offsets)
+    assert offsets[-1] <= len(text)

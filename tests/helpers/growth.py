@@ -1,0 +1,30 @@
+"""Check that a function's time grows linearly with the length of its text."""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nmt_cli.system.errors import DataError
+
+
+def seconds(run: Callable[[str], Any], text: str, times: int = 1) -> float:
+    """Return the shortest CPU time of several runs. A text may be refused."""
+    shortest = float("inf")
+    for _ in range(times):
+        start = time.process_time()
+        with contextlib.suppress(DataError):
+            run(text)
+        shortest = min(shortest, time.process_time() - start)
+    return shortest
+
+
+def is_linear(run: Callable[[str], Any], unit: str, begin: str = "", end: str = "") -> bool:
+    """Return whether four times the length takes less than ten times as long. Measure again in case of doubt."""
+    count = 8_000 // len(unit)
+    texts = [begin + unit * size + end for size in (count, 4 * count)]
+    for times in (1, 3):
+        short, long = (seconds(run, text, times) for text in texts)
+        if long < 10 * short + 0.05:
+            return True
+    return False
