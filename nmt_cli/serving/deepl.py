@@ -37,7 +37,7 @@ async def translate(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "text")
     target, source = fields.text("target_lang"), fields.text("source_lang", default="") or "auto"
-    terms = _terms(service, fields, source, target)
+    terms = await _terms(service, fields, source, target)
     most = service.limits.texts
     outline = Outline(
         splitting=_names(fields, "splitting_tags", most),
@@ -63,7 +63,7 @@ async def translate(request: Request) -> JSONResponse:
     return JSONResponse({"translations": translations})
 
 
-def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
+async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
     """Return the terms of the glossary that a request names."""
     if fields.given("glossary_ids"):
         raise Refusal(400, "Invalid request: glossary_ids is not supported: name one glossary, as glossary_id")
@@ -74,7 +74,7 @@ def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms 
         raise Refusal(400, "Invalid request: glossary_id needs source_lang")
     glossary = service.glossaries.get(key)
     glossary.check_pair(source, target)
-    return glossary.terms
+    return await service.glossaries.terms(glossary, service.pool.workers)
 
 
 def _names(fields: Fields, name: str, most: int) -> tuple[str, ...]:
@@ -119,8 +119,7 @@ async def create_glossary(request: Request) -> JSONResponse:
     if len(entries) > (most := service.limits.characters):
         raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({most:,})")
     terms = await service.pool.workers.in_thread(glossaries.parse, entries, kind)
-    glossary = glossaries.Glossary(name, base_of(model.source), base_of(model.target), terms)
-    service.glossaries.add(glossary)
+    glossary = service.glossaries.add(name, base_of(model.source), base_of(model.target), terms)
     return JSONResponse(glossary.about(), 201)
 
 
@@ -142,7 +141,7 @@ async def delete_glossary(request: Request) -> Response:
 
 async def glossary_entries(request: Request) -> Response:
     service, _ = await _open(request)
-    tsv = service.glossaries.get(request.path_params["key"]).tsv()
+    tsv = service.glossaries.get(request.path_params["key"]).tsv
     return Response(tsv, media_type="text/tab-separated-values")
 
 

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,10 +11,12 @@ from nmt_cli.corpus.languages import base_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.errors import DataError
 from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.work import Workers
 
 MOST_GLOSSARIES = 100
 MOST_ENTRIES = 5000  # of a glossary; its characters are bounded as those of a request's texts are
-MOST_FORMS_IN_ALL = 50_000  # some 40 MB
+MOST_FORMS_IN_ALL = 50_000
+MOST_PARSED_FORMS = 10_000  # of the glossaries that are kept ready for use, 6 MB; those of others are parsed again
 MOST_LINES = 20_000  # of the text that holds the entries of a glossary
 MOST_NAME = 1000  # characters
 QUOTA_EXCEEDED = 456  # DeepL's own status
@@ -25,7 +28,9 @@ class Glossary:
     name: str
     source: str  # languages, without countries
     target: str
-    terms: Terms
+    tsv: str  # the entries
+    terms: int  # how many
+    forms: int
     key: str = field(default_factory=lambda: str(uuid.uuid4()))
     created: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat())
 
@@ -37,11 +42,8 @@ class Glossary:
             "source_lang": self.source,
             "target_lang": self.target,
             "creation_time": self.created,
-            "entry_count": len(self.terms.terms),
+            "entry_count": self.terms,
         }
-
-    def tsv(self) -> str:
-        return "\n".join(f"{term.source}\t{'|'.join(term.forms)}" for term in self.terms.terms)
 
     def check_pair(self, source: str, target: str) -> None:
         """400 unless a request's languages are those of the glossary."""
@@ -52,20 +54,26 @@ class Glossary:
 class Glossaries:
     def __init__(self) -> None:
         self._by_key = dict[str, Glossary]()
+        self._parsed = OrderedDict[str, Terms]()  # of glossaries that were used last
 
     def __iter__(self) -> Iterator[Glossary]:
         return iter(self._by_key.values())
 
-    def add(self, glossary: Glossary) -> None:
+    def add(self, name: str, source: str, target: str, terms: Terms) -> Glossary:
         if len(self._by_key) >= MOST_GLOSSARIES:
             raise Refusal(QUOTA_EXCEEDED, f"There are {MOST_GLOSSARIES} glossaries already: delete one first")
-        forms = sum(len(term.forms) for each in [*self, glossary] for term in each.terms.terms)
+        own = sum(len(term.forms) for term in terms.terms)
+        forms = own + sum(each.forms for each in self)
         if forms > MOST_FORMS_IN_ALL:
             told = (
                 f"The glossaries would have {forms:,} translations, of {MOST_FORMS_IN_ALL:,} in all: delete one first"
             )
             raise Refusal(QUOTA_EXCEEDED, told)
+        tsv = "\n".join(f"{term.source}\t{'|'.join(term.forms)}" for term in terms.terms)
+        glossary = Glossary(name, source, target, tsv, len(terms.terms), own)
         self._by_key[glossary.key] = glossary
+        self._keep(glossary, terms)
+        return glossary
 
     def get(self, key: str) -> Glossary:
         if key not in self._by_key:
@@ -74,6 +82,23 @@ class Glossaries:
 
     def remove(self, key: str) -> None:
         del self._by_key[self.get(key).key]
+        self._parsed.pop(key, None)
+
+    async def terms(self, glossary: Glossary, workers: Workers) -> Terms:
+        """Return a glossary's terms. A worker parses them if the glossary was not used lately: 5,000 take 0.1 s."""
+        if glossary.key in self._parsed:
+            self._parsed.move_to_end(glossary.key)
+            return self._parsed[glossary.key]
+        terms = await workers.in_thread(parse, glossary.tsv, "tsv")
+        if glossary.key in self._by_key:
+            self._keep(glossary, terms)
+        return terms
+
+    def _keep(self, glossary: Glossary, terms: Terms) -> None:
+        self._parsed[glossary.key] = terms
+        self._parsed.move_to_end(glossary.key)
+        while len(self._parsed) > 1 and sum(self._by_key[key].forms for key in self._parsed) > MOST_PARSED_FORMS:
+            self._parsed.popitem(last=False)
 
 
 def parse(entries: str, kind: str) -> Terms:
