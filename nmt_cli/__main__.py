@@ -5,15 +5,16 @@ import os
 import signal
 import sys
 
-from nmt_cli import TYPE_CHECKING, signals
-from nmt_cli.errors import BROKEN_PIPE, INTERRUPTED, NmtError, from_os_error, printable
+from nmt_cli import TYPE_CHECKING
+from nmt_cli.system import signals
+from nmt_cli.system.errors import BROKEN_PIPE, INTERRUPTED, NmtError, from_os_error, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def _command() -> int:
-    from nmt_cli import cli
+    from nmt_cli.commands import app as cli
 
     return cli.run()
 

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from nmt_cli import artefact, console, recipe
-from nmt_cli.recipe import Recipe
+from nmt_cli.recipe import loading
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.storage import artefact
+from nmt_cli.system import console
 
 # One thread: what tests compute is too small for more, and waiting threads make a busy machine crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -86,7 +88,7 @@ def tiny_recipe_file(numbers_text: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_recipe(tiny_recipe_file: Path) -> Callable[..., Recipe]:
     """Return the tiny recipe with changes: tiny_recipe("training.steps=5", "model.dropout=0")."""
-    return lambda *changes: recipe.load(tiny_recipe_file, changes)
+    return lambda *changes: loading.load(tiny_recipe_file, changes)
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +143,7 @@ class Lab:
         return self.captured.readouterr().err
 
     def recipe(self, *changes: str) -> Recipe:
-        return recipe.load(self.recipe_file, changes)
+        return loading.load(self.recipe_file, changes)
 
     def train(self, *changes: str, tracker: str | None = None, data: Path | None = None) -> int:
         from nmt_cli.training.train import train

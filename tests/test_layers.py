@@ -11,57 +11,39 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nmt_cli"
 
-# What every room may import, and the rooms: each with those it may import besides.
-FOUNDATION: dict[str, set[str]] = {
-    "errors": set(),
-    "processors": set(),
-    "signals": {"errors"},
-    "console": {"errors"},
-    "yaml_file": {"errors"},
-    "limits": set(),
-    "recipe_files": {"errors"},
-    "recipe": {"errors", "console", "limits", "recipe_files", "yaml_file"},
-    "manifests": {"errors"},
-    "artefact": {"errors", "manifests"},
-    "stored": {"errors", "limits", "yaml_file", "recipe", "artefact"},
-}
+# Every room, lowest first, with the rooms that it may import.
 ROOMS: dict[str, set[str]] = {
-    "explained": set(),
-    "options": set(),
-    "recipe_commands": {"explained", "options"},
-    "corpus": set(),
-    "engine": set(),
-    "transformer": {"corpus", "engine"},
-    "translation": {"corpus", "engine", "transformer"},
-    "documents": {"corpus", "translation"},
-    "scoring": {"corpus"},
-    "training": {"corpus", "transformer", "translation", "scoring"},
-    "reproduce": {"corpus", "translation", "scoring", "training"},
-    "parsing": {"corpus", "scoring"},
-    "interop": {"corpus", "transformer", "translation", "scoring"},
-    "reporting": {"corpus", "engine", "transformer", "translation", "scoring", "training"},
-    "serving": {"corpus", "translation", "documents"},
-    "serve_command": {"options", "translation", "interop", "serving"},
-    "cli": {
-        "options",
-        "recipe_commands",
-        "serve_command",
+    "system": set(),
+    "recipe": {"system"},
+    "storage": {"system", "recipe"},
+    "corpus": {"system", "recipe", "storage"},
+    "engine": {"system"},
+    "transformer": {"system", "recipe", "storage", "corpus", "engine"},
+    "translation": {"system", "recipe", "storage", "corpus", "engine", "transformer"},
+    "documents": {"system", "corpus", "translation"},
+    "scoring": {"system", "storage", "corpus"},
+    "training": {"system", "recipe", "storage", "corpus", "transformer", "translation", "scoring"},
+    "parsing": {"system", "recipe", "storage", "corpus", "scoring"},
+    "interop": {"system", "recipe", "storage", "corpus", "transformer", "translation", "scoring"},
+    "reporting": {
+        "system",
+        "recipe",
+        "storage",
         "corpus",
+        "engine",
+        "transformer",
         "translation",
-        "documents",
         "scoring",
         "training",
-        "reproduce",
-        "parsing",
-        "interop",
-        "reporting",
     },
-    "__main__": {"cli", "signals"},
+    "serving": {"system", "corpus", "translation", "documents"},
+    "commands": {
+        *("system", "recipe", "storage", "corpus", "translation", "documents", "scoring", "training"),
+        *("parsing", "interop", "reporting", "serving"),
+    },
+    "__main__": {"commands", "system"},
 }
-MOST_ARROWS = 68  # translation is where the engine and torch meet
-# Extras are for the command line alone, but that the server translates text with markup.
-MAY_USE = {"cli": set(ROOMS), "serve_command": {"interop", "serving"}, "serving": {"documents"}}
-# Anybody may ask for the version; and the package itself hands out Translator and Terms when they are first asked for.
+# Any room may ask for the version. The package itself hands out Translator and Terms when they are first asked for.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"corpus", "translation"}
 
 NETWORK = {f"transformer.{name}" for name in ["attention", "attention_scores", "cache", "hardware", "model", "weights"]}
@@ -69,10 +51,10 @@ SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "t
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {
-    "yaml": {"yaml_file", "stored"},
-    "pydantic": {"recipe", "manifests"},
-    "rich": {"console", "reporting.attend"},
-    "typer": {"cli", "options", "recipe_commands", "serve_command"},
+    "yaml": {"recipe.yaml_file", "storage.stored"},
+    "pydantic": {"recipe", "storage.manifests"},
+    "rich": {"system.console", "reporting.attend"},
+    "typer": {"commands"},
     "jinja2": {"reporting"},
     "hatchling": {"engine.build"},
     "sentencepiece": {"corpus.tokenizer", "interop"},
@@ -139,7 +121,7 @@ def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
             targets = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} imports relatively; this test reads absolute imports"
-            # `from nmt_cli import recipe` names a module, `from nmt_cli.errors import DataError` something in one.
+            # `from nmt_cli import recipe` names a module, `from nmt_cli.system.errors import DataError` a thing.
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             targets = {i if i.removeprefix("nmt_cli.") in FILES else str(node.module) for i in inside}
         else:
@@ -152,25 +134,20 @@ def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
 IMPORTS = [item for name in FILES for item in imports_of(name)]
 
 
-def test_rooms_import_what_the_tables_allow() -> None:
-    allowed = FOUNDATION | {name: rooms | FOUNDATION.keys() for name, rooms in ROOMS.items()} | {PACKAGE_ITSELF: PUBLIC}
-    assert {room(name) for name in FILES} == allowed.keys()
+def test_rooms_import_only_lower_rooms_that_the_table_names() -> None:
+    assert {room(name) for name in FILES} == {*ROOMS, PACKAGE_ITSELF}
+    for i, (name, lower) in enumerate(ROOMS.items()):
+        assert lower <= {*[*ROOMS][:i]}, f"{name} may import only rooms above it in the table"
     ours = [i for i in IMPORTS if i.ours]
     assert len(ours) > 100
+    allowed = ROOMS | {PACKAGE_ITSELF: PUBLIC}
     assert not [i for i in ours if room(i.ours) not in allowed[room(i.module)] | {room(i.module), PACKAGE_ITSELF}]
-
-
-def test_the_tables_run_downhill_and_only_the_command_line_needs_the_extras() -> None:
-    table = FOUNDATION | ROOMS
-    assert sum(map(len, table.values())) <= MOST_ARROWS
-    for i, name in enumerate(table):
-        assert table[name] <= set([*table][:i]), f"{name} imports a room that stands below it"
-        extras = {"documents", "parsing", "interop", "reporting", "serving"}
-        assert not table[name] & (extras - MAY_USE.get(name, set()))
+    used = {(room(i.module), room(i.ours)) for i in ours}
+    assert not [(name, other) for name, lower in ROOMS.items() for other in lower if (name, other) not in used]
 
 
 def test_each_dependency_has_its_owner() -> None:
-    assert set().union(*OWNERS.values()) <= FILES.keys()
+    assert set().union(*OWNERS.values()) <= FILES.keys() | ROOMS.keys()
     libraries = [i for i in IMPORTS if i.library not in sys.stdlib_module_names | {"nmt_cli"}]
     assert not [i for i in libraries if not {i.module, room(i.module)} & OWNERS.get(i.library, set())]
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import regex
-from test_documents import same
+from fake_models import same
 
 import nmt_cli
 from nmt_cli.documents import markdown, markup
@@ -29,7 +29,7 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import place
 from nmt_cli.documents.po import Catalogue
 from nmt_cli.documents.segment import Builder, Parts, render, segments_of
-from nmt_cli.errors import DataError
+from nmt_cli.system.errors import DataError
 from nmt_cli.translation.segments import sentences_of
 
 ROOT = Path(nmt_cli.__file__).parent
@@ -267,7 +267,11 @@ PATTERNS = found()
 def test_patterns_of_all_kinds_are_found() -> None:
     names = {each.name.split()[0] for each in PATTERNS}
     assert len(PATTERNS) > 100
-    assert {"nmt_cli.documents.markup", "nmt_cli.documents.markup._TOKEN", "nmt_cli.artefact.TEMPORARY"} <= names
+    assert {
+        "nmt_cli.documents.markup",
+        "nmt_cli.documents.markup._TOKEN",
+        "nmt_cli.storage.artefact.TEMPORARY",
+    } <= names
     assert any(isinstance(each.pattern, regex.Pattern) for each in PATTERNS)
     assert any(isinstance(each.pattern.pattern, bytes) for each in PATTERNS)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nmt_cli import recipe
-from nmt_cli.console import counted
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.recipe import schema
+from nmt_cli.system.console import counted
 
 LONG_LINE, NOT_UTF8, EMPTY, COPY = "line over the byte limit", "not UTF-8", "empty side", "source equals target"
 SCRIPT, HELD_OUT, DUPLICATE = "wrong script", "in dev or test", "duplicate pair"
@@ -77,7 +77,7 @@ class CleaningStats:
         return lines
 
 
-def repair(line: str, settings: recipe.Cleaning) -> str:
+def repair(line: str, settings: schema.Cleaning) -> str:
     """Return a line unescaped (if wanted) and normalised."""
     if settings.unescape and "&" in line:  # once: "&amp;lt;" becomes "&lt;"
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
@@ -101,12 +101,12 @@ def foreign(line: str, language: str) -> bool:
     return own_counts * (letters - others) < letters
 
 
-def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: recipe.Cleaning) -> frozenset[bytes]:
+def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: schema.Cleaning) -> frozenset[bytes]:
     """Return the hashes of the pairs of dev and test, cleaned like training text."""
     return frozenset(pair_hash(repair(src, settings), repair(tgt, settings)) for src, tgt in pairs)
 
 
-def unusable(src: str, tgt: str, corpus: recipe.Corpus) -> str | None:
+def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
     """Return why a repaired pair is dropped by itself, whatever else there is; None where it is not."""
     if not src or not tgt:
         return EMPTY
@@ -118,7 +118,7 @@ def unusable(src: str, tgt: str, corpus: recipe.Corpus) -> str | None:
 
 
 def clean_chunk(
-    corpus: recipe.Corpus, held_out: frozenset[bytes], chunk: Chunk
+    corpus: schema.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
     """Return the lines of both sides and the hashes of the pairs that remain, and what happened to the others."""
     stats, hashes = CleaningStats(len(chunk.src)), list[bytes]()

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli import recipe
-from nmt_cli.console import Progress, counted, say
 from nmt_cli.corpus import cleaning, moses, sources, twins
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.errors import DataError
+from nmt_cli.recipe import schema
+from nmt_cli.system.console import Progress, counted, say
+from nmt_cli.system.errors import DataError
 
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -27,7 +27,7 @@ FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}  # the user's 
 LARGEST = 10  # pairs of a group, or a twentieth of the set: more of one kind would say little
 
 
-def _cleaned(raw: Sequence[bytes | None], corpus: recipe.Corpus) -> tuple[str, str] | None:
+def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
     """Return a raw pair as cleaning repairs it, None where it is dropped."""
     try:
         src, tgt = (cleaning.repair(line.decode(), corpus.cleaning) for line in raw if line is not None)
@@ -40,7 +40,7 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
-def _hash_chunk(corpus: recipe.Corpus, chunk: Chunk) -> Hashes:
+def _hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
     """Return (pairs, 3) hashes: of the folded source, of the folded target, and of the pair; 0 where it is dropped."""
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
@@ -92,7 +92,7 @@ def _pairs(chunks: Iterable[Chunk], lines: Ints) -> Iterator[tuple[str, str]]:
         start += len(chunk.src)
 
 
-def draw(corpus: recipe.Corpus, map_chunks: Map) -> dict[str, list[tuple[str, str]]]:
+def draw(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tuple[str, str]]]:
     """Return the pairs that `hold_out` takes for each set that is not named; `map_chunks` may use several processes.
 
     dev and test come from the user's text, general from the general text. Lines that cleaning drops count as not

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 
 Line = bytes | None
 

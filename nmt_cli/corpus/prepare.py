@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, console, recipe
 from nmt_cli.corpus import cleaning, hold_out, moses, readers, sources, stages, store, synthetic, tokenizer, twins
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.errors import DataError, OutputError, StorageError, from_os_error
-from nmt_cli.processors import usable_cores
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system import console
+from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
+from nmt_cli.system.processors import usable_cores
 
 DISK_PER_TEXT_BYTE = 1.7  # the cleaned text, the ids of it, and what duplicates are found by
 BYTES_PER_PAIR = 250  # of news text, both sides
@@ -32,7 +34,7 @@ class PrepareOptions:
         return self.workers or usable_cores()
 
 
-def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
+def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     """Prepare `corpus` in `out` and return it; one that is finished is verified. An error leaves nothing half-done."""
     sources.family(corpus)
     if options.dry_run:
@@ -59,7 +61,7 @@ def prepare(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> Path:
     return out
 
 
-def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool:
+def _finished(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> bool:
     """Return whether `out` holds this very corpus; False if it may be replaced, else an error."""
     if not (out / artefact.MANIFEST).is_file() or artefact.read_json(out / artefact.MANIFEST).get("kind") != store.KIND:
         raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
@@ -69,8 +71,8 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
         manifest = store.open_corpus(out, content=True).manifest
     except DataError as error:
         raise DataError(f"{error}. Prepare it anew with --overwrite") from None
-    before = recipe.merge(recipe.Corpus().model_dump(), manifest.get("recipe", {}))  # new settings had no effect
-    differs = recipe.differences(before, corpus.model_dump())
+    before = loading.merge(schema.Corpus().model_dump(), manifest.get("recipe", {}))  # new settings had no effect
+    differs = loading.differences(before, corpus.model_dump())
     hashes = {source["sha256"] for source in manifest["sources"]}
     reused = tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
     files = sources.local_files(corpus, options.mirror) + reused + synthetic.files_of(corpus)
@@ -83,7 +85,7 @@ def _finished(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> bool
     return True
 
 
-def _make_room(corpus: recipe.Corpus, out: Path, work: Path, mirror: Path | None) -> None:
+def _make_room(corpus: schema.Corpus, out: Path, work: Path, mirror: Path | None) -> None:
     needed, free = _disk_megabytes(corpus, mirror) or 0, artefact.free_megabytes(out)
     if free < needed:
         raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
@@ -92,7 +94,7 @@ def _make_room(corpus: recipe.Corpus, out: Path, work: Path, mirror: Path | None
         (work / name).mkdir()
 
 
-def _prepare(corpus: recipe.Corpus, out: Path, work: Path, options: PrepareOptions) -> None:
+def _prepare(corpus: schema.Corpus, out: Path, work: Path, options: PrepareOptions) -> None:
     """Clean, train the tokenizer, encode, and commit the corpus with its report."""
     _make_room(corpus, out, work, options.mirror)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
@@ -178,7 +180,7 @@ def _vocabulary_sizes(model: Path) -> dict[str, int]:
     return {"source_vocabulary_size": both.vocabulary_size, "vocabulary_size": both.target.vocabulary_size}
 
 
-def _convert(text: sources.Text, corpus: recipe.Corpus) -> None:
+def _convert(text: sources.Text, corpus: schema.Corpus) -> None:
     for name, whole in text.splits.items() if corpus.moses else ():
         text.splits[name] = replace(whole, chunks=moses.convert(whole.chunks, corpus.src, corpus.tgt))
 
@@ -229,12 +231,12 @@ def _report(stats: cleaning.CleaningStats) -> dict[str, dict[str, Any]]:
     return reasons
 
 
-def _disk_megabytes(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
+def _disk_megabytes(corpus: schema.Corpus, mirror: Path | None) -> int | None:
     size = sources.estimate(corpus, mirror)[1]
     return size and int(DISK_PER_TEXT_BYTE * min(size, (corpus.limit or size) * BYTES_PER_PAIR) / 1e6) + 1
 
 
-def _dry_run(corpus: recipe.Corpus, out: Path, options: PrepareOptions) -> None:
+def _dry_run(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> None:
     download, size, pairs = sources.estimate(corpus, options.mirror)
     counted = sources.count_pairs(corpus, options.mirror)
     pairs = counted or pairs or (size and size // BYTES_PER_PAIR) or corpus.limit

@@ -10,8 +10,8 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmt_cli.console import counted
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.system.console import counted
+from nmt_cli.system.errors import DataError, MissingError
 
 CHUNK, MAX_LINE_BYTES = 4000, 1 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}

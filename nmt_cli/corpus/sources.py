@@ -19,10 +19,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, recipe, recipe_files
-from nmt_cli.console import is_live, say
 from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, Chunk, read_pairs
-from nmt_cli.errors import DataError, DownloadError, MissingError, NmtError, UsageError, meant
+from nmt_cli.recipe import files as recipe_files
+from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe.named import NAMED_CORPORA
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import is_live, say
+from nmt_cli.system.errors import DataError, DownloadError, MissingError, NmtError, UsageError, meant
 
 SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # ours: on the hub
 MULTI30K_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
@@ -69,7 +72,7 @@ class Text:  # of a corpus, to be read once
     hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of the files that were read to the end
 
 
-def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> recipe.Corpus:
+def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:
     """Return the corpus section for what was typed after `nmt prepare`, options by their names in the section."""
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
@@ -85,7 +88,7 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         raise UsageError(f"{name} brings its own text; leave it out to prepare the files of --src and --tgt")
     elif name and (name.endswith((".yaml", ".yml")) or Path(name).is_file() or name in dict(recipe_files.listed())):
         try:
-            base, overrides = recipe.load(Path(name), overrides).corpus.model_dump(), ()
+            base, overrides = loading.load(Path(name), overrides).corpus.model_dump(), ()
         except UsageError as error:
             if name.endswith((".yaml", ".yml")) or name in dict(recipe_files.listed()):
                 raise
@@ -98,14 +101,14 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
             stem = re.sub(r"(?<!\.gz)(?<!\.txt)(\.gz|\.txt)+$", "", files[0])
             code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", stem)
             base[side] = code[1] if code else side
-    plain = functools.reduce(recipe.merge, map(recipe.override, overrides), {"corpus": {**base, **values}})
-    return recipe.from_plain(plain, "the options").corpus
+    plain = functools.reduce(loading.merge, map(loading.override, overrides), {"corpus": {**base, **values}})
+    return loading.from_plain(plain, "the options").corpus
 
 
-def family(corpus: recipe.Corpus) -> str:
+def family(corpus: schema.Corpus) -> str:
     """Return "own", "toy", "multi30k" or "hub"; UsageError where the corpus is unknown or says two things at once."""
     name = corpus.name or ""
-    named = name in recipe.NAMED_CORPORA or name.startswith("hub:")
+    named = name in NAMED_CORPORA or name.startswith("hub:")
     if corpus.train_src:
         if named:
             raise UsageError(f"corpus {name} brings its own text: give your files another corpus.name")
@@ -115,13 +118,13 @@ def family(corpus: recipe.Corpus) -> str:
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError(f"corpus {name}: mix_src, general_src and hold_out go with your own files, corpus.train_src")
     if not named:
-        known = f"{', '.join(recipe.NAMED_CORPORA)}; also hub:OWNER/NAME, or give your own files"
-        question = f"{meant(name, recipe.NAMED_CORPORA)} ".lstrip()
+        known = f"{', '.join(NAMED_CORPORA)}; also hub:OWNER/NAME, or give your own files"
+        question = f"{meant(name, NAMED_CORPORA)} ".lstrip()
         raise UsageError(f"unknown corpus {name[:60]!r}. {question}Known: {known}")
     return "hub" if name.startswith(("hub:", "wmt14-")) else name.split("-")[0]
 
 
-def open_text(corpus: recipe.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
+def open_text(corpus: schema.Corpus, mirror: Path | None, downloads: Path, work: Path) -> Text:
     """Return the text of a corpus, from `mirror` or downloaded to `downloads` (of the hub: to its client's cache)."""
     kind = family(corpus)
     if mirror is not None and not mirror.is_dir():
@@ -193,12 +196,12 @@ def _mixed(own: Files, mix: Files, share: float, hashes: dict[Path, str]) -> Ite
     yield from _thinned(read(mix * whole, hashes), passes / whole)
 
 
-def origin(corpus: recipe.Corpus, mirror: Path | None) -> str:
+def origin(corpus: schema.Corpus, mirror: Path | None) -> str:
     remote = str(mirror or (MULTI30K_URL if family(corpus) == "multi30k" else _data_set(corpus)[2]))
     return {"own": "local files", "toy": "generated"}.get(family(corpus), remote)
 
 
-def local_files(corpus: recipe.Corpus, mirror: Path | None) -> list[Path]:
+def local_files(corpus: schema.Corpus, mirror: Path | None) -> list[Path]:
     """Return the files that hold the text before anything is downloaded: the user's own, or a mirror's."""
     if not mirror and family(corpus) != "own":
         return []
@@ -206,7 +209,7 @@ def local_files(corpus: recipe.Corpus, mirror: Path | None) -> list[Path]:
         return open_text(corpus, mirror, Path(work), Path(work)).files
 
 
-def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, int | None, int | None]:
+def estimate(corpus: schema.Corpus, mirror: Path | None) -> tuple[int | None, int | None, int | None]:
     """Return bytes to download, bytes of text and training pairs, all rough; None is unknown."""
     if files := local_files(corpus, mirror):
         sizes = [f.stat().st_size * (3 if f.suffix in (".gz", ".parquet") else 1) for f in files if f.is_file()]
@@ -215,7 +218,7 @@ def estimate(corpus: recipe.Corpus, mirror: Path | None) -> tuple[int | None, in
     return SIZES.get(str(named), (None, None, corpus.rows))
 
 
-def count_pairs(corpus: recipe.Corpus, mirror: Path | None) -> int | None:
+def count_pairs(corpus: schema.Corpus, mirror: Path | None) -> int | None:
     """Return the training pairs in files on this machine; None where there are none yet, or counting takes minutes.
 
     MissingError where a file is not there.
@@ -271,7 +274,7 @@ def fetch(file: Path, mirror: Path | None) -> None:
         raise DataError(f"{file} is not the file at {url}: its SHA-256 differs. Remove it and run again")
 
 
-def _data_set(corpus: recipe.Corpus) -> tuple[str, str | None, str]:
+def _data_set(corpus: schema.Corpus) -> tuple[str, str | None, str]:
     """Return the repository on the hub, its revision (None: the newest commit) and its address."""
     repo, _, revision = str(corpus.name).removeprefix("hub:").partition("@")
     if str(corpus.name).startswith("wmt14-"):
@@ -280,7 +283,7 @@ def _data_set(corpus: recipe.Corpus) -> tuple[str, str | None, str]:
 
 
 @contextlib.contextmanager
-def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
+def _hub_errors(corpus: schema.Corpus) -> Iterator[Any]:
     """Yield the package `datasets`; turn what it and the libraries below it raise into errors that say what to do."""
     import datasets
     import huggingface_hub
@@ -306,7 +309,7 @@ def _hub_errors(corpus: recipe.Corpus) -> Iterator[Any]:
         raise DownloadError(f"cannot download {repo}: {what}. {advice} and pass --mirror DIR") from None
 
 
-def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
+def _mirror_files(corpus: schema.Corpus, mirror: Path) -> dict[str, list[str]]:
     """Return the parquet files of each split in a mirror: `CONFIG/train-*` or another name with the split as a word."""
     folder, files = mirror / (corpus.config or ""), dict[str, list[str]]()
     repo, _, address = _data_set(corpus)
@@ -326,7 +329,7 @@ def _mirror_files(corpus: recipe.Corpus, mirror: Path) -> dict[str, list[str]]:
     return files
 
 
-def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
+def _hub(corpus: schema.Corpus, mirror: Path | None, work: Path) -> Text:
     """Return the text of a data set at one commit: the pinned one, or else the newest; or of a mirror's files."""
     advice, files, (repo, revision, address) = None, dict[str, list[str]](), _data_set(corpus)
     with _hub_errors(corpus) as datasets:
@@ -348,7 +351,7 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
                 _retried(functools.partial(builder.download_and_prepare, verification_mode="no_checks"))
                 data = builder.as_dataset()
     text = Text(place, {}, [Path(file) for names in files.values() for file in names], advice)
-    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if corpus.name in recipe.NAMED_CORPORA else {})}
+    rows = {"train": corpus.rows, **(HELD_OUT_ROWS["wmt14"] if corpus.name in NAMED_CORPORA else {})}
     for split, names in SPLITS.items():
         if name := next((str(name) for name in data if str(name) in names), None):
             count = rows.get(split) or getattr((data[name].info.splits or {}).get(name), "num_examples", None)
@@ -358,7 +361,7 @@ def _hub(corpus: recipe.Corpus, mirror: Path | None, work: Path) -> Text:
     return text
 
 
-def _hub_chunks(corpus: recipe.Corpus, data: Any) -> Iterator[Chunk]:
+def _hub_chunks(corpus: schema.Corpus, data: Any) -> Iterator[Chunk]:
     """Yield the pairs of one split: a column `translation` that holds both languages, or two columns of text."""
     tables = data.with_format("arrow").iter(min(CHUNK, corpus.limit or CHUNK))
     with _hub_errors(corpus), contextlib.closing(tables):

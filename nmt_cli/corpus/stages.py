@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli import console, recipe
 from nmt_cli.corpus import store, synthetic, tokenizer, twins
 from nmt_cli.corpus.cleaning import DUPLICATE, NEAR_TWIN, RATIO, TOO_LONG, CleaningStats, clean_chunk
 from nmt_cli.corpus.readers import CHUNK, Chunk
-from nmt_cli.errors import StorageError
+from nmt_cli.recipe import schema
+from nmt_cli.system import console
+from nmt_cli.system.errors import StorageError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -122,7 +123,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 
 
 def clean(
-    directory: Path, chunks: Iterable[Chunk], corpus: recipe.Corpus, held_out: frozenset[bytes], pool: Pool
+    directory: Path, chunks: Iterable[Chunk], corpus: schema.Corpus, held_out: frozenset[bytes], pool: Pool
 ) -> tuple[Repeated, CleaningStats]:
     """Write the cleaned pairs as the files src and tgt of `directory`; return which are repeated and what was done."""
     stats, total = CleaningStats(), None if corpus.synthetic else corpus.limit or corpus.rows
@@ -167,13 +168,13 @@ def _sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
             yield from (src[i], tgt[i])
 
 
-def _train(directory: Path, repeated: Repeated, corpus: recipe.Corpus, collect: Callable[..., Any] = iter) -> bytes:
+def _train(directory: Path, repeated: Repeated, corpus: schema.Corpus, collect: Callable[..., Any] = iter) -> bytes:
     lines = collect(_sample(directory, repeated, corpus.seed))
     tags = [synthetic.token(entry.tag) for entry in corpus.synthetic if entry.tag]
     return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, (corpus.src, corpus.tgt), tags)
 
 
-def train_tokenizer(directory: Path, repeated: Repeated, corpus: recipe.Corpus, pool: Pool) -> bytes:
+def train_tokenizer(directory: Path, repeated: Repeated, corpus: schema.Corpus, pool: Pool) -> bytes:
     # SentencePiece turns signals that find Python code into errors: a long training is a worker's, a short gets a list.
     if len(repeated) > LONG_TRAINING:
         return next(pool.calls(functools.partial(_train, directory, repeated), [corpus]))
@@ -185,7 +186,7 @@ _held_out = functools.lru_cache(1)(twins.load)
 
 
 def _encode_chunk(
-    model: Path, corpus: recipe.Corpus, chunk: TextChunk
+    model: Path, corpus: schema.Corpus, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats, twins.Flags]:
     """Return ids and lengths (EOS counted) of both sides of what remains, the drops, and held-out lines' twins."""
     settings, (src, tgt, repeats) = corpus.cleaning, chunk
@@ -214,7 +215,7 @@ def _encode_chunk(
 
 
 def encode(
-    text: Path, repeated: Repeated, model: Path, corpus: recipe.Corpus, pool: Pool
+    text: Path, repeated: Repeated, model: Path, corpus: schema.Corpus, pool: Pool
 ) -> tuple[dict[str, int], CleaningStats, dict[str, dict[str, Any]]]:
     """Write the training ids of the cleaned text beside the tokenizer and the held-out text.
 

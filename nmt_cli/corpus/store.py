@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]

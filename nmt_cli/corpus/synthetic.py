@@ -12,8 +12,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import Progress, say
 from nmt_cli.corpus import moses, readers
 from nmt_cli.corpus.cleaning import (
     DUPLICATE,
@@ -26,7 +24,10 @@ from nmt_cli.corpus.cleaning import (
     CleaningStats,
     repair,
 )
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import Progress, say
+from nmt_cli.system.errors import DataError, MissingError
 
 Pairs = list[tuple[str, str]]
 FLUSH_LINES = 100  # translations that a kill may cost
@@ -35,7 +36,7 @@ FEW_CHARACTERS = 10  # added to both lengths, whose ratio varies in short lines
 MOST_DEVIATIONS, LEAST_SPREAD = 5.0, 0.1  # of the logarithm of that ratio from its median
 
 
-def files_of(corpus: recipe.Corpus) -> list[Path]:
+def files_of(corpus: schema.Corpus) -> list[Path]:
     """Return the files that synthetic text depends on: those of real lines, and the manifests of the models."""
     lines = [Path(name) for entry in corpus.synthetic for name in entry.files]
     return [*lines, *(_model(entry) / artefact.MANIFEST for entry in corpus.synthetic)]
@@ -47,7 +48,7 @@ def token(tag: str) -> str:
 
 
 def make(
-    corpus: recipe.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]]
+    corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]]
 ) -> tuple[list[tuple[Path, Path]], CleaningStats]:
     """Return the files of source and target for each entry of corpus.synthetic, and the lines that were dropped.
 
@@ -65,7 +66,7 @@ def make(
     return files, stats
 
 
-def _model(entry: recipe.Synthetic) -> Path:
+def _model(entry: schema.Synthetic) -> Path:
     """Return the model directory of an entry, which may name a run."""
     place = Path(str(entry.model))
     for directory in (place, place / "model"):
@@ -74,8 +75,8 @@ def _model(entry: recipe.Synthetic) -> Path:
     raise MissingError(f"no model in {place}, which corpus.synthetic names. Train it first, or name another")
 
 
-def _check_languages(entry: recipe.Synthetic, corpus: recipe.Corpus) -> None:
-    model = recipe.load_stored(_model(entry) / "recipe.yaml").corpus
+def _check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
+    model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
     if (model.src, model.tgt) not in (wanted, ("src", "tgt")):  # the latter: an imported model that does not say
         have, need = f"{model.src} to {model.tgt}", f"{wanted[0]} to {wanted[1]}"
@@ -85,7 +86,7 @@ def _check_languages(entry: recipe.Synthetic, corpus: recipe.Corpus) -> None:
 
 
 def _select(
-    entry: recipe.Synthetic, corpus: recipe.Corpus, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
+    entry: schema.Synthetic, corpus: schema.Corpus, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
     to: Path, stats: CleaningStats,
 ) -> None:  # fmt: skip
     """Write the real lines that are translated: repaired, each once, and none of dev or test."""
@@ -119,12 +120,12 @@ def _select(
                 file.write(f"{line}\n")
 
 
-def _drop(stats: CleaningStats, entry: recipe.Synthetic, reason: str, real: str, made: str) -> None:
+def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str, made: str) -> None:
     stats.read += 1
     stats.drop(reason, *((real, made) if entry.side == "src" else (made, real)))
 
 
-def _translated(entry: recipe.Synthetic, real: Path, cache: Path) -> Path:
+def _translated(entry: schema.Synthetic, real: Path, cache: Path) -> Path:
     """Return the file of translations of `real`, as many lines, from the cache or made now."""
     model, total = _model(entry), sum(1 for _ in real.open("rb"))
     options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(real)}
@@ -153,7 +154,7 @@ def _translated(entry: recipe.Synthetic, real: Path, cache: Path) -> Path:
     return whole
 
 
-def _translations(model: Path, lines: Iterator[str], entry: recipe.Synthetic) -> Iterator[str]:
+def _translations(model: Path, lines: Iterator[str], entry: schema.Synthetic) -> Iterator[str]:
     import nmt_cli  # the package hands out what translates; only text that is synthetic needs it
 
     sampling = nmt_cli.Sampling() if entry.sampling else None
@@ -162,7 +163,7 @@ def _translations(model: Path, lines: Iterator[str], entry: recipe.Synthetic) ->
             yield translation.text
 
 
-def _write(entry: recipe.Synthetic, real: Path, made: Path, sides: tuple[Path, Path], stats: CleaningStats) -> None:
+def _write(entry: schema.Synthetic, real: Path, made: Path, sides: tuple[Path, Path], stats: CleaningStats) -> None:
     """Write the pairs, without those whose translation is empty, loops, or is far longer or shorter than others are."""
     ratios = [_log_ratio(*pair) for pair in _pairs(real, made) if pair[1]]
     median = statistics.median(ratios) if ratios else 0.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.tokenizer import WIDE, normalise
-from nmt_cli.errors import DataError
+from nmt_cli.system.errors import DataError
 
 _WORD = re.compile(rf"[^\W{WIDE}]+|[{WIDE}]|[^\w\s]")
 ANY = "any"  # the flag of a term that may be written in any case

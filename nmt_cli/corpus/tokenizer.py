@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError
 
 PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, which stand without spaces: within [] of a regular expression.

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli import recipe
 from nmt_cli.corpus.cleaning import repair
 from nmt_cli.corpus.readers import read_lines
+from nmt_cli.recipe import schema
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
 SPLITS = ("dev", "test", "general")
@@ -125,7 +125,7 @@ def load(directory: Path, unescape: bool, target: str) -> Twins:
     trees."""
     if target == LABELS:
         return Twins([], [])
-    cleaning = recipe.Cleaning(unescape=unescape)
+    cleaning = schema.Cleaning(unescape=unescape)
     src, tgt = (
         [repair(line, cleaning) for split in SPLITS for line in read_lines(directory / f"{split}.{side}")]
         for side in ("src", "tgt")

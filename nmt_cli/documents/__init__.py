@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 
 SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md", ".po": "po", ".pot": "po"}
 # Suffixes of plain lines beside codes of languages, numbers and none. Packed ones are refused when they are read.

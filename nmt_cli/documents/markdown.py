@@ -23,7 +23,7 @@ from markdown_it.token import Token
 from nmt_cli.documents import markdown_rules, markup
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Builder, Parts, Segment
-from nmt_cli.errors import DataError
+from nmt_cli.system.errors import DataError
 
 Rule = Callable[[StateInline, bool], bool]
 _RULES: dict[str, Rule] = {

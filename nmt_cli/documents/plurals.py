@@ -7,7 +7,7 @@ import gettext
 import re
 from dataclasses import dataclass
 
-from nmt_cli.errors import DataError, printable
+from nmt_cli.system.errors import DataError, printable
 
 MOST_FORMS = 10  # no language of CLDR has more than six
 _NUMBERS = range(1001)  # what msgfmt tries

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nmt_cli.errors import DataError, printable
+from nmt_cli.system.errors import DataError, printable
 
 _WIDTH = 79
 _TOKEN = re.compile(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from nmt_cli.console import Progress, counted, say
 from nmt_cli.corpus.readers import check_plain
 from nmt_cli.documents import markdown, markup
 from nmt_cli.documents.alignment import translate_aligned
@@ -14,7 +13,8 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import place
 from nmt_cli.documents.po import Catalogue
 from nmt_cli.documents.segment import Builder, Parts, Segment, render, segments_of
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.system.console import Progress, counted, say
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.translation.translate import Run, TranslateOptions, read_lines, report, write_line
 from nmt_cli.translation.translator import NOT_YET, Translator
 

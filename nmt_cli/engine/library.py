@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt_cli.errors import UsageError, printable
+from nmt_cli.system.errors import UsageError, printable
 
 PATH = Path(__file__).with_name("libengine.so")
 LEVELS = "amx", "avx512", "avxvnni", "avx2", "base"

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from nmt_cli.engine import library
 from nmt_cli.engine.weights import Tensor, release
-from nmt_cli.errors import DataError, StorageError
+from nmt_cli.system.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # as engine.c numbers them
 

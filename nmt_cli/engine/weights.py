@@ -13,7 +13,7 @@ from ctypes import c_char
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from nmt_cli.errors import DataError, printable
+from nmt_cli.system.errors import DataError, printable
 
 MOST_HEADER_BYTES = 1 << 24
 MOST_DIMENSIONS = 8

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli import __version__, artefact, recipe
-from nmt_cli.console import counted, say
+from nmt_cli import __version__
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalise
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.interop import marian
 from nmt_cli.interop.proof import CTranslate2, Transformers, compare
+from nmt_cli.recipe import loading, schema
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import counted, say
+from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.translator import Translator
 
@@ -77,12 +79,12 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
         example = (Path(__file__).parent / f"card_{target}.txt").read_text("utf-8").format(**about)
         card = (Path(__file__).parent / "card.md").read_text("utf-8").format(**about, example=example)
         artefact.write_file(stage / "README.md", card.encode())
-        artefact.write_file(stage / "recipe.yaml", recipe.to_yaml(settings))
+        artefact.write_file(stage / "recipe.yaml", loading.to_yaml(settings))
     say(manifest["proof"], f"{out} is ready; its README.md shows how to use it")
     return 0
 
 
-def _lines(settings: recipe.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
+def _lines(settings: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")

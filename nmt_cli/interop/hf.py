@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli import artefact, recipe
-from nmt_cli.errors import DataError, MissingError
 from nmt_cli.interop import marian
 from nmt_cli.interop.marian import Foreign, described
 from nmt_cli.interop.proof import LOCAL, Transformers
 from nmt_cli.interop.vocabulary import Numbers, in_our_order, tokenizers
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.model import sinusoids
 
@@ -140,7 +141,7 @@ def _positions(theirs: Tensor) -> str:
     return "marian" if torch.allclose(theirs, ours, atol=1e-4) else "sinusoidal"
 
 
-def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], numbers: list[Numbers]) -> recipe.Recipe:
+def _recipe(source: Path, config: Any, tensors: dict[str, Tensor], numbers: list[Numbers]) -> schema.Recipe:
     languages = _tokenizer_config(source)
     src, tgt, output = (tensors[name] for name in marian.EMBEDDINGS.values())
     _pad, *others = numbers[1].values()

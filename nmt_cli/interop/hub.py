@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.console import say
-from nmt_cli.errors import DownloadError, UsageError, printable
+from nmt_cli.system.console import say
+from nmt_cli.system.errors import DownloadError, UsageError, printable
 
 NAME = r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?"  # OWNER/NAME or OWNER/NAME@REVISION
 CONFIG = "config.json"
@@ -70,7 +70,7 @@ def download(asked: str) -> Path:
 
 def licence(place: Path) -> str:
     """Return the licence that the card of a repository names."""
-    from nmt_cli import yaml_file
+    from nmt_cli.recipe import yaml_file
 
     card, about = place / "README.md", dict[str, Any]()
     if card.is_file():

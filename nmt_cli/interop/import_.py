@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import say
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalise, target_file
-from nmt_cli.errors import DataError, MissingError, OutputError
 from nmt_cli.interop import hf, hub, marian, npz
 from nmt_cli.interop.proof import compare
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import say
+from nmt_cli.system.errors import DataError, MissingError, OutputError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.translator import Translator
@@ -71,7 +72,7 @@ def cached(asked: str) -> Path:
     return place
 
 
-def _prove(model: Transformer, tokenizer: Tokenizer, settings: recipe.Recipe, peer: Any) -> str:
+def _prove(model: Transformer, tokenizer: Tokenizer, settings: schema.Recipe, peer: Any) -> str:
     """Compare tokens, log-probabilities and translations on random text, and return what came of it."""
     if peer is None:
         return "It has not been compared: pymarian is not installed."

@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, Tokenizer, target_file
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.transformer.model import sinusoids
 from nmt_cli.transformer.weights import LoadedModel, writing
 
@@ -72,15 +72,15 @@ def library(name: str) -> Any:
     return module
 
 
-def described(values: dict[str, Any], where: object) -> recipe.Recipe:
+def described(values: dict[str, Any], where: object) -> schema.Recipe:
     """Return the recipe of another toolkit's model; DataError for sizes that no recipe may have."""
     try:
-        return recipe.from_plain(values, str(where))
+        return loading.from_plain(values, str(where))
     except UsageError as error:
         raise DataError(f"{error}. Such a model cannot be imported") from None
 
 
-def _names(settings: recipe.Model) -> Iterator[tuple[str, list[str]]]:
+def _names(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
     """Yield the names of each of our tensors and of theirs, but for the embedding and the output bias."""
     for stack, layer, depth in zip(("encoder", "decoder"), (ENCODER, DECODER), settings.depths, strict=True):
         places = itertools.product(range(depth), layer.items())
@@ -103,13 +103,13 @@ def sines_first(d_model: int) -> Tensor:
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 
-def _matrices(settings: recipe.Model) -> dict[str, str]:
+def _matrices(settings: schema.Model) -> dict[str, str]:
     """Return the names of our embedding matrices; a side without its own has that of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 
 
-def to_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids) -> dict[str, Tensor]:
+def to_marian(tensors: dict[str, Tensor], settings: schema.Model, ids: Ids) -> dict[str, Tensor]:
     """Return their weights, by their names, for ours; biases that ours does not have are zeros."""
     places, own = sines_first(settings.d_model), _matrices(settings)
     order = {side: torch.tensor(ids[side != "src"]).argsort() for side in EMBEDDINGS}
@@ -130,7 +130,7 @@ class Foreign:
     """A model of another toolkit, its tensors by transformers' names; `start` is the token that it decodes from."""
 
     tensors: dict[str, Tensor]
-    settings: recipe.Recipe
+    settings: schema.Recipe
     ids: Ids
     start: int
     tokenizers: list[bytes]  # ours, of source and target text, or one of both
@@ -138,7 +138,7 @@ class Foreign:
     peer: Any  # what computes it, to compare with; None: nothing here does
 
 
-def from_marian(tensors: dict[str, Tensor], settings: recipe.Model, ids: Ids, start: int) -> dict[str, Tensor]:
+def from_marian(tensors: dict[str, Tensor], settings: schema.Model, ids: Ids, start: int) -> dict[str, Tensor]:
     """Return our weights for theirs; PAD, with which our decoder starts, has the embedding of their token `start`."""
     places, result = sines_first(settings.d_model).argsort(), {}
     for side, ours in _matrices(settings).items():

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.errors import DataError
 from nmt_cli.interop.vocabulary import UNNAMED, Numbers
+from nmt_cli.system.errors import DataError
 
 COMMAND = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # its command line, for python -c
 PRE_NORM = "Marian's decoder normalises no keys and values with pre-norm, its training and scorer do: not compared."

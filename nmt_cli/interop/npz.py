@@ -18,11 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmt_cli import recipe, yaml_file
-from nmt_cli.errors import DataError, MissingError, UsageError, printable
 from nmt_cli.interop.marian import BIAS, EMBEDDINGS, Foreign, described
 from nmt_cli.interop.marian_peer import Marian
 from nmt_cli.interop.vocabulary import Numbers, in_our_order, read_model, tokenizers
+from nmt_cli.recipe import schema, yaml_file
+from nmt_cli.system.errors import DataError, MissingError, UsageError, printable
 
 OPTIONS = "special:model.yml"  # a text among the tensors
 LONGEST = 512  # positions: Marian's are computed for any length
@@ -254,7 +254,7 @@ def _vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple
     return numbers, tokenizers(spm, numbers, separate=numbers[0] != numbers[1])
 
 
-def _recipe(tensors: dict[str, Tensor], options: Options, numbers: list[Numbers]) -> recipe.Recipe:
+def _recipe(tensors: dict[str, Tensor], options: Options, numbers: list[Numbers]) -> schema.Recipe:
     src, tgt, output = (tensors[name] for name in EMBEDDINGS.values())
     heads, encoder_layers, decoder_layers = (
         int(options[key]) for key in ("transformer-heads", "enc-depth", "dec-depth")

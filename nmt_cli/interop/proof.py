@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from nmt_cli.console import table
 from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
-from nmt_cli.errors import DataError
 from nmt_cli.interop.marian import library
+from nmt_cli.system.console import table
+from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translator import Translator
 
 BATCH = 32

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.corpus.tokenizer import LANGUAGE
-from nmt_cli.errors import DataError
 from nmt_cli.interop.marian import library
+from nmt_cli.system.errors import DataError
 
 Numbers = dict[str, int]  # their id of each token, in our order
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED, UNIGRAM = 2, 3, 4, 5, 1  # types of SentencePiece's tokens, and of its models

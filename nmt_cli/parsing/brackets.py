@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nmt_cli.errors import DataError
 from nmt_cli.parsing.trees import Phrase, spans
+from nmt_cli.system.errors import DataError
 
 PUNCTUATION = {",", ":", "``", "''", "."}
 SIGNATURE = "evalb conventions|prm:COLLINS|unparsable:missed"

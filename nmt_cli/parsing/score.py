@@ -4,14 +4,14 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from nmt_cli import artefact
 from nmt_cli.corpus.twins import LABELS
-from nmt_cli.errors import DataError, UsageError
 from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.parsing.trees import bracketed, read
 from nmt_cli.scoring.metrics import Score
 from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import Hypotheses, ScoreOptions, finish, read_inputs
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, UsageError
 
 COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ "
 COMPARE_WITH += "only) and 92.7. What is not a tree, or has another number of words, has all its gold brackets missed"

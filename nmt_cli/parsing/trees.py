@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, recipe
 from nmt_cli.corpus.tokenizer import normalise
-from nmt_cli.errors import DataError, UsageError
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
 Phrase = tuple[str, int, int]  # label, first word, word after the last
@@ -106,7 +107,7 @@ def bracketed(words: list[str], labels: list[str]) -> str:
     return f"{tree})"
 
 
-def linearise(corpus: recipe.Corpus, directory: Path) -> recipe.Corpus:
+def linearise(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
     """Write the words and linear forms of a corpus of trees as text, and return the corpus section of these files."""
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError("corpus.mix_src, general_src and hold_out are not for trees: leave them out")

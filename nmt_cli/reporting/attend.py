@@ -11,11 +11,11 @@ import torch
 from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
-from nmt_cli import artefact
-from nmt_cli.console import counted, say
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.errors import UsageError, printable
 from nmt_cli.reporting.page import render
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import counted, say
+from nmt_cli.system.errors import UsageError, printable
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import LoadedModel, load_model

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nmt_cli import artefact
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.errors import MissingError, OutputError, printable
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import MissingError, OutputError, printable
 from nmt_cli.training.metrics import MIN_IMPROVEMENT, worse_than_expected
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.translation.segments import looping

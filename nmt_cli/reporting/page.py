@@ -8,8 +8,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from nmt_cli.console import duration
-from nmt_cli.errors import printable
+from nmt_cli.system.console import duration
+from nmt_cli.system.errors import printable
 
 TEMPLATES = Path(__file__).with_name("templates")
 

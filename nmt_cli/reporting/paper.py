@@ -2,26 +2,27 @@
 
 import re
 
-from nmt_cli import recipe, recipe_files
-from nmt_cli.recipe import Recipe
+from nmt_cli.recipe import files as recipe_files
+from nmt_cli.recipe import loading
+from nmt_cli.recipe.schema import Recipe
 
 # Settings of which the paper does not speak: how a run is computed and shown, not what is learnt.
 SILENT = re.compile("max_|log_|validate_|checkpoint_every|keep_|patience|memory_|micro_|seed|precision|split")
 
 
 def matters(change: str) -> bool:
-    """Return whether the paper speaks of the setting in this line of `recipe.differences`."""
+    """Return whether the paper speaks of the setting in this line of `loading.differences`."""
     key = change.partition(":")[0]
     return not key.startswith(("name", "expect.")) and not SILENT.match(key.rpartition(".")[2])
 
 
 def _published(name: str) -> Recipe:
-    return recipe.load(recipe_files.HOME / "recipes" / f"{name}.yaml")
+    return loading.load(recipe_files.HOME / "recipes" / f"{name}.yaml")
 
 
 def _differences(published: Recipe, settings: Recipe) -> list[str]:
     """Return `key: paper's -> recipe's` for every setting of which the paper speaks and that differs."""
-    changes = recipe.differences(published.model_dump(), settings.model_dump())
+    changes = loading.differences(published.model_dump(), settings.model_dump())
     return [change for change in changes if matters(change) and not change.startswith("corpus.")]
 
 

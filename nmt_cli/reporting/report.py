@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import __version__, artefact, recipe
+from nmt_cli import __version__
 from nmt_cli.corpus.store import open_corpus
+from nmt_cli.recipe import loading, schema
 from nmt_cli.reporting import paper
 from nmt_cli.reporting.charts import Line, line_chart
 from nmt_cli.reporting.page import render
 from nmt_cli.scoring.score import ScoreOptions, Scorer, evaluate
+from nmt_cli.storage import artefact
 from nmt_cli.training.optim import noam_rate
 from nmt_cli.training.run import RunFiles, read_run
 from nmt_cli.transformer.directory import parameter_count
@@ -42,7 +44,7 @@ def report(
         "cleaning": artefact.read_json(first.corpus.directory / "cleaning.json") if first.corpus else None,
         "near": near,
         "departures": [change.replace(": ", " -> ", 1).split(" -> ") for change in departures],
-        "recipe": recipe.to_yaml(settings).decode().split("\n"),
+        "recipe": loading.to_yaml(settings).decode().split("\n"),
         "hashes": {file.name: artefact.sha256(file) for file in hashed},
     }
     target = out or run / "report.html"
@@ -58,14 +60,14 @@ def _own(run: Path, data: Sequence[Path]) -> Path | None:
     return next((place for place in data if open_corpus(place).identity == trained_on), None)
 
 
-def _compared(files: RunFiles, first: recipe.Recipe, score_trees: Scorer | None) -> dict[str, Any]:
+def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None) -> dict[str, Any]:
     """Return a run with its scores on the test set, its parameters, and what differs from the first run's recipe."""
     settings, corpus, scores, hypotheses = files.settings, files.corpus, None, files.translations("test")
     score = score_trees if settings.corpus.format == "trees" else evaluate
     if corpus and score and hypotheses and corpus.lines("test")[1]:
         metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
         scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
-    changes = recipe.differences(first.model_dump(), settings.model_dump())
+    changes = loading.differences(first.model_dump(), settings.model_dump())
     whole = settings.training.patience or (files.steps and files.steps[-1]["step"] >= settings.training.steps)
     return {
         "files": files,

@@ -11,7 +11,7 @@ from typing import Any
 
 from sacrebleu.metrics.base import Metric, Score, Signature
 
-from nmt_cli.errors import DataError, MissingError, UsageError
+from nmt_cli.system.errors import DataError, MissingError, UsageError
 
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
 INSTALL = "make one with python -m venv comet && comet/bin/pip install unbabel-comet, and give comet/bin/python"

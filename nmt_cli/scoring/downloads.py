@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nmt_cli.errors import TERMINATED, DownloadError
+from nmt_cli.system.errors import TERMINATED, DownloadError
 
 T = TypeVar("T")
 PIECES = ("flores200", "flores101", "spBLEU-1K")  # tokenizers with a model

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sacrebleu.significance import estimate_ci
 
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 
 SAMPLES = 1000
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 from sacrebleu import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
-from nmt_cli.errors import DataError, UsageError
 from nmt_cli.scoring import paper_bleu as paper
 from nmt_cli.scoring.comet import Comet
 from nmt_cli.scoring.downloads import PIECES, fetch_pieces
 from nmt_cli.scoring.intervals import interval
+from nmt_cli.system.errors import DataError, UsageError
 
 # The names of metrics as options, and in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER"}

@@ -13,7 +13,7 @@ from functools import partial
 import regex  # type: ignore[import-untyped]
 from sacrebleu import BLEU
 
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 
 LANGUAGES = ("de", "en", "fr")
 # The arithmetic of multi-bleu.perl on lines of `prepare`.

@@ -8,9 +8,9 @@ from typing import Any
 import sacrebleu
 
 from nmt_cli import __version__
-from nmt_cli.console import counted
-from nmt_cli.errors import printable
 from nmt_cli.scoring.metrics import Score, score_lines
+from nmt_cli.system.console import counted
+from nmt_cli.system.errors import printable
 
 HEADINGS = {"worst": "Worst segments", "best": "Best segments"}
 HEADINGS |= {"lost": "Most lost against the baseline", "gained": "Most gained over the baseline"}

@@ -11,16 +11,17 @@ from typing import Any
 
 from sacrebleu import BLEU, CHRF
 
-from nmt_cli import artefact, console
 from nmt_cli.corpus import twins
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import normalise
-from nmt_cli.errors import DataError, MissingError, OutputError, UsageError, meant
 from nmt_cli.scoring import comet
 from nmt_cli.scoring.downloads import fetched
 from nmt_cli.scoring.metrics import METRICS, TOKENISED, UNSPACED, is_language, score_comet, score_lines, tokenizer_of
 from nmt_cli.scoring.report import Report, Segment, TermCounts, Text, Twins, plain
+from nmt_cli.storage import artefact
+from nmt_cli.system import console
+from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError, meant
 
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
 

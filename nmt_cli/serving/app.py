@@ -14,13 +14,13 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt_cli.console import counted, say
-from nmt_cli.errors import printable
 from nmt_cli.serving import deepl, files, libretranslate, sentences
 from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.origins import Access
 from nmt_cli.serving.service import Service
+from nmt_cli.system.console import counted, say
+from nmt_cli.system.errors import printable
 
 PAGE = Path(__file__).parent / "page"
 CLIENT_GONE = 499  # as nginx counts those

@@ -16,8 +16,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from nmt_cli.console import warn
-from nmt_cli.errors import UsageError
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import UsageError
 
 HEADER_SECONDS = 30  # for a request's headers to arrive
 WRITE_SECONDS = 30  # in which a client has to read WRITE_BYTES of an answer

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from nmt_cli.corpus.languages import base_of
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.errors import DataError
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.work import Workers
+from nmt_cli.system.errors import DataError
 
 MOST_GLOSSARIES = 100
 MOST_ENTRIES = 5000  # of a glossary; its characters are bounded as those of a request's texts are

@@ -3,8 +3,8 @@
 import stat
 from pathlib import Path
 
-from nmt_cli.console import warn
-from nmt_cli.errors import DataError
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import DataError
 
 SHORT = 16  # characters below which a key can be guessed
 

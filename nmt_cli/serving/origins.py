@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 
-from nmt_cli.errors import UsageError, printable
+from nmt_cli.system.errors import UsageError, printable
 
 # A host of a Host header or an origin, and its port
 _HOST = r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::([0-9]{1,5}))?"

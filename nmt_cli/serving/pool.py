@@ -15,10 +15,10 @@ from nmt_cli.corpus.languages import match
 from nmt_cli.corpus.tokenizer import LANGUAGE
 from nmt_cli.documents.alignment import aligned
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.errors import NmtError, UsageError, from_os_error
 from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.work import SHORT, Workers
+from nmt_cli.system.errors import NmtError, UsageError, from_os_error
 from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.pending import Options, Pending, Translation
 from nmt_cli.translation.translator import Translator

@@ -17,9 +17,6 @@ from types import FrameType
 
 import uvicorn
 
-from nmt_cli import signals
-from nmt_cli.console import say
-from nmt_cli.errors import BusyError, NmtError, UsageError
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connections
 from nmt_cli.serving.keys import read_keys
@@ -27,6 +24,9 @@ from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.origins import access, is_loopback
 from nmt_cli.serving.pool import COST_TIMES, Pool, load
 from nmt_cli.serving.service import Limits, Service
+from nmt_cli.system import signals
+from nmt_cli.system.console import say
+from nmt_cli.system.errors import BusyError, NmtError, UsageError
 
 KEEP_ALIVE_SECONDS = 30
 MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD

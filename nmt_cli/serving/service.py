@@ -13,7 +13,6 @@ from starlette.requests import Request
 from nmt_cli.corpus.languages import base_of, is_same, match, name_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.errors import DataError
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import Fields, Reading, Refusal
@@ -22,6 +21,7 @@ from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import Model, Pool, while_connected
 from nmt_cli.serving.texts import Form, units_of, write
 from nmt_cli.serving.work import SHORT
+from nmt_cli.system.errors import DataError
 from nmt_cli.translation.pending import Options, Translation
 
 BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes

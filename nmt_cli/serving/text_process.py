@@ -13,8 +13,8 @@ from typing import Any
 
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.xml import Outline
-from nmt_cli.errors import DataError
 from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.system.errors import DataError
 
 NICE = 5  # searches and the event loop go before these processes
 MOST_BYTES = 1 << 30

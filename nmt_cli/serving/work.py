@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from nmt_cli.errors import DataError
-from nmt_cli.processors import usable_cores
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.texts import Form
+from nmt_cli.system.errors import DataError
+from nmt_cli.system.processors import usable_cores
 
 Result = TypeVar("Result")
 SHORT = 1000  # characters

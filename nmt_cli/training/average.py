@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from nmt_cli import recipe
-from nmt_cli.console import counted, say, table, warn
 from nmt_cli.corpus.store import Corpus
-from nmt_cli.errors import DataError, NmtError, OutputError
+from nmt_cli.recipe import schema
+from nmt_cli.system.console import counted, say, table, warn
+from nmt_cli.system.errors import DataError, NmtError, OutputError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.run import RunFiles, read_run, stored_recipe
 from nmt_cli.training.validation import DevSet, validate
@@ -79,7 +79,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     return target, steps
 
 
-def _steps(run: Path, settings: recipe.Recipe, last: int | None) -> list[int]:
+def _steps(run: Path, settings: schema.Recipe, last: int | None) -> list[int]:
     steps, count = checkpoints.steps_in(run), last or settings.averaging.last
     if settings.averaging.best and last is None and steps:
         best = checkpoints.read_state(run, steps[-1]).best_step
@@ -109,7 +109,7 @@ def mixture(end: Weights, start: Weights, share: float) -> Weights:
     return {name: tensor.lerp(start[name], share) for name, tensor in end.items()}
 
 
-def _best_share(end: Weights, start: Weights, settings: recipe.Recipe, corpus: Corpus | None) -> float:
+def _best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Corpus | None) -> float:
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:
         warn("there is no dev set to choose averaging.with_start on: nothing of the start is mixed in")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Lengths
-from nmt_cli.processors import usable_memory
+from nmt_cli.recipe import schema
+from nmt_cli.system.processors import usable_memory
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
 
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
@@ -119,7 +119,7 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
     return groups
 
 
-def default_memory_tokens(model: recipe.Model, device: torch.device) -> int:
+def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
     """Return how many tokens of one side fit in all memory, free or not: a resumed run must sum in the same order."""
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
     bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # of activations, one token of each side

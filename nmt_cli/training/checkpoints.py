@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli import artefact, manifests, recipe
-from nmt_cli.console import warn
 from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import DataError, DivergedError, NmtError, StorageError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact, manifests
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import DataError, DivergedError, NmtError, StorageError
 from nmt_cli.transformer.directory import TOKENIZER, parameter_count
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.weights import load_tensors, save_tensors
@@ -87,7 +88,7 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
 class Writer:
     """Writes the checkpoints of a run in a thread, one at a time, while training goes on."""
 
-    def __init__(self, run: Path, training: recipe.Training, metrics: Any, about: dict[str, Any]) -> None:
+    def __init__(self, run: Path, training: schema.Training, metrics: Any, about: dict[str, Any]) -> None:
         self.run, self.training, self.metrics, self.about = run, training, metrics, about
         self.failed, self.pool, self._newest = 0, ThreadPoolExecutor(1), Future[None]()
         self._newest.set_result(None)
@@ -175,25 +176,25 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
         optimizer.state[each] = {key: moments[f"{name}.{key}"].to(each.device) for key in keys}
 
 
-def disk_megabytes(training: recipe.Training, parameters: int, present: int = 0) -> int:
+def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space a run still needs when `present` checkpoints are there already."""
     # Those kept, the best, the newest, and the one being written; a third of one is the model at the end.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 
-def open_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
+def open_run(settings: schema.Recipe, data: Path, run: Path) -> int:
     """Compare a run with its recipe and corpus, or create it; return the step of its newest good checkpoint, else 0."""
     corpus, stored = open_corpus(data, content=True), run / "recipe.yaml"
     if artefact.present(run):
         raise DataError(f"{run} is a model or a corpus, not a run. Name another --run")
-    settings = recipe.with_languages(settings, corpus.manifest)
+    settings = loading.with_languages(settings, corpus.manifest)
     source, size = (int(corpus.manifest[f"{side}vocabulary_size"]) for side in ("source_", ""))
     if (settings.model.source_vocabulary or size) != source:
         raise DataError(f"{corpus.directory} has {source} source tokens: set model.source_vocabulary={source}")
     if steps_in(run) or (run / "model").exists():  # else nothing was learnt, and everything may still change
         if not stored.exists():
             raise DataError(f"{stored} is missing beside a model or checkpoints. Put it back, or use another --run")
-        changes = recipe.differences(recipe.load_stored(stored).model_dump(), settings.model_dump())
+        changes = loading.differences(loading.load_stored(stored).model_dump(), settings.model_dump())
         fixed = [line for line in changes if not FREE_SETTINGS.match(line)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
@@ -203,7 +204,7 @@ def open_run(settings: recipe.Recipe, data: Path, run: Path) -> int:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-    artefact.replace_file(stored, recipe.to_yaml(settings))  # last: it makes the directory a run
+    artefact.replace_file(stored, loading.to_yaml(settings))  # last: it makes the directory a run
     parameters = parameter_count(settings.model, size)
     need, free = disk_megabytes(settings.training, parameters, len(steps_in(run))), artefact.free_megabytes(run)
     if free < need:

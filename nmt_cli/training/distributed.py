@@ -18,10 +18,11 @@ import torch
 from accelerate import tracking
 from torch import Tensor
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import set_quiet, warn
 from nmt_cli.corpus.store import Corpus, open_corpus
-from nmt_cli.errors import (
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import set_quiet, warn
+from nmt_cli.system.errors import (
     INTERRUPTED,
     TERMINATED,
     BusyError,
@@ -32,8 +33,8 @@ from nmt_cli.errors import (
     from_os_error,
     is_out_of_memory,
 )
-from nmt_cli.processors import usable_cores, usable_memory
-from nmt_cli.signals import ECHO_SECONDS
+from nmt_cli.system.processors import usable_cores, usable_memory
+from nmt_cli.system.signals import ECHO_SECONDS
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device
 
@@ -55,7 +56,7 @@ IGNORED_SETTINGS = {
 }
 
 
-def local_processes(settings: recipe.Recipe) -> int:
+def local_processes(settings: schema.Recipe) -> int:
     """Return how many processes to train in: on a CPU one per core with enough to do (faster than as many threads)."""
     if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED or multiprocessing.current_process().daemon:
         return 1
@@ -79,7 +80,7 @@ def _refuse_unconnected_machines() -> None:
         raise UsageError(f"{what}. {advice}")
 
 
-def in_processes(settings: recipe.Recipe, work: Callable[[], int]) -> int:
+def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     """Do `work` here, or in several forks of this process; return the first one's answer, or raise what ended any."""
     _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads above the limit of a container only wait for each other
@@ -146,7 +147,7 @@ def _fork(rank: int, count: int, rendezvous: int, sender: Connection, work: Call
         sender.send(error)
 
 
-def make_accelerator(settings: recipe.Recipe, run: Path, tracker: str | None = None) -> Any:
+def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = None) -> Any:
     """Return Accelerate's view of device and processes, or refuse what would not train the same model."""
     if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
         raise UsageError(f"no tracker {tracker!r} here (there are {installed}). pip install {tracker}, or leave it out")
@@ -263,24 +264,24 @@ def hand_over(accelerator: Any, tensors: Iterable[Tensor]) -> None:
         torch.distributed.broadcast(tensor, src=0)
 
 
-def decisive(settings: recipe.Recipe) -> dict[str, Any]:
+def decisive(settings: schema.Recipe) -> dict[str, Any]:
     """Return the settings that must be the same on all machines; paths may differ."""
     return settings.model_dump(include={"model": True, "training": True}, exclude={"training": {"init_from"}})
 
 
-def open_here(accelerator: Any, settings: recipe.Recipe, data: Path, begun: dict[str, Any]) -> Corpus:
+def open_here(accelerator: Any, settings: schema.Recipe, data: Path, begun: dict[str, Any]) -> Corpus:
     """Open the corpus of this machine; a DataError says that it, or the recipe, is not that of the main process."""
     first_here = accelerator.is_local_main_process and not accelerator.is_main_process
     corpus = open_corpus(data, content=first_here)  # the main process has compared every byte
     if corpus.identity != begun["corpus"]:
         raise DataError(f"{data} on {artefact.HOST} is another corpus than on the first machine. Copy that one")
-    if changes := recipe.differences(begun["recipe"], decisive(settings)):
+    if changes := loading.differences(begun["recipe"], decisive(settings)):
         what = f"the recipe on {artefact.HOST} is not that of the first machine: {'; '.join(changes)}"
         raise DataError(f"{what}. Give all machines the same recipe and --set")
     return corpus
 
 
-def to_user_error(error: RuntimeError | MemoryError, settings: recipe.Recipe) -> BaseException:
+def to_user_error(error: RuntimeError | MemoryError, settings: schema.Recipe) -> BaseException:
     """Map a torch error to an NmtError; return an unknown one itself."""
     text = str(error)
     if is_out_of_memory(error):

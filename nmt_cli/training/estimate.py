@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.benchmark import Timer, timer
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import duration, say, table
 from nmt_cli.corpus.store import Corpus, Lengths, Side, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import duration, say, table
 from nmt_cli.training.checkpoints import disk_megabytes
 from nmt_cli.training.distributed import in_processes, make_accelerator, max_over_processes, to_user_error
 from nmt_cli.training.metrics import peak_memory_mb
@@ -28,7 +29,7 @@ TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
 Parts = dict[str, tuple[float, float]]  # operations of matrix products, and bytes read and written
 
 
-def step_parts(model: recipe.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
+def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
     """Return what each part of a step takes at least, for sentences of these lengths in numbers of `itemsize` bytes.
 
     6 operations for each weight and token it meets (2 forward, 4 backward); attention's two products, not halved where
@@ -53,13 +54,13 @@ def step_parts(model: recipe.Model, vocabulary_size: int, src: Lengths, tgt: Len
     }
 
 
-def dry_run(settings: recipe.Recipe, data: Path) -> int:
+def dry_run(settings: schema.Recipe, data: Path) -> int:
     """Show what training takes on this machine, with random sentences where no corpus is prepared; return 0."""
     with tempfile.TemporaryDirectory() as directory:
         return in_processes(settings, partial(_dry_run, settings, data, Path(directory)))
 
 
-def _dry_run(settings: recipe.Recipe, data: Path, directory: Path) -> int:
+def _dry_run(settings: schema.Recipe, data: Path, directory: Path) -> int:
     training, prepared = settings.training, artefact.present(data)
     accelerator = make_accelerator(settings, directory)
     if accelerator.is_main_process:
@@ -150,7 +151,7 @@ def _seconds(statement: str, tensors: dict[str, Tensor]) -> float:
     return min(measurement.blocked_autorange(min_run_time=MEASURED_SECONDS / 20).times)
 
 
-def _random_corpus(settings: recipe.Recipe, directory: Path) -> Corpus:
+def _random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
     tokenizer = settings.corpus.tokenizer
     size = tokenizer.vocabulary_size
     vocabulary = Tokenizer(Path(tokenizer.file)).target.vocabulary_size if tokenizer.file else size

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli import recipe
+from nmt_cli.recipe import schema
 from nmt_cli.training.batches import LONGEST_PADDING
 from nmt_cli.transformer.attention import has_kernel
 from nmt_cli.transformer.hardware import captured
@@ -22,7 +22,7 @@ MOST = 64  # graphs that are kept; steps of further sizes are launched kernel by
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
-def takes_pads(settings: recipe.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
+def takes_pads(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
     """Return whether batches are padded to sizes that recur: packed ones of one process."""
     model, device = settings.model, accelerator.device
     packed = has_kernel(torch.empty(0, dtype=dtype, device=device), model.d_k, model.d_v)

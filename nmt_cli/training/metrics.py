@@ -7,9 +7,9 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import recipe
-from nmt_cli.console import warn
-from nmt_cli.errors import DataError
+from nmt_cli.recipe import schema
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import DataError
 
 # Worse than expected by more is not noise: two runs of Multi30k differ by 3 % and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
@@ -60,7 +60,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path} is damaged: a line of it is not a JSON object") from None
 
 
-def worse_than_expected(expect: recipe.Expect, step: int, scores: dict[str, Any]) -> str | None:
+def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
     """Return in words what is clearly worse than the recipe expects at this or the last earlier step."""
     at, worse = sum(expected <= step for expected in expect.dev_steps) - 1, []
     if at < 0:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from nmt_cli.recipe import Training
+from nmt_cli.recipe.schema import Training
 
 
 def noam_rate(step: int, d_model: int, training: Training) -> float:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import warn
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import Corpus, open_corpus
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.training import metrics
 
 TRANSLATIONS = "translations.json"
@@ -20,7 +21,7 @@ class RunFiles:
     """What a run directory and its corpus hold. What is not there yet is None or empty."""
 
     directory: Path
-    settings: recipe.Recipe
+    settings: schema.Recipe
     corpus: Corpus | None
     steps: list[dict[str, Any]]  # the records of metrics.jsonl about training
     validations: list[dict[str, Any]]
@@ -42,15 +43,15 @@ class RunFiles:
         return read_lines(hypotheses) if same else None
 
 
-def translations_id(model: dict[str, Any], decoding: recipe.Decoding) -> str:
+def translations_id(model: dict[str, Any], decoding: schema.Decoding) -> str:
     """Return the digest of a model's weights, by its manifest, and of the decoding settings."""
     return artefact.digest([model["files"]["model.safetensors"]["sha256"], decoding.model_dump()])
 
 
-def stored_recipe(directory: Path) -> recipe.Recipe:
+def stored_recipe(directory: Path) -> schema.Recipe:
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
-    return recipe.load_stored(directory / "recipe.yaml")
+    return loading.load_stored(directory / "recipe.yaml")
 
 
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:

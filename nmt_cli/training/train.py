@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt_cli import artefact, recipe
-from nmt_cli.console import Progress, counted, duration, say, warn
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import files_of
-from nmt_cli.errors import DataError, DivergedError, NmtError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import Progress, counted, duration, say, warn
+from nmt_cli.system.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import batches, checkpoints, distributed, graphs
 from nmt_cli.training.distributed import (
     Interrupted,
@@ -43,12 +44,12 @@ MAX_SKIPPED = 10  # in a row
 DONE, STOPPED = "done", "a signal asked for it; the same command resumes"
 
 
-def train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
+def train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
     """Train a recipe's model to the end, resuming where an earlier process stopped, and return the exit code."""
     return distributed.in_processes(settings, partial(_train, settings, data, directory, tracker))
 
 
-def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | None) -> int:
+def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | None) -> int:
     accelerator = make_accelerator(settings, directory, tracker)
     with Stop() as stop, contextlib.ExitStack() as lock:
 
@@ -60,7 +61,7 @@ def _train(settings: recipe.Recipe, data: Path, directory: Path, tracker: str | 
         try:
             begun = on_main(accelerator, begin)
             corpus = on_all(accelerator, partial(open_here, accelerator, settings, data, begun))
-            settings = recipe.with_languages(settings, corpus.manifest)
+            settings = loading.with_languages(settings, corpus.manifest)
             run = Run(settings, corpus, accelerator, directory, begun["step"])
             if tracker:
                 sections = {name: each for name, each in settings.model_dump().items() if isinstance(each, dict)}
@@ -143,7 +144,7 @@ def _reason_to_stop(run: "Run", stop: Stop) -> str:
 
 
 class Run:
-    def __init__(self, settings: recipe.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> None:
+    def __init__(self, settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> None:
         """Build the model, restore the checkpoint of `step` (0: none), and try the largest batch.
 
         Only the main process reads the checkpoint, or the model to start from; the others get what it has read.

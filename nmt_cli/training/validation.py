@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.errors import DataError
+from nmt_cli.recipe import schema
 from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.system.errors import DataError
 from nmt_cli.training.distributed import Interrupted, Stop, gather_objects
 from nmt_cli.training.loss import smoothed_loss
 from nmt_cli.transformer.model import Transformer
@@ -22,7 +22,7 @@ from nmt_cli.translation.translator import Translator
 class DevSet:
     """Development lines, and the ids of those pairs that fit the model."""
 
-    def __init__(self, corpus: Corpus, settings: recipe.Recipe, split: str = "dev") -> None:
+    def __init__(self, corpus: Corpus, settings: schema.Recipe, split: str = "dev") -> None:
         (self.lines, self.references), self.seen_tokens = corpus.lines(split), corpus.seen_tokens
         self.tokenizer, longest = Tokenizer(corpus.tokenizer_file), settings.model.max_length
         pairs = itertools.starmap(self.tokenizer.encode_pair, zip(self.lines, self.references, strict=True))
@@ -35,7 +35,7 @@ def validate(
     model: Transformer,
     dtype: torch.dtype,
     dev: DevSet,
-    settings: recipe.Recipe,
+    settings: schema.Recipe,
     rank: int = 0,
     world: int = 1,
     stop: Stop | None = None,
@@ -59,7 +59,7 @@ def validate(
 
 
 def _share(
-    model: Transformer, dtype: torch.dtype, dev: DevSet, settings: recipe.Recipe, own: slice
+    model: Transformer, dtype: torch.dtype, dev: DevSet, settings: schema.Recipe, own: slice
 ) -> tuple[float, list[str]]:
     """Return the summed loss of a process' own pairs, and the translations of its own lines."""
     total, sources = 0.0, dev.lines[: settings.training.validate_bleu][own]

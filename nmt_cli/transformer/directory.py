@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt_cli import artefact, stored
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.engine import weights as weights_file
-from nmt_cli.errors import DataError, MissingError
+from nmt_cli.storage import artefact, stored
+from nmt_cli.system.errors import DataError, MissingError
 
 if TYPE_CHECKING:
-    from nmt_cli import recipe
+    from nmt_cli.recipe import schema
 
 KIND = "model"
 MOST_NAMED = 8  # models in an error
@@ -23,7 +23,7 @@ Shapes = dict[str, tuple[int, ...]]
 @dataclass(frozen=True)
 class ModelDirectory:
     directory: Path
-    recipe: Any  # a recipe.Recipe, or the same attributes without its methods
+    recipe: Any  # a schema.Recipe, or the same attributes without its methods
     manifest: dict[str, Any]
 
     @property
@@ -73,7 +73,7 @@ def tensor_shapes(file: Path) -> Shapes:
     return weights_file.shapes(file)
 
 
-def check_sizes(shapes: Shapes, settings: "recipe.Model", tokenizer: Tokenizer, file: Path) -> None:
+def check_sizes(shapes: Shapes, settings: "schema.Model", tokenizer: Tokenizer, file: Path) -> None:
     """Compare weights with both vocabularies, and with their number by the recipe before memory is taken for those."""
     rows, width = [*shapes.get("embedding.weight", ()), 0, 0][:2]
     source = settings.source_vocabulary or rows
@@ -86,7 +86,7 @@ def check_sizes(shapes: Shapes, settings: "recipe.Model", tokenizer: Tokenizer, 
         raise DataError(f"{file} does not fit its recipe: it has {what}")
 
 
-def parameter_count(settings: "recipe.Model", vocabulary_size: int) -> int:
+def parameter_count(settings: "schema.Model", vocabulary_size: int) -> int:
     """Return how many numbers are trained, by the closed form of sections 3.1-3.4."""
     d, h = settings.d_model, settings.num_heads
     attention = 2 * d * h * (settings.d_k + settings.d_v)

@@ -16,8 +16,8 @@ import torch
 import torch.fx.experimental._config
 from torch import Tensor
 
-from nmt_cli.console import warn
-from nmt_cli.errors import UsageError
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import UsageError
 
 BACKEND = "inductor"  # of torch.compile
 ALIGNMENT = 16  # bytes: of arrays that share memory

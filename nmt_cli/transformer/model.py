@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli import recipe
+from nmt_cli.recipe import schema
 from nmt_cli.transformer.attention import (
     Attention,
     Device,
@@ -149,7 +149,7 @@ def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (equation 2)."""
 
-    def __init__(self, settings: recipe.Model) -> None:
+    def __init__(self, settings: schema.Model) -> None:
         super().__init__()
         self.inner = nn.Linear(settings.d_model, settings.d_ff)
         self.outer = nn.Linear(settings.d_ff, settings.d_model)
@@ -162,7 +162,7 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """Section 3.1: norm(x + dropout(sublayer(x))), "post"; or x + dropout(sublayer(norm(x))), "pre"."""
 
-    def __init__(self, settings: recipe.Model) -> None:
+    def __init__(self, settings: schema.Model) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(settings.d_model, LAYER_NORM_EPSILON)
         self.pre, self.probability = settings.norm == "pre", settings.dropout
@@ -174,7 +174,7 @@ class Residual(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, settings: recipe.Model, *, cross: bool) -> None:
+    def __init__(self, settings: schema.Model, *, cross: bool) -> None:
         super().__init__()
         sizes = settings.d_model, settings.num_heads, settings.d_k, settings.d_v
         self.self_attention = Attention(*sizes, bias=settings.attention_bias, cross=False)
@@ -210,7 +210,7 @@ class Transformer(nn.Module):
     """The encoder-decoder of figure 1 with one embedding matrix for source, target and output, unless the settings give
     "src" or "output" its own. V is the size of the target's vocabulary, PAD included."""
 
-    def __init__(self, settings: recipe.Model, vocabulary_size: int) -> None:
+    def __init__(self, settings: schema.Model, vocabulary_size: int) -> None:
         super().__init__()
         self.settings, self.vocabulary_size = settings, vocabulary_size
         self.embedding = nn.Embedding(vocabulary_size, settings.d_model, padding_idx=PAD)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from nmt_cli import artefact, recipe
-from nmt_cli.errors import DataError, StorageError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, StorageError
 from nmt_cli.transformer.directory import KIND, RECIPE, TOKENIZER, WEIGHTS, ModelDirectory, open_model
 from nmt_cli.transformer.model import Transformer
 
@@ -74,7 +75,7 @@ class _SkipInit(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _model_of(tensors: dict[str, Tensor], resolved: recipe.Recipe, where: Path) -> Transformer:
+def _model_of(tensors: dict[str, Tensor], resolved: schema.Recipe, where: Path) -> Transformer:
     with _SkipInit():
         model = Transformer(resolved.model, len(tensors["embedding.weight"]))
     load_into(model, tensors, where)
@@ -89,7 +90,7 @@ class LoadedModel(ModelDirectory):
 def save_model(
     directory: Path,
     tensors: dict[str, Tensor],
-    resolved: recipe.Recipe,
+    resolved: schema.Recipe,
     tokenizer_file: Path,
     about: dict[str, Any],
 ) -> None:
@@ -101,7 +102,7 @@ def save_model(
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with artefact.staged(directory, KIND, {"created": created, **about}, overwrite=True) as stage:
         save_tensors(stage / WEIGHTS, tensors)
-        artefact.write_file(stage / RECIPE, recipe.to_yaml(resolved))
+        artefact.write_file(stage / RECIPE, loading.to_yaml(resolved))
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
         if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # target text has one of its own
             artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
@@ -110,7 +111,7 @@ def save_model(
 def load_model(directory: Path) -> LoadedModel:
     """Open and verify a model directory, as `open_model` does, and load its weights."""
     opened = open_model(directory)
-    resolved = recipe.load_stored(opened.directory / RECIPE)
+    resolved = loading.load_stored(opened.directory / RECIPE)
     tensors = load_tensors(opened.directory / WEIGHTS)
     model = _model_of(tensors, resolved, opened.directory / WEIGHTS)
     return LoadedModel(opened.directory, resolved, opened.manifest, model.eval())

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.console import warn
 from nmt_cli.engine import library
 from nmt_cli.engine import weights as weights_file
 from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.engine.weights import Tensor
-from nmt_cli.errors import UsageError
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import UsageError
 from nmt_cli.transformer.directory import WEIGHTS, ModelDirectory
 from nmt_cli.translation import engine_search
 from nmt_cli.translation.scheduler import Search

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nmt_cli.engine.model import Model
 from nmt_cli.engine.search import Found, Search, Sentence
-from nmt_cli.errors import NOT_FINITE, DivergedError
+from nmt_cli.system.errors import NOT_FINITE, DivergedError
 from nmt_cli.translation.retry import retried
 from nmt_cli.translation.segments import Feed, Hypothesis, Results, Segment
 

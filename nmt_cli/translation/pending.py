@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import Tokenizer, normalise
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 from nmt_cli.translation import segments
 from nmt_cli.translation.constraints import constraints_of
 from nmt_cli.translation.scheduler import Scheduler

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 
-from nmt_cli.console import warn
-from nmt_cli.errors import StorageError, is_out_of_memory
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import StorageError, is_out_of_memory
 from nmt_cli.translation.segments import Feed, Results, Segment
 
 AGAIN = 1000  # segments that are searched with fewer hypotheses at once, before twice as many are tried

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.segments import Feed, Results, Segment
 
 Search = Callable[[Feed], Results]

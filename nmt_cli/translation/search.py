@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.errors import NOT_FINITE, DivergedError
+from nmt_cli.system.errors import NOT_FINITE, DivergedError
 from nmt_cli.transformer.attention import Int64s, Layout, block_bounds
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import DecoderCache, resized_array

@@ -10,7 +10,7 @@ from typing import Any
 
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, WIDE, Tokenizer, has_letter
-from nmt_cli.errors import UsageError
+from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.constraints import Constraints
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"

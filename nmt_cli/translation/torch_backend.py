@@ -8,11 +8,11 @@ from functools import partial
 
 import torch
 
-from nmt_cli.console import counted
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES
 from nmt_cli.engine.weights import Tensor
-from nmt_cli.errors import StorageError, UsageError, is_out_of_memory
+from nmt_cli.system.console import counted
+from nmt_cli.system.errors import StorageError, UsageError, is_out_of_memory
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.directory import ModelDirectory
 from nmt_cli.transformer.hardware import choose_device, choose_dtype

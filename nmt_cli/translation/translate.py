@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nmt_cli import artefact, stored
-from nmt_cli.console import Progress, counted, say, warn
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
-from nmt_cli.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
+from nmt_cli.storage import artefact, stored
+from nmt_cli.system.console import Progress, counted, say, warn
+from nmt_cli.system.errors import BROKEN_PIPE, DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.directory import RECIPE, other_models
 from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segments import Hypothesis

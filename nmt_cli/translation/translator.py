@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nmt_cli import stored
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of, has_letter, normalise, visible, writable
-from nmt_cli.errors import DataError, UsageError
-from nmt_cli.processors import usable_cores
+from nmt_cli.storage import stored
+from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.system.processors import usable_cores
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends, segments
 from nmt_cli.translation.pending import Copy, Joiner, Options, Pending, Translation, terms_of
@@ -23,7 +23,7 @@ from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, S
 if TYPE_CHECKING:
     import torch
 
-    from nmt_cli import recipe
+    from nmt_cli.recipe import schema
     from nmt_cli.transformer.model import Transformer
 
 CHUNK_CHARACTERS = 1 << 16  # read and sorted at once
@@ -97,7 +97,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self,
         backend: backends.Backend,
         tokenizer: Tokenizer,
-        settings: "recipe.Recipe",
+        settings: "schema.Recipe",
         longest: int,
         seen: float,
         later: int | None = None,
@@ -117,7 +117,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         cls,
         model: "Transformer",
         tokenizer: Tokenizer,
-        settings: "recipe.Recipe",
+        settings: "schema.Recipe",
         dtype: "torch.dtype",
         seen_tokens: float = math.inf,
     ) -> "Translator":

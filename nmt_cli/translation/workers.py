@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nmt_cli.errors import NmtError, StorageError
+from nmt_cli.system.errors import NmtError, StorageError
 from nmt_cli.transformer.hardware import reuse_memory
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation.search import rows_at_once, search_with_oom_retry

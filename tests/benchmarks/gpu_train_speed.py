@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 from train_speed import arguments, compare
 
-from nmt_cli import artefact
 from nmt_cli.corpus import store, tokenizer
+from nmt_cli.storage import artefact
 
 TRIAL = "--cases tiny:bf16 --tokens 600 --rounds 1 --seconds 0.5 --systems ours textbook".split()  # noqa: SIM905
 

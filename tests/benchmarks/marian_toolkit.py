@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.interop.marian import BIAS, SHARED, to_marian
+from nmt_cli.recipe import schema
 from nmt_cli.transformer.weights import LoadedModel
 from nmt_cli.translation.translator import Translator
 
@@ -18,7 +18,7 @@ COMMAND = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # its
 NORMS = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
 
 
-def model_options(model: recipe.Model) -> dict[str, object]:
+def model_options(model: schema.Model) -> dict[str, object]:
     top = "n" if model.norm == "pre" else ""
     return {
         **{"type": "transformer", "dim-emb": model.d_model, "transformer-dim-ffn": model.d_ff},

@@ -31,9 +31,9 @@ from marian_toolkit import COMMAND, model_options
 from torch import Tensor, nn
 from training_systems import Step, Textbook, default_corpus, ours, plain_loop, sorted_batches
 
-from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.recipe import loading, schema
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.optim import adam, noam_rate
@@ -61,7 +61,7 @@ def same_weights(model: Transformer, other: Textbook) -> Iterator[tuple[Tensor, 
         yield weight, theirs[name][rows]
 
 
-def textbook(settings: recipe.Recipe, corpus: Corpus) -> tuple[Step, Callable[[], Transformer]]:
+def textbook(settings: schema.Recipe, corpus: Corpus) -> tuple[Step, Callable[[], Transformer]]:
     """Return steps of torch's model of the same equations and first weights, and what gives its weights as ours."""
     training = settings.training
     shape = settings.model.model_copy(update={"attention_bias": True})
@@ -91,7 +91,7 @@ def textbook(settings: recipe.Recipe, corpus: Corpus) -> tuple[Step, Callable[[]
     return step, ours_again
 
 
-def marian_options(settings: recipe.Recipe, corpus: Corpus) -> dict[str, object]:
+def marian_options(settings: schema.Recipe, corpus: Corpus) -> dict[str, object]:
     model, training = settings.model, settings.training
     words = 2 * training.tokens_per_step / (1 + len(corpus.tgt.ids) / len(corpus.src.ids))  # Marian counts the source's
     return {
@@ -105,7 +105,7 @@ def marian_options(settings: recipe.Recipe, corpus: Corpus) -> dict[str, object]
     }
 
 
-def marian(settings: recipe.Recipe, corpus: Corpus, dev: DevSet, directory: Path, every: int) -> System:
+def marian(settings: schema.Recipe, corpus: Corpus, dev: DevSet, directory: Path, every: int) -> System:
     """Return turns of Marian's training, and BLEU by its own translation."""
     train, vocabulary = [directory / "train.src", directory / "train.tgt"], directory / "vocab.spm"
     for text, side in zip(train, (corpus.src, corpus.tgt), strict=True):
@@ -145,7 +145,7 @@ def marian(settings: recipe.Recipe, corpus: Corpus, dev: DevSet, directory: Path
     return turn, bleu
 
 
-def systems_of(settings: recipe.Recipe, data: Path, directory: Path, every: int) -> dict[str, System]:
+def systems_of(settings: schema.Recipe, data: Path, directory: Path, every: int) -> dict[str, System]:
     corpus = open_corpus(data)
     dev = DevSet(corpus, settings)
     our_step, run = ours(settings, data, directory)
@@ -169,7 +169,7 @@ def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float
 
 
 def race(options: argparse.Namespace, data: Path, directory: Path) -> None:
-    settings = recipe.load(options.recipe, ["training.precision=bf16", *options.set])
+    settings = loading.load(options.recipe, ["training.precision=bf16", *options.set])
     systems = systems_of(settings, data, directory, options.every)
     points, limit = {name: [(0, 0.0, 0.0)] for name in systems}, 60 * options.minutes
     for done in range(options.every, settings.training.steps + 1, options.every):

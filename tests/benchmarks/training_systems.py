@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt_cli import recipe
-from nmt_cli.console import set_quiet
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, PAD
+from nmt_cli.recipe import loading, schema
+from nmt_cli.system.console import set_quiet
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.train import Run
 from nmt_cli.transformer.model import Transformer, sinusoids
@@ -40,19 +40,19 @@ def default_corpus(directory: Path) -> Path:
 
     corpora = os.environ.get("NMT_CORPORA")
     name = "multi30k-en-de" if corpora else "toy-en-de"
-    settings = recipe.from_plain({"corpus": {"name": name}}, "benchmark").corpus
+    settings = loading.from_plain({"corpus": {"name": name}}, "benchmark").corpus
     set_quiet(True)
     return prepare(settings, directory / name, PrepareOptions(Path(corpora) / "multi30k" if corpora else None))
 
 
-def settings_of(size: str, precision: str, corpus: Corpus, tokens: int) -> recipe.Recipe:
+def settings_of(size: str, precision: str, corpus: Corpus, tokens: int) -> schema.Recipe:
     """Return a recipe of `tokens` target tokens per step on average."""
     both = tokens * (len(corpus.src.ids) + len(corpus.tgt.ids)) / (2 * len(corpus.tgt.ids))
     training = {"tokens_per_step": round(both), "precision": precision}
-    return recipe.from_plain({"name": size, "model": dict(SIZES[size]), "training": training}, "benchmark")
+    return loading.from_plain({"name": size, "model": dict(SIZES[size]), "training": training}, "benchmark")
 
 
-def ours(settings: recipe.Recipe, data: Path, directory: Path) -> tuple[Step, Run]:
+def ours(settings: schema.Recipe, data: Path, directory: Path) -> tuple[Step, Run]:
     """Return the steps of `nmt train`, the next batch being prepared meanwhile, and the run."""
     run = Run(settings, open_corpus(data), make_accelerator(settings, directory), directory, 0)
     pool = ThreadPoolExecutor(1)
@@ -68,7 +68,7 @@ def ours(settings: recipe.Recipe, data: Path, directory: Path) -> tuple[Step, Ru
     return step, run
 
 
-def products(model: recipe.Model, vocabulary_size: int, precision: str, tokens: int, world: int) -> Step:
+def products(model: schema.Model, vocabulary_size: int, precision: str, tokens: int, world: int) -> Step:
     """Return steps that are the products of weights alone, forward and backward, for one process' share of the tokens.
 
     The embedding counts once, for the logits."""
@@ -141,7 +141,7 @@ def plain_loop(
 class Textbook(nn.Module):
     """torch.nn.Transformer between tied, scaled embeddings."""
 
-    def __init__(self, model: recipe.Model, vocabulary_size: int) -> None:
+    def __init__(self, model: schema.Model, vocabulary_size: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, model.d_model, PAD)
         nn.init.normal_(self.embedding.weight, 0, model.d_model**-0.5)
@@ -165,7 +165,7 @@ class Textbook(nn.Module):
 class Marian(nn.Module):
     """transformers' MarianMTModel of the same size."""
 
-    def __init__(self, model: recipe.Model, vocabulary_size: int) -> None:
+    def __init__(self, model: schema.Model, vocabulary_size: int) -> None:
         super().__init__()
         import transformers
 

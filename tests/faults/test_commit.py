@@ -20,10 +20,11 @@ import pytest
 import torch
 from tiny_model import make_model
 
-from nmt_cli import artefact, recipe
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import NmtError, from_os_error
-from nmt_cli.recipe import Recipe, Training
+from nmt_cli.recipe import loading
+from nmt_cli.recipe.schema import Recipe, Training
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import NmtError, from_os_error
 from nmt_cli.training import checkpoints, metrics
 from nmt_cli.training.checkpoints import State
 from nmt_cli.transformer.weights import load_tensors, save_model
@@ -240,7 +241,7 @@ def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
             assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
             assert (run / "tokenizer.model").exists()
         start(run)
-        assert recipe.load(run / "recipe.yaml") == settings
+        assert loading.load(run / "recipe.yaml") == settings
         assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
         assert artefact.sha256(run / "tokenizer.model") == artefact.sha256(corpus.tokenizer_file)
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli import artefact
 from nmt_cli.corpus import stages, store
-from nmt_cli.errors import BusyError, DataError, NmtError, OutputError, StorageError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import BusyError, DataError, NmtError, OutputError, StorageError
 
 PAIRS = texts.pairs(600)
 GZIP = gzip.compress("\n".join(src for src, _ in PAIRS).encode(), mtime=0)
@@ -220,10 +220,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 def test_too_little_space_is_said_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = texts.own(tmp_path / "in", PAIRS)
-    monkeypatch.setattr("nmt_cli.artefact.free_megabytes", lambda _: 0)
+    monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 0)
     with pytest.raises(StorageError, match="needs about 1 MB of disk, 0 MB are free"):
         texts.run(section, tmp_path / "out")
-    monkeypatch.setattr("nmt_cli.artefact.free_megabytes", lambda _: 1)
+    monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 1)
     assert texts.run(section, tmp_path / "out").is_dir()
 
 

@@ -19,7 +19,7 @@ class Finder:
     imports = 0
 
     def find_spec(self, name, *_):
-        if "nmt_cli.cli" in sys.modules or name == "nmt_cli.cli":
+        if "nmt_cli.commands.app" in sys.modules or name == "nmt_cli.commands.app":
             Finder.imports += 1
             try:
                 if os.environ["AT"] in (name, str(Finder.imports)):

@@ -14,10 +14,10 @@ import torch
 from conftest import Lab
 from tiny_model import make_model
 
-from nmt_cli import artefact, manifests
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.errors import DataError
+from nmt_cli.storage import artefact, manifests
+from nmt_cli.system.errors import DataError
 from nmt_cli.training import checkpoints
 from nmt_cli.transformer.weights import load_model, load_tensors, save_tensors
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import torch
 from conftest import Lab, held
-from test_train import before_each_step
+from steps import before_each_step
 
-from nmt_cli import artefact
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import target_file
-from nmt_cli.errors import BusyError, DataError, DivergedError, OutputError, StorageError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import BusyError, DataError, DivergedError, OutputError, StorageError
 from nmt_cli.training import checkpoints, distributed, metrics
 from nmt_cli.training import train as module
 from nmt_cli.training.batches import BatchPlan

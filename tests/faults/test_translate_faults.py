@@ -23,7 +23,7 @@ from tiny_model import make_model
 
 from nmt_cli import Translator
 from nmt_cli.engine.search import Search, Sentence
-from nmt_cli.errors import DataError, DivergedError, MissingError, NmtError, StorageError
+from nmt_cli.system.errors import DataError, DivergedError, MissingError, NmtError, StorageError
 from nmt_cli.transformer.cache import DecoderCache, for_inference
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model, save_model

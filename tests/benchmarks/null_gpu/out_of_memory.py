@@ -19,13 +19,13 @@ from accelerate.state import AcceleratorState
 from device import Counters
 from nmt import choose_compiler, let_searches_end
 
-from nmt_cli import recipe
-from nmt_cli.errors import NmtError
+from nmt_cli.recipe import loading, schema
+from nmt_cli.system.errors import NmtError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.train import train
 
 
-def outcome(settings: recipe.Recipe, data: Path, run: Path) -> dict[str, Any]:
+def outcome(settings: schema.Recipe, data: Path, run: Path) -> dict[str, Any]:
     """Train to the end or to the first error; say how it ended and what is kept."""
     AcceleratorState._reset_state(reset_partial_state=True)
     try:
@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     choose_compiler()
     let_searches_end()
-    settings, counters, results = recipe.load(options.recipe, options.set), Counters(), []
+    settings, counters, results = loading.load(options.recipe, options.set), Counters(), []
     outcome(settings, options.data, options.directory / "first")  # makes what a process needs but once
     with counters.during() as counts:
         results.append({"allocation": 0, **outcome(settings, options.data, options.directory / "whole")})

@@ -26,7 +26,7 @@ from steps import ROOT, kernels_of, random_corpus
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from nmt_cli import recipe
+from nmt_cli.recipe import loading, schema
 from nmt_cli.training import loss
 from nmt_cli.training.distributed import make_accelerator
 from nmt_cli.training.train import Run
@@ -144,7 +144,7 @@ def counted(ledger: Ledger) -> Iterator[None]:
             room.compiled = compiled
 
 
-def attention_work(settings: recipe.Model, batch: Batch) -> dict[str, float]:
+def attention_work(settings: schema.Model, batch: Batch) -> dict[str, float]:
     """Return operations, exact and of whole tiles, and bytes of attention, forward (2 products) and backward (5)."""
     (_, src, *_), (_, tgt, *_) = batch.src.integers, batch.tgt.integers
     encoder_layers, decoder_layers = settings.depths
@@ -182,7 +182,7 @@ def registers(directory: Path) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-def step_counts(settings: recipe.Recipe, directory: Path, steps: int) -> tuple[Ledger, dict[str, Any]]:
+def step_counts(settings: schema.Recipe, directory: Path, steps: int) -> tuple[Ledger, dict[str, Any]]:
     """Take some steps and count the last one."""
     ledger, counters = Ledger(), Counters()
     corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, 20_000)
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
     choose_compiler()
-    settings = recipe.load(ROOT / "recipes" / f"{options.recipe}.yaml", options.set)
+    settings = loading.load(ROOT / "recipes" / f"{options.recipe}.yaml", options.set)
     with tempfile.TemporaryDirectory() as directory:
         ledger, found = step_counts(settings, Path(directory), options.steps)
     for gpu in options.gpu or ["h100"]:

@@ -18,7 +18,7 @@ from device import HERE, environment
 ROOT = HERE.parents[2]
 TORCH = "2.11.0"  # the oldest that this project takes
 PARTS = {
-    "tests": [["-m", "pytest", "-n", "0", "tests/test_null_gpu.py"]],
+    "tests": [["-m", "pytest", "-n", "0", "tests/gpu/test_null_gpu.py"]],
     "counts": [
         ["steps.py", "base", "big", "--steps", "60"],
         ["searches.py", "base"],

@@ -16,8 +16,8 @@ from device import Counters
 from nmt import let_searches_end
 from steps import ROOT, wmt14_lengths
 
-from nmt_cli import recipe
 from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.recipe import loading, schema
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
@@ -25,7 +25,7 @@ from nmt_cli.translation import search as searching
 from nmt_cli.translation.segments import SearchSettings, Segment
 
 
-def measure(settings: recipe.Recipe, how: SearchSettings, sentences: int, models: int) -> dict[str, Any]:
+def measure(settings: schema.Recipe, how: SearchSettings, sentences: int, models: int) -> dict[str, Any]:
     """Search random sentences, longest first, with an ensemble of models that are all the same."""
     device = choose_device()
     dtype, vocabulary = choose_dtype("auto", device), settings.corpus.tokenizer.vocabulary_size
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=1)
     options = parser.parse_args()
     let_searches_end()
-    settings = recipe.load(ROOT / "recipes" / f"{options.recipe}.yaml", [])
+    settings = loading.load(ROOT / "recipes" / f"{options.recipe}.yaml", [])
     print(json.dumps(measure(settings, SearchSettings(beam=options.beam), options.sentences, options.models)))
 
 

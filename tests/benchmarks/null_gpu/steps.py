@@ -20,9 +20,9 @@ import torch
 import torch._dynamo.utils
 from accelerate.state import AcceleratorState
 
-from nmt_cli import recipe
 from nmt_cli.corpus.store import Corpus, Side
 from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.recipe import loading, schema
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.append(str(ROOT / "tests" / "benchmarks"))
@@ -54,7 +54,7 @@ def median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def measure(settings: recipe.Recipe, directory: Path, steps: int, pairs: int, *, replays: bool) -> dict[str, Any]:
+def measure(settings: schema.Recipe, directory: Path, steps: int, pairs: int, *, replays: bool) -> dict[str, Any]:
     """Return counts of each step, the kernels of the last, memory, and medians of the host's milliseconds: of steps
     that are launched kernel by kernel, and of replays."""
     counters, began = Counters(), time.perf_counter()
@@ -107,7 +107,7 @@ def main() -> None:
     options = parser.parse_args()
     choose_compiler()
     for name in options.recipes:
-        settings = recipe.load(ROOT / "recipes" / f"{name}.yaml", options.set)
+        settings = loading.load(ROOT / "recipes" / f"{name}.yaml", options.set)
         with tempfile.TemporaryDirectory() as directory:
             found = measure(settings, Path(directory), options.steps, options.pairs, replays=not options.no_replays)
         print(json.dumps(found), flush=True)

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_map_only
 from triton.runtime import interpreter
 
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "helpers"))
 from reference import batch_of, random_model, random_pairs, tiny
 from varlen import varlen, varlen_backward
 

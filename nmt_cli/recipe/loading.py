@@ -1,0 +1,212 @@
+"""Read recipes: files, their base, `--set` overrides, and checks across settings."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from nmt_cli import __version__
+from nmt_cli.recipe import files as recipe_files
+from nmt_cli.recipe import limits, yaml_file
+from nmt_cli.recipe.named import NAMED_CORPORA
+from nmt_cli.recipe.schema import OF_STEPS, Expect, Recipe
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
+
+MOST_COMPLAINTS = 5
+
+
+def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    """Return `low` with what `high` says laid over it, section by section."""
+    merged = dict(low)
+    for key, value in high.items():
+        old = merged.get(key)
+        if isinstance(value, dict) and isinstance(old, list) and old and isinstance(old[0], dict):
+            if len(old) > 1:
+                raise UsageError(f"{key} has {len(old)} entries: write the list whole, in the recipe")
+            merged[key] = [merge(old[0], value)]  # as of corpus.synthetic, to which one may add --set
+        else:
+            merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _keys(values: dict[str, Any], section: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield section + name
+        yield from _keys(value, f"{section}{name}.") if isinstance(value, dict) else ()
+
+
+def _complaint(error: Any) -> str:
+    path = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        keys, name = list(_keys(Recipe().model_dump())), path.rpartition(".")[2]
+        nearest = [key for key in keys if key.endswith(f".{name}")] or difflib.get_close_matches(path, keys, 1)
+        advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(Recipe.model_fields)}"
+        return f"unknown key {path[:80]!r}; {advice}"
+    question = meant(str(error["input"]), re.findall(r"'([^']*)'", error.get("ctx", {}).get("expected", "")))
+    rule = "a mapping of keys to values" if error["type"] == "model_type" else error["msg"].partition(",")[0]
+    complaint = f"{path} must be {rule.removeprefix('Input should be ')}, not {str(error['input'])[:40]!r}"
+    return f"{complaint}. {question}" if question else complaint
+
+
+def _contradictions(recipe: Recipe) -> Iterator[str]:
+    """Yield complaints about settings that are valid alone and wrong together."""
+    corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
+    if str(corpus.name) in (".", ".."):
+        yield f"corpus.name must name a directory of its own under data/, not {corpus.name!r}"
+    if recipe.averaging.last > recipe.training.keep_checkpoints:
+        yield "averaging.last is larger than training.keep_checkpoints"
+    yield from limits.contradictions(recipe.model)
+    for split in ("train", "dev", "test", "mix", "general"):
+        sides = [getattr(corpus, f"{split}_{side}") or [] for side in ("src", "tgt")]
+        if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:
+            yield f"corpus.{split}_src and corpus.{split}_tgt must name as many files"
+    if any(entry.model is None for entry in corpus.synthetic):
+        yield "corpus.synthetic needs a model that translates: name it there, or as training.teacher"
+    if not (corpus.real_pairs or corpus.synthetic):
+        yield "corpus.real_pairs=no requires corpus.synthetic"
+    if corpus.limit and corpus.mix_src:
+        yield "corpus.limit would cut corpus.mix_src off: leave one out"
+    if recipe.averaging.with_start and not recipe.training.init_from:
+        yield "averaging.with_start requires training.init_from"
+    if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
+        yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
+    curves = expect.dev_perplexity, expect.dev_bleu
+    if steps != sorted(set(steps)) or any(len(curve) not in (0, len(steps)) for curve in curves):
+        yield "expect.dev_steps must rise, and dev_perplexity and dev_bleu have as many numbers"
+
+
+def _corpus_name(values: dict[str, Any]) -> Any:
+    corpus = values.get("corpus")
+    return corpus.get("name") if isinstance(corpus, dict) else None
+
+
+def _with_named(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values laid over what their named corpus brings."""
+    return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
+
+
+def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
+    """Return the identity of the training text, and the number of steps; None for both if a setting is wrong."""
+    sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
+    try:
+        settings = Recipe.model_validate(_with_named(sections))
+    except ValidationError:
+        return None, None
+    corpus = settings.corpus
+    synthetic = corpus.synthetic and (corpus.synthetic, settings.training.teacher)
+    text = corpus.name, corpus.src, corpus.tgt, corpus.limit, corpus.moses, synthetic
+    return text, settings.training.steps
+
+
+def _laid_over(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    """Merge. Drop the expectations of `low` if `high` names another text, and its scores if it names other steps."""
+    (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
+    expect = low.get("expect")
+    if text != other_text:
+        low = {key: value for key, value in low.items() if key != "expect"}
+    elif steps != other_steps and isinstance(expect, dict):
+        low = {**low, "expect": {key: value for key, value in expect.items() if key not in OF_STEPS}}
+    return merge(low, high)
+
+
+def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
+    """Build a recipe from nested dicts, or raise a UsageError that names every wrong value."""
+    values = _with_named(values)
+    try:
+        recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
+        for entry in recipe.corpus.synthetic:
+            entry.model = entry.model or recipe.training.teacher
+        errors = list(_contradictions(recipe))
+    except ValidationError as invalid:
+        errors = [_complaint(error) for error in invalid.errors()[:MOST_COMPLAINTS]]
+        errors += ["and more"] if len(invalid.errors()) > MOST_COMPLAINTS else []
+    if errors:
+        raise UsageError(f"{where}: {'; '.join(errors)}")
+    return recipe
+
+
+def override(text: str) -> dict[str, Any]:
+    """Return `key.key=value` as nested dicts; a value in brackets is a list."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"--set {text[:60]}: write it as section.key=value")
+    parts = map(str.strip, value[1:-1].split(","))
+    change: Any = list(filter(None, parts)) if value.startswith("[") else value
+    for part in reversed(key.strip().split(".")):
+        change = {part: change}
+    return {**change}
+
+
+def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
+    """Read a recipe file, apply `key.key=value` overrides, and take the rest from training.init_from if `start`."""
+    path = recipe_files.find(path)
+    values = yaml_file.read(path)
+    if not values:
+        raise UsageError(f"{path} is empty. A recipe says at least what differs from another: base: recipes/toy.yaml")
+    if base := values.pop("base", None):
+        lower = yaml_file.read(recipe_files.find(Path(str(base)), path.parent))
+        if "base" in lower:
+            advice = f"Name that one ({lower['base']}), and copy the settings between"
+            raise UsageError(f"{path}: its base {base} has a base itself. {advice}")
+        values = _laid_over(lower, values)
+    values = _laid_over(values, reduce(merge, map(override, overrides), {}))
+    values["name"] = values.get("name") or path.stem
+    if start and (directory := from_plain(values, str(path)).training.init_from):
+        named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
+        values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
+    recipe = from_plain(values, str(path))
+    if recipe.name in (".", "..") or "/" in recipe.name:  # as imported models have, which have no run
+        raise UsageError(f"{path}: name must name a directory of its own under runs/, not {recipe.name[:60]!r}")
+    return recipe
+
+
+def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
+    """Return the recipe with the languages of a corpus, by its manifest, where it names none itself; where it names
+    others, without what it expects."""
+    languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
+    corpus = recipe.corpus.model_copy(update=languages)
+    same = (corpus.src, corpus.tgt) == (manifest["src"], manifest["tgt"])
+    return recipe.model_copy(update={"corpus": corpus, "expect": recipe.expect if same else Expect()})
+
+
+def _settings_of(model: Path) -> dict[str, Any]:
+    """Return what a recipe takes from the model it starts from."""
+    if not (model / "recipe.yaml").is_file():
+        raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
+    stored = load_stored(model / "recipe.yaml").model_dump()
+    languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
+    return {"model": stored["model"], "corpus": {**languages, "tokenizer": {"file": str(model / "tokenizer.model")}}}
+
+
+def load_stored(path: Path) -> Recipe:
+    """Read the recipe of a run or a model, perhaps of another version: unknown settings but the model's are ignored."""
+    try:
+        values = yaml_file.read(path)
+        if not values:
+            raise UsageError(f"{path} is empty")
+        recipe = from_plain(values, str(path), stored=True)
+        unknown = sorted(set(_keys(values)) - set(_keys(recipe.model_dump())))
+        if any(name.startswith("model.") for name in unknown):
+            raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
+    except UsageError as error:
+        raise DataError(f"{error}. An nmt newer than {__version__} wrote it: update; or it was edited") from None
+    if unknown:
+        warn(f"{path}: settings unknown to nmt {__version__} are ignored: {', '.join(unknown)}")
+    return recipe
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Return `key: old -> new` for every setting that differs between two nested dicts."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [line for key in {**old, **new} for line in differences(old.get(key), new.get(key), f"{path}.{key}")]
+    return [] if old == new else [f"{path.lstrip('.')}: {old} -> {new}"]
+
+
+def to_yaml(recipe: Recipe) -> bytes:
+    """Return the resolved recipe as YAML, every setting with its value, in the order of this file."""
+    return yaml_file.dump(recipe.model_dump())

@@ -1,0 +1,109 @@
+"""What a person sees while a command works: progress, tables and log lines, all on stderr; stdout is for results."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from nmt_cli.system.errors import printable
+
+MOST_CHARACTERS = 4000  # of a line
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    """Silence progress and log lines (warnings and errors stay)."""
+    global _quiet
+    _quiet = quiet
+
+
+def say(*lines: str) -> None:
+    """Print lines, unless quiet; control characters in them are escaped."""
+    if not _quiet and sys.stderr is not None:
+        print("\n".join(printable(line, MOST_CHARACTERS) for line in lines), file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print one warning line, even when quiet."""
+    if sys.stderr is not None:
+        print(f"nmt: warning: {printable(text, 400)}", file=sys.stderr, flush=True)
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what if count == 1 else what + 's'}"
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: the first column is text, the others are aligned right."""
+    if _quiet or sys.stderr is None:
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=any(columns))
+    for i, column in enumerate(columns):
+        grid.add_column(column, justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(escape(printable(cell, 1000)) for cell in row))
+    screen = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)  # a file wraps nothing
+    screen.print(escape(printable(title)), style="bold")
+    screen.print(grid)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as people write it: 42 s, 3 min 05 s, 2 h 10 min, 3 d 4 h."""
+    minutes, whole = divmod(max(0, round(seconds)), 60)
+    if minutes < 60:
+        return f"{minutes} min {whole:02} s" if minutes else f"{whole} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def is_live() -> bool:
+    """Return whether progress may be drawn: stderr is a terminal, and not --quiet."""
+    return not _quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
+class Progress:
+    """A live progress line on a terminal, a plain line every `every` seconds elsewhere."""
+
+    def __init__(self, what: str, total: int | None, unit: str, *, every: float = 10, done: int = 0) -> None:
+        self.what, self.total, self.unit, self.every = what, total, unit, every
+        self.done = self.first = done
+        self.start = self.last = time.monotonic()
+        self.plain = not is_live()
+        self._live: Any = None
+
+    def __enter__(self) -> "Progress":
+        if not self.plain:
+            from rich.console import Console
+            from rich.markup import escape
+            from rich.progress import Progress, TextColumn
+
+            columns = *Progress.get_default_columns(), TextColumn("{task.fields[text]}", markup=False)
+            # Rich would otherwise print what goes to stdout on the terminal and leave a redirected file empty.
+            self._live = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, transient=True)
+            self._live.add_task(escape(printable(self.what)), total=self.total, completed=self.done, text="")
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def advance(self, count: int = 1, text: str = "") -> None:
+        """Count `count` more units done; `text` is shown beside the bar."""
+        self.done += count
+        now = time.monotonic()
+        if self._live:
+            beside = printable(f"{self.done:,} {self.unit} {text}")
+            self._live.update(self._live.task_ids[0], completed=self.done, text=beside)
+        elif now - self.last >= self.every:
+            self.last = now
+            rate = (self.done - self.first) / (now - self.start)
+            speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+            left = f", {duration((self.total - self.done) / rate)} left" if self.total and rate else ""
+            of = f" of {self.total:,}" if self.total else ""
+            say(f"{self.what}: {self.done:,}{of} {self.unit}, {speed}/s{left}{', ' + text if text else ''}")

@@ -1,0 +1,104 @@
+"""Every option of every command reaches the function that does the work."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt_cli.commands import app as cli
+from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.parsing.score import evaluate
+from nmt_cli.recipe import loading
+from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.scoring.score import evaluate as text_scores
+from nmt_cli.serving.server import ServeOptions
+from nmt_cli.translation.segments import Sampling
+from nmt_cli.translation.translate import TranslateOptions
+
+TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + side for split, side in
+        (("dev", "src"), ("dev", "tgt"), ("test", "src"), ("test", "tgt"))}}  # fmt: skip
+CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit": 5, "tokenizer": {"file": "t"}}
+STEPS = loading.load(Path("recipes/toy.yaml"), ["training.steps=3"])
+TOY, PARSING = (loading.load(Path(name)) for name in ("toy", "parsing"))
+SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "copy_wordless": None, "n_best": 3}
+i, o, d, r, m, x = (Path(name) for name in "iodrmx")
+
+CASES: list[tuple[str, str, list[Any]]] = [
+    ("prepare --src a --tgt b --dev-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
+     "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
+     "corpus.prepare.prepare", [loading.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
+                                PrepareOptions(m, 4, True, True, True)]),
+    ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
+     [STEPS, d, r, "x"]),
+    ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),
+    ("average-checkpoints r --last 2 --out o --data d", "training.average.average", [r, 2, o, d]),
+    ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 "
+     "--extra-length 9 --split off --prefix r --score-pairs d "
+     "--format jsonl --n-best 3 --alignments", "translation.translate.translate",
+     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None, "terms": None}, "bf16", "jsonl", True, r, d,
+                       True, 4), None]),
+    ("translate i --format md --markup html --no-protect --n-best 2 --prefix r --alignments --score-pairs d",
+     "documents.choose", ["md", i, "html", False, ["alignments", "prefix", "score_pairs", "n_best"]]),
+    ("translate --input i --protect", "documents.choose", [None, i, None, True, []]),
+    ("translate i --sample --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5", "translation.translate.translate",
+     [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5),
+                                  "terms": None}), None]),
+    ("translate i --terms x", "corpus.terms.Terms.read", [x]),
+    ("translate i --sample --seed 0 --alpha 0 --top-k 0 --top-p 0", "translation.translate.translate",
+     [TranslateOptions(i, search={"beam": None, "alpha": 0.0, "extra_length": None, "split": None,
+                                  "copy_wordless": None, "n_best": 1,
+                                  "sampling": Sampling(seed=0, top_k=0, top_p=0.0), "terms": None}), None]),
+    ("score i -r r --fail-under 0", "scoring.score.evaluate", [ScoreOptions(i, (r,), fail_under=0.0), None]),
+    ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",
+     [loading.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),
+    ("reproduce recipes/toy.yaml --set training.steps=3 --mirror m --data d --run r --workers 4 --dry-run",
+     "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
+    ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
+     "--format json --source d --test-set wmt14 --language-pair en-de --corpus m --split dev --baseline x "
+     "--fail-under 7 --fail-if-worse --no-intervals --comet-python x --comet-model y --terms o",
+     "scoring.score.evaluate",
+     [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
+                   "json", x, "y", False, o), None]),
+    ("reproduce recipes/toy.yaml", "reproduce.reproduce",
+     [TOY, TOY.corpus, Path("data/toy-en-de"), Path("runs/toy"), PrepareOptions(), text_scores]),
+    ("reproduce recipes/parsing.yaml --dry-run", "reproduce.reproduce",
+     [PARSING, PARSING.corpus, Path("data/wsj"), Path("runs/parsing"), PrepareOptions(dry_run=True), evaluate]),
+    ("train recipes/toy.yaml --dry-run", "training.estimate.dry_run", [TOY, Path("data/toy-en-de")]),
+    ("report r --compare x --compare m --out o --data d", "reporting.report.report", [r, [x, m], o, [d], evaluate]),
+    ("doctor r --hypothesis i --reference x --data d --json", "reporting.doctor.doctor", [r, d, i, x, True]),
+    ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",
+     [["a", "b"], m, o, "cross", 2, 3, "x"]),
+    ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
+    ("import i --out o", "interop.import_.import_marian", ["i", o]),
+    ("serve m", "serving.server.serve",
+     [ServeOptions((m,), "127.0.0.1", 5000, None, None, "auto", 100_000, 1000, 5000, 60.0, (), None, (), None)]),
+    ("serve m x --host h --port 7 --api-key-file i --workers 4 --precision bf16 --char-limit 5 --batch-limit 6 "
+     "--queue 8 --timeout 9 --cors z --cors y --no-protect --allow-host w --allow-host v --connections 3",
+     "serving.server.serve",
+     [ServeOptions((m, x), "h", 7, i, 4, "bf16", 5, 6, 8, 9.0, ("z", "y"), False, ("w", "v"), 3)]),
+    # What is not typed
+    ("train recipes/toy.yaml --data d", "training.train.train", [TOY, d, Path("runs/toy"), None]),
+    ("average-checkpoints r", "training.average.average", [r, None, None, None]),
+    ("translate", "translation.translate.translate",
+     [TranslateOptions(None, None, (), {**dict.fromkeys(SEARCH), "n_best": 1, "sampling": None, "terms": None}, "auto",
+                       "text", False, None, None, False, None), None]),
+    ("score", "scoring.score.evaluate", [ScoreOptions(), None]),
+    ("report r", "reporting.report.report", [r, (), None, (), evaluate]),
+    ("doctor r", "reporting.doctor.doctor", [r, None, None, None, False]),
+    ("attend a", "reporting.attend.attend", [["a"], None, Path("attention.html"), "encoder", None, None, None]),
+    ("export m --to ctranslate2 --out o", "interop.export.export", [m, "ctranslate2", o, None, None]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "function", "arguments"), CASES)
+def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, function: str, arguments: list[Any]) -> None:
+    def work(*given: Any) -> None:
+        assert list(given) == arguments
+        raise LookupError
+
+    monkeypatch.setattr(cli.artefact, "present", lambda data: data == d)  # train looks for its corpus
+    monkeypatch.setattr(f"nmt_cli.{function}", work)
+    monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
+    with pytest.raises(LookupError):
+        cli.run()

@@ -1,0 +1,196 @@
+"""A recipe with synthetic text, played: two models, one with it and one without, and the table that compares them."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nmt_cli.commands import reproduce
+from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.recipe import loading, schema
+from nmt_cli.scoring.metrics import corpus_bleu
+from nmt_cli.scoring.score import evaluate
+from nmt_cli.storage import artefact
+from nmt_cli.training.run import translations_id
+from nmt_cli.transformer.weights import load_model
+
+ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "a line alone")
+
+
+def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
+    """Reproduce a recipe, and return the rows of its last table."""
+    settings = loading.from_plain(values, "test")
+    data, run = tmp_path / "data" / "numbers", tmp_path / "runs" / "student"
+    options = PrepareOptions(workers=1)
+    assert reproduce.reproduce(settings, settings.corpus, data, run, options, evaluate) == 0
+    table = captured.readouterr().err.partition("with and without synthetic text")[2]
+    rows = {name: re.search(rf"^{name}[^\n]*?  +([\d., ±]+)$", table, re.MULTILINE) for name in ROWS}
+    assert all(rows.values()), table
+    assert ("teacher (scores by beam 1)" in table) == bool(values["training"]["teacher"])
+    found = {name: row[1] for name, row in rows.items() if row}
+    plain = {name: re.sub(r" ± \d+\.\d+", "", row).replace(",", "").split() for name, row in found.items()}
+    assert all(found[name].count("±") == len(plain[name]) for name in ROWS[:2]), "scores have an interval"
+    return {name: [float(figure) for figure in row] for name, row in plain.items()}
+
+
+def test_a_student_is_compared_with_its_teacher_and_with_itself_untaught(
+    tiny_recipe,
+    reference_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The teacher's scores are of its own search, its speed is of the student's."""
+    speed, timed = reproduce._speed, list[Any]()
+
+    def speeds(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
+        assert min(speed(model, lines[:1], decoding)) > 0
+        timed.append((model, lines, decoding))
+        return 1000.0 + len(timed), 10.25 * len(timed)
+
+    monkeypatch.setattr(reproduce, "_speed", speeds)
+    monkeypatch.setattr(reproduce, "TIMED_LINES", 9)
+    small = ("model.encoder_layers=3", "model.decoder_layers=1", "training.steps=10", "decoding.beam=2")
+    values = tiny_recipe(*small).model_dump()
+    values["corpus"]["synthetic"] = [{"side": "src", "beam": 2}]
+    values["training"]["teacher"] = str(reference_run)
+    rows = played(values, tmp_path, capsys)
+    corpora = [open_corpus(tmp_path / "data" / name) for name in ("numbers", "numbers-without")]
+    assert len(corpora[1].src) == 500
+    assert len(corpora[0].src) > 500
+    assert corpora[0].tokenizer_file.read_bytes() == corpora[1].tokenizer_file.read_bytes()
+    models = [load_model(tmp_path / "runs" / name) for name in ("student", "student-without")]
+    assert all(model.recipe.model.depths == (3, 1) for model in models)
+    assert models[0].manifest["corpus"] != models[1].manifest["corpus"]
+    references = corpora[0].lines("test")[1]
+    places = [tmp_path / "runs" / name for name in ("student/teacher", "student", "student-without")]
+    bleu = [corpus_bleu(read_lines(place / "test.hyp"), references)[0] for place in places]
+    assert rows["test BLEU"] == pytest.approx(bleu, abs=0.006)
+    sizes = [(place / "model" / "model.safetensors").stat().st_size for place in (reference_run, *places[1:])]
+    assert rows["megabytes, float32"] == pytest.approx([size / 1e6 for size in sizes], abs=0.006)
+    assert rows["megabytes, 8 bits"] == pytest.approx([size / 4e6 for size in sizes], abs=0.006)
+    assert all(len(figures) == 3 and min(figures) >= 0 for figures in rows.values())
+    assert (rows["source words per second"], rows["a line alone"]) == ([1001, 1002, 1003], [10.2, 20.5, 30.8])
+    models_timed = [reference_run / "model", *(place / "model" for place in places[1:])]
+    sources = corpora[0].lines("test")[0]
+    assert timed == [(model, sources[:9], tiny_recipe(*small).decoding) for model in models_timed]
+    made_by = artefact.read_json(places[0] / "translations.json")["made_by"]
+    manifest = artefact.read_json(reference_run / "model" / "manifest.json")
+    assert made_by == translations_id(manifest, tiny_recipe().decoding)
+    watched = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.hyp")}
+    timed.clear()
+    assert played(values, tmp_path, capsys) == rows
+    assert {path: path.stat().st_mtime_ns for path in watched} == watched, "nothing is done twice"
+
+
+def test_speed_is_that_of_all_words_and_of_one_line_alone(tiny_recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock by which each of the first 20 lines takes a tenth of a second, one of the others two, and each first
+    time of a text five seconds more."""
+    clock, seen = [0.0], set[str]()
+
+    class Slow(contextlib.nullcontext[Any]):
+        def __enter__(self) -> "Slow":
+            return self
+
+        def translate(self, texts: list[str], **options: Any) -> Iterator[str]:
+            assert options == decoding.model_dump()
+            clock[0] += sum(0.1 if lines.index(text) < 20 else 0.2 for text in texts) + 5 * (str(texts) not in seen)
+            seen.add(str(texts))
+            yield from texts
+
+    def opened(place: Path, **how: Any) -> Slow:
+        assert (place, how) == (Path("model"), {"workers": 1}), "one core"
+        return Slow()
+
+    decoding = tiny_recipe().decoding
+    monkeypatch.setattr(reproduce, "Translator", opened)
+    monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    lines = [f"line number {number}" for number in range(40)]
+    assert reproduce._speed(Path("model"), lines, decoding) == pytest.approx((120 / 6, 100))
+
+
+def test_a_recipe_with_synthetic_text_is_played_again_without_it(
+    tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one process or several; not by a dry run, nor after a first part that was stopped."""
+    values = tiny_recipe("expect.bleu=[1,2]", "expect.parameters=5").model_dump()
+    values["corpus"] |= {"synthetic": [{"side": "src"}], "real_pairs": False}
+    values["training"]["teacher"] = "t"
+    settings, text = loading.from_plain(values, "test"), schema.Corpus(name="raw")
+    data, run, calls = tmp_path / "data", tmp_path / "run", list[Any]()
+    plain = reproduce._without_synthetic(settings, data)
+    assert loading.differences(settings.model_dump(), plain.model_dump()) == [
+        "name: tiny -> tiny-without",
+        f"corpus.synthetic: {[each.model_dump() for each in settings.corpus.synthetic]} -> []",
+        "corpus.real_pairs: False -> True",
+        f"corpus.tokenizer.file: None -> {data / 'tokenizer.model'}",
+        "training.teacher: t -> None",
+        "expect.parameters: 5 -> None",
+        "expect.bleu: [1.0, 2.0] -> []",
+    ]
+    codes = [0, 0]
+    monkeypatch.setattr(reproduce, "_play", lambda *given: calls.append(given) or codes[len(calls) - 1])
+    monkeypatch.setattr(reproduce, "read_run", lambda *places: places)
+    monkeypatch.setattr(reproduce, "_compare", lambda *given: calls.append(given))
+    options = PrepareOptions(workers=1)
+    first = (settings, text, data, run, options, evaluate)
+    places = tmp_path / "data-without", tmp_path / "run-without"
+    second = (plain, plain.corpus, *places, options, evaluate)
+    compared = ((run, data), places[::-1], evaluate)
+    for rank, ends, expected in (
+        ("0", [0, 0], [first, second, compared]),
+        ("1", [0, 0], [first, second]),
+        ("0", [143, 0], [first]),
+        ("0", [0, 143], [first, second]),
+    ):
+        monkeypatch.setenv("RANK", rank)
+        calls.clear()
+        codes[:] = ends
+        assert reproduce.reproduce(*first) == max(ends)
+        assert calls == expected
+    calls.clear()
+    codes[:] = [0]
+    dry = (*first[:4], PrepareOptions(workers=1, dry_run=True), evaluate)
+    assert reproduce.reproduce(*dry) == 0
+    assert calls == [dry]
+    calls.clear()
+    plain.corpus.synthetic = []
+    assert reproduce.reproduce(plain, *first[1:]) == 0
+    assert len(calls) == 1
+
+
+def test_without_a_test_set_nothing_is_compared(
+    tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tiny_recipe("corpus.synthetic.model=m", "corpus.synthetic.side=tgt")
+    files: Any = SimpleNamespace(
+        settings=settings, directory=tmp_path, corpus=SimpleNamespace(lines=lambda split: ([], []))
+    )
+    monkeypatch.setattr(reproduce, "_translate", lambda *_: pytest.fail("it translates"))
+    reproduce._compare(files, files, evaluate)
+    assert capsys.readouterr().err == "There is no test set, so nothing is compared\n"
+
+
+def test_back_translation_is_compared_with_the_same_without_it(
+    tiny_recipe, reference_run: Path, numbers_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reverse model is no teacher: it has no column."""
+    values = tiny_recipe("training.steps=6", "corpus.limit=250").model_dump()
+    values["corpus"] |= {"src": "de", "tgt": "en"}  # so that the model at hand translates the other way
+    for split in ("train", "dev", "test"):
+        src, tgt = f"{split}_src", f"{split}_tgt"
+        values["corpus"] |= {src: values["corpus"][tgt], tgt: values["corpus"][src]}
+    mono = [str(numbers_text / "train.en")]
+    values["corpus"]["synthetic"] = [{"side": "tgt", "files": mono, "tag": "bt", "model": str(reference_run)}]
+    rows = played(values, tmp_path, capsys)
+    assert all(len(figures) == 2 for figures in rows.values())
+    assert artefact.present(tmp_path / "runs" / "student-without" / "model")
+    corpora = [open_corpus(tmp_path / "data" / name) for name in ("numbers", "numbers-without")]
+    assert len(corpora[1].src) == 250
+    assert len(corpora[0].src) > 250

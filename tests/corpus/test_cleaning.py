@@ -1,0 +1,205 @@
+from collections import Counter
+
+import pytest
+import texts
+
+from nmt_cli.corpus import cleaning
+from nmt_cli.corpus.cleaning import CleaningStats
+from nmt_cli.corpus.readers import Chunk
+from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.recipe.schema import Cleaning, Corpus
+
+Cleaned = tuple[bytes, bytes, bytes, CleaningStats]
+
+
+def clean(*pairs: tuple[bytes | None, bytes | None], held_out: frozenset[bytes] = frozenset(), **more: bool) -> Cleaned:
+    corpus = Corpus(src="en", tgt="de", cleaning=Cleaning(**more))
+    return cleaning.clean_chunk(corpus, held_out, Chunk([p[0] for p in pairs], [p[1] for p in pairs]))
+
+
+def test_normalised_text_is_one_line_of_words_between_single_spaces() -> None:
+    breaks = "\0\n\r\x1c\x1f\x7f\x85\x9f\xa0\u1680\u2000\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800\udfff "
+    line = normalise(breaks + "".join(f"x{char}{char}" for char in breaks))
+    assert line == normalise(line) == " ".join("x" * len(breaks))
+    kept = "é ½ ﬁ ~a! \xad\u200c\u200d"
+    assert normalise(f" e\u0301  {kept[2:]}") == kept
+
+
+def test_entities_are_undone_once_if_wanted() -> None:
+    for text, plain in (
+        ("R&amp;D", "R&D"),
+        ("&amp;lt;", "&lt;"),
+        ("&#252;&#xFC;&uuml;", "üüü"),
+        ("&#128512;&#x1F600;&frac12;&there4;", "😀😀½∴"),
+        ("&quot;a&#32;b&nbsp;", '"a b'),
+        ("Q&A, AT&T ?a=1&copy=2 &unknownentity;", "Q&A, AT&T ?a=1&copy=2 &unknownentity;"),
+    ):
+        assert cleaning.repair(text, Cleaning()) == plain
+        assert cleaning.repair(text, Cleaning(unescape=False)) == text
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason"),
+    [
+        ((None, b"ein"), cleaning.LONG_LINE),
+        ((b"a", None), cleaning.LONG_LINE),
+        ((b"a\xff", b"ein"), cleaning.NOT_UTF8),
+        ((b"a", b"ein\xff"), cleaning.NOT_UTF8),
+        ((b" \t", b"ein"), cleaning.EMPTY),
+        ((b"one", b"\xe2\x80\xa8"), cleaning.EMPTY),
+        ((b"same ", b" same"), cleaning.COPY),
+        (("Привет, мир".encode(), b"Hallo Welt"), cleaning.SCRIPT),
+        ((b"a dog", "一只狗".encode()), cleaning.SCRIPT),
+    ],
+)
+def test_each_reason_drops_its_pair(pair: tuple[bytes | None, bytes | None], reason: str) -> None:
+    src, tgt, hashes, stats = clean((b"a dog", b"ein Hund"), pair)
+    assert (src, tgt, hashes) == (b"a dog\n", b"ein Hund\n", cleaning.pair_hash("a dog", "ein Hund"))
+    assert (stats.read, stats.dropped, len(stats.examples[reason])) == (2, {reason: 1}, 1)
+
+
+def test_a_chunk_comes_out_as_lines_hashes_and_what_was_dropped() -> None:
+    """Of a file that is listed again: hashes are of this repetition, but what is held out is so each time."""
+    held_out = cleaning.held_out_hashes([("gone", "weg")], Cleaning())
+    raw: list[tuple[bytes | None, bytes | None]] = [
+        (b"one", b"eins"), (None, b"x"), (b"y", None), (b"gone", b"weg"), (b"a\xff" + b"b" * 300, b"c"),
+        (b"d", b"\xe9"), (b"two &lt; ", "zwei\u00a0<".encode()), (b"", b"leer"),
+    ]  # fmt: skip
+    chunk = Chunk([src for src, _ in raw], [tgt for _, tgt in raw], 2)
+    src, tgt, hashes, stats = cleaning.clean_chunk(Corpus(src="en", tgt="de"), held_out, chunk)
+    assert (src, tgt) == (b"one\ntwo <\n", b"eins\nzwei <\n")
+    assert hashes == cleaning.pair_hash("one", "eins", 2) + cleaning.pair_hash("two <", "zwei <", 2)
+    assert stats == CleaningStats(
+        8,
+        Counter({cleaning.LONG_LINE: 2, cleaning.HELD_OUT: 1, cleaning.NOT_UTF8: 2, cleaning.EMPTY: 1}),
+        {
+            cleaning.LONG_LINE: [("(too long)", ""), ("", "(too long)")],
+            cleaning.HELD_OUT: [("gone", "weg")],
+            cleaning.NOT_UTF8: [("a\\xff" + "b" * 195, "c"), ("d", "\\xe9")],
+            cleaning.EMPTY: [("", "leer")],
+        },
+        {cleaning.NOT_UTF8: 5},
+    )
+
+
+def test_hashes_tell_pairs_and_repetitions_apart() -> None:
+    pairs = [
+        ("a", "b", 0),
+        ("b", "a", 0),
+        ("a b", "", 0),
+        ("", "a b", 0),
+        ("a", "b", 1),
+        ("a", "b", 2),
+        ("a", "b", 256),
+    ]
+    hashes = {cleaning.pair_hash(src, tgt, repetition) for src, tgt, repetition in pairs}
+    assert (len(hashes), {len(each) for each in hashes}) == (len(pairs), {16})
+    assert cleaning.pair_hash("a", "b") == cleaning.pair_hash("a", "b", 0)
+
+
+def test_statistics_of_chunks_are_added_and_the_first_lines_stay_the_first() -> None:
+    total = CleaningStats()
+    for read, first, shifted in (
+        (10, {}, False),
+        (20, {cleaning.NOT_UTF8: 7}, True),
+        (30, {cleaning.NOT_UTF8: 1}, True),
+    ):
+        stats = CleaningStats(read, first_line={**first, **({cleaning.SHIFTED: 1} if shifted else {})})
+        for i in range(2 if first else 0):
+            stats.drop(cleaning.NOT_UTF8, f"{read}.{i}", "x")
+        total.add(stats)
+    assert (total.read, total.dropped) == (60, {cleaning.NOT_UTF8: 4})
+    assert total.examples == {cleaning.NOT_UTF8: [("20.0", "x"), ("20.1", "x"), ("30.0", "x")]}
+    assert total.first_line == {cleaning.NOT_UTF8: 17, cleaning.SHIFTED: 11}
+    assert total.warnings() == [
+        "not UTF-8: 4 lines, the first is line 17",
+        "from about line 11 the lines of one side look shifted against those of the other",
+    ]
+    one = CleaningStats(5000, Counter({cleaning.NOT_UTF8: 1}), {}, {cleaning.NOT_UTF8: 4321})
+    assert one.warnings() == ["not UTF-8: 1 line, the first is line 4,321"]
+    assert CleaningStats(9, Counter({cleaning.EMPTY: 3})).warnings() == []
+
+
+def test_the_first_reason_in_order_counts() -> None:
+    cyrillic = "мир".encode()
+    assert clean((b"", b""))[3].dropped == {cleaning.EMPTY: 1}
+    assert clean((cyrillic, cyrillic))[3].dropped == {cleaning.COPY: 1}
+    held_out = cleaning.held_out_hashes([("мир", "Welt"), ("same", "same")], Cleaning())
+    assert clean((cyrillic, b"Welt"), held_out=held_out)[3].dropped == {cleaning.SCRIPT: 1}
+    done = clean((cyrillic, b"Welt"), (b"same", b"same"), held_out=held_out, check_script=False, drop_copies=False)
+    assert done[3].dropped == {cleaning.HELD_OUT: 2}
+
+
+def test_optional_reasons_can_be_off() -> None:
+    done = clean((b"same", b"same"), ("мир".encode(), b"Welt"), drop_copies=False, check_script=False)
+    assert done[3].dropped == {}
+
+
+def test_held_out_pairs_are_dropped_after_the_same_cleaning() -> None:
+    held_out = [("R&amp;D is\u2028fun", "FuE macht Spaß"), ("Only here", "Nur hier")]
+    train = [(b"R&D is fun", "FuE  macht Spaß".encode()), (b"Only here", b"anders"), (b"A third", b"Ein drittes")]
+    src, _, _, stats = clean(*train, held_out=cleaning.held_out_hashes(held_out, Cleaning()))
+    assert stats.dropped == {cleaning.HELD_OUT: 1}
+    assert src == b"Only here\nA third\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "language", "expected"),
+    [
+        ("Straße – „ü“ 12 %", "de", False),
+        ("naïve Здр", "en", False),
+        ("не naïf", "ru", True),
+        ("не no", "ru", False),  # exactly half
+        ("日本語のテキスト OK", "ja", False),
+        ("狗 dog.", "zh", False),  # one of four letters, which stands for a word
+        ("狗 dogs", "zh", True),
+        ("only English", "ja", True),
+        ("привет", "xx", False),
+        ("안녕 World", "hi", True),
+    ],
+)
+def test_script(line: str, language: str, expected: bool) -> None:
+    assert cleaning.foreign(line, language) is expected
+
+
+WRITTEN = {  # a word or more, each in letters of one script, and the languages that are written in it
+    "Straße": "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
+    **{"собака": "ru uk bg mk be kk", "σκύλος": "el", "كلب": "ar fa ur", "כלב": "he", "कुत्ता": "hi mr ne", "কুকুর": "bn"},
+    **{"કૂતરો": "gu", "ਕੁੱਤਾ": "pa", "நாய்": "ta", "కుక్క": "te", "ನಾಯಿ": "kn", "നായ": "ml", "බල්ලා": "si", "개": "ko"},
+    "犬 いぬ イヌ": "zh ja",
+}
+
+
+def test_every_language_has_its_script_and_no_other() -> None:
+    for text, languages in WRITTEN.items():
+        for word in text.split():
+            for language in " ".join(WRITTEN.values()).split():
+                assert cleaning.foreign(word, language) == (language not in languages.split()), (word, language)
+            assert not cleaning.foreign(word, "eo")
+
+
+def test_each_side_has_the_script_of_its_own_language() -> None:
+    english, russian = "a small dog", "маленькая собака"
+    sides = {("en", "ru"): (english, russian), ("ru", "en"): (russian, english)}
+    for languages, pair in sides.items():
+        corpus, raw = Corpus(src=languages[0], tgt=languages[1]), [line.encode() for line in pair]
+        for chunk, dropped in ((Chunk(raw[:1], raw[1:]), 0), (Chunk(raw[1:], raw[:1]), 1)):
+            stats = cleaning.clean_chunk(corpus, frozenset(), chunk)[3]
+            assert stats.dropped[cleaning.SCRIPT] == dropped
+
+
+def test_shifted_lines_are_noticed() -> None:
+    src, tgt = (list(side) for side in zip(*texts.pairs(2000), strict=True))
+    assert not cleaning.shifted(src, tgt)
+    for lag in (1, 2, 3):
+        assert cleaning.shifted(src[lag:], tgt[:-lag])
+        assert cleaning.shifted(src[:500], tgt[lag : 500 + lag])
+    assert not cleaning.shifted(src[:499], tgt[1:500])  # too few to tell
+    assert not cleaning.shifted(["same"] * 1000, ["gleich"] * 1000)
+
+
+def test_only_the_first_three_examples_are_kept_and_cut() -> None:
+    stats = clean((b"x" * 500, b"x" * 500), *((f"s{i}".encode(), f"s{i}".encode()) for i in range(9)))[3]
+    stats.add(stats)
+    assert stats.dropped[cleaning.COPY] == 20
+    assert [src for src, _ in stats.examples[cleaning.COPY]] == ["x" * 200, "s0", "s1"]

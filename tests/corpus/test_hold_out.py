@@ -1,0 +1,218 @@
+"""`corpus.hold_out`: sets drawn from the user's text, of which nothing stays in training."""
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import texts
+
+from nmt_cli.corpus import hold_out, sources, store, twins
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
+
+PAIRS = texts.pairs(400, seed=5)
+
+
+def naive_groups(pairs: list[tuple[Any, Any]]) -> list[set[int]]:
+    """Join sets of pairs until no two have an equal side."""
+    sets = [{i} for i in range(len(pairs))]
+    joined = True
+    while joined:
+        joined = False
+        for a, b in itertools.combinations(range(len(sets)), 2):
+            if any(pairs[i][side] == pairs[j][side] for i in sets[a] for j in sets[b] for side in (0, 1)):
+                sets[a] |= sets.pop(b)
+                joined = True
+                break
+    return sets
+
+
+@pytest.mark.parametrize(("sides", "count"), [(4, 12), (30, 40), (60, 40), (200, 40)])
+def test_groups_are_those_of_joining_pairs_one_by_one(sides: int, count: int) -> None:
+    draw = random.Random(sides)
+    pairs = [(draw.randrange(sides), draw.randrange(sides)) for _ in range(count)]
+    found = hold_out.groups(*np.array(pairs, np.uint64).T)
+    expected = {i: min(group) for group in naive_groups(pairs) for i in group}
+    assert found.tolist() == [expected[i] for i in range(count)]
+
+
+def test_a_long_chain_in_any_order_is_one_group() -> None:
+    """Pair n shares its target with the pair after it, and that its source with the next."""
+    chain = [(i // 2, (i + 1) // 2) for i in range(3000)]
+    random.Random(1).shuffle(chain)
+    assert set(hold_out.groups(*np.array(chain, np.uint64).T)) == {0}
+
+
+def with_twins() -> list[tuple[str, str]]:
+    """Return text in which every line has twins: another case, digit or stop on one side, something else beside it."""
+    draw, made = random.Random(2), list[tuple[str, str]]()
+    for i, (src, tgt) in enumerate(PAIRS):
+        word = "".join(chr(ord("k") + int(digit)) for digit in str(i))
+        made += [(src, tgt), (src.upper(), f"Übersetzung {word} dazu"), (f"source {word} of it", f"{tgt} !")]
+    draw.shuffle(made)
+    return made
+
+
+def cut(section: Any, out: Path) -> dict[str, list[tuple[str, str]]]:
+    data = store.open_corpus(texts.run(section, out))
+    return {split: list(zip(*data.lines(split), strict=True)) for split in ("dev", "test", "general")}
+
+
+def folded(pairs: list[tuple[str, str]], side: int) -> set[str]:
+    return {" ".join(twins.fold(pair[side])) for pair in pairs}
+
+
+def test_no_twin_is_torn_apart(tmp_path: Path) -> None:
+    text = with_twins()
+    sets = cut(texts.own(tmp_path / "in", text, hold_out=50), tmp_path / "out")
+    assert (len(sets["dev"]), len(sets["test"]), sets["general"]) == (48, 48, [])  # in threes
+    train = [pair for pair in text if pair not in sets["dev"] + sets["test"]]
+    for a, b in itertools.combinations((train, sets["dev"], sets["test"]), 2):
+        for side in (0, 1):
+            assert not folded(a, side) & folded(b, side)
+    report = artefact.read_json(tmp_path / "out" / "cleaning.json")
+    assert report["dropped"]["in dev or test"]["pairs"] == 96
+    for split in ("dev", "test"):
+        assert report["twins"][split]["equal"] == {"source": 0, "target": 0, "both": 0}
+        lines = [text.index(pair) for pair in sets[split]]
+        assert lines == sorted(lines)
+        assert {line * 4 // len(text) for line in lines} == {0, 1, 2, 3}  # of all parts of the text
+
+
+def test_what_general_text_or_a_named_set_shares_stays_where_it_is(tmp_path: Path) -> None:
+    """Of 60 pairs all but four share a side with other text."""
+    general = [(f"far {src}", f"weit {tgt}") for src, tgt in PAIRS[60:]]
+    general += [(PAIRS[i][0].upper(), f"nichts davon {'x' * i}") for i in range(55)]
+    dev = [("not at all this", PAIRS[55][1] + "?"), (general[3][0] + "!", "kein Wort davon")]
+    files = {
+        f"{kind}_{side}": str(texts.write(tmp_path / f"{kind}.{side}", lines))
+        for kind, pairs in (("mix", general), ("dev", dev))
+        for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True)
+    }
+    lists = {name: [file] if name.startswith("mix") else file for name, file in files.items()}
+    sets = cut(texts.own(tmp_path / "in", PAIRS[:60], hold_out=9, **lists), tmp_path / "out")
+    assert sets["dev"] == dev
+    assert len(sets["test"]) == 3
+    assert set(sets["test"]) < set(PAIRS[56:60])
+    assert len(sets["general"]) == 9
+    assert set(sets["general"]) <= {*general[:3], *general[4:340]}
+    shared = [("a", PAIRS[i][1]) for i in range(20)]  # one source for all: nothing can be held out
+    with pytest.raises(DataError, match=r"no pair can be held out for test: each shares .* Name a test set"):
+        texts.run(texts.own(tmp_path / "one", shared, hold_out=9, **lists), tmp_path / "none")
+
+
+def test_groups_of_many_pairs_stay_in_training() -> None:
+    group = np.array([0] * 30 + list(range(30, 100)))
+    sizes, taken = np.bincount(group, minlength=100), np.zeros(100, bool)
+    hold_out._spread(group, sizes, 20, 0.25, taken)
+    assert not taken[0]
+    assert taken.sum() <= 20
+    taken[:] = False
+    hold_out._spread(group, sizes, 40, 0.25, taken)
+    assert taken[0]
+    assert sizes[taken].sum() == 40
+
+
+def test_dev_and_test_are_cut_once_from_text_with_repeated_files_and_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = texts.own(tmp_path / "in", PAIRS + PAIRS[:50] + [(s + " ", t) for s, t in PAIRS[50:90]], hold_out=10)
+    twice = {name: getattr(section, name) * 2 for name in ("train_src", "train_tgt")}
+    sets = cut(section.model_copy(update=twice), tmp_path / "out")
+    held_out = sets["dev"] + sets["test"]
+    assert len(held_out) == len(set(held_out)) == 20
+    report = artefact.read_json(tmp_path / "out" / "cleaning.json")
+    assert report["twins"]["dev"]["equal"] == {"source": 0, "target": 0, "both": 0}
+    said = capsys.readouterr().err
+    assert said.count("no dev set is named: 10 pairs of ") == 1
+
+
+def test_lines_that_cleaning_drops_are_neither_counted_nor_held_out(tmp_path: Path) -> None:
+    """A set of empty lines and copies would measure nothing."""
+    text: list[tuple[Any, Any]] = list(PAIRS)
+    for i in range(0, 300, 3):
+        text[i] = ("", text[i][1]) if i % 2 else (text[i][0], text[i][0])
+    text[0] = (PAIRS[0][0].encode() + b"\xff", PAIRS[0][1])
+    sets = cut(texts.own(tmp_path / "in", text, hold_out=20), tmp_path / "out")
+    assert len(sets["dev"]) == len(sets["test"]) == 15  # a twentieth of the 300 that are good
+    assert set(sets["dev"] + sets["test"]) <= {pair for i, pair in enumerate(PAIRS) if i >= 300 or i % 3}
+
+
+def test_held_out_lines_are_as_they_stand_and_the_same_with_any_number_of_workers(tmp_path: Path) -> None:
+    text = [("\ufeff" + PAIRS[0][0], PAIRS[0][1]), *((f"{s}  &amp; so", f"{t} \r") for s, t in PAIRS[1:])]
+    section = texts.own(tmp_path / "in", text[:20], hold_out=1)
+    raw = [(s.removeprefix("\ufeff"), t.removesuffix("\r")) for s, t in text]
+    alone = cut(section, tmp_path / "out")
+    assert alone["dev"] + alone["test"]
+    assert set(alone["dev"] + alone["test"]) <= set(raw)
+    many = [(f"{'x' * i} {s}", f"{'x' * i} {t}") for i in range(90) for s, t in PAIRS]
+    much = texts.own(tmp_path / "much", many, hold_out=100)
+    with_one = hold_out.draw(much, map)
+    from nmt_cli.corpus.stages import Pool
+
+    with Pool(2) as pool:
+        assert hold_out.draw(much, pool.map) == with_one
+    assert {split: len(pairs) for split, pairs in with_one.items()} == {"dev": 100, "test": 100}
+
+
+def test_pairs_without_words_are_not_joined() -> None:
+    chunk = sources.Chunk([b"?!", b"...", b"..."], [b"a", b"b", b"c"])
+    section = texts.corpus({"name": "own", "train_src": ["a"], "train_tgt": ["b"]})
+    first = hold_out.groups(*hold_out._hash_chunk(section, chunk)[:, :2].T)
+    assert first.tolist() == [0, 1, 1]
+
+
+def test_places_are_spread_and_groups_count_for_the_places_after_them() -> None:
+    """By hand: the phase moves all places alike, a group of three takes three of them, and none goes over."""
+
+    def drawn(group: list[int], wanted: int, phase: float, *before: int) -> list[int]:
+        sizes, taken = np.bincount(group, minlength=max(group) + 1), np.zeros(max(group) + 1, bool)
+        taken[list(before)] = True
+        hold_out._spread(np.array(group), sizes, wanted, phase, taken)
+        return np.flatnonzero(taken).tolist()
+
+    alone = list(range(20))
+    assert drawn(alone, 4, 0.25) == [1, 6, 11, 16]
+    assert drawn(alone, 4, 0.75) == [3, 8, 13, 18]
+    assert drawn(alone, 4, 0.75, 8, 13) == [3, 8, 9, 13, 14, 18]
+    assert drawn([0, 1, 1, 1, *range(4, 20)], 4, 0.25) == [1, 16]
+    assert drawn([*range(16), 16, 16, 16, 19], 4, 0.25) == [1, 6, 11, 19]
+    assert drawn([0, 1, 1, 1, 1, *range(5, 20)], 4, 0.25) == [1]
+
+
+@pytest.mark.parametrize(("size", "count"), [(12, 240), (13, 0)])
+def test_of_a_large_set_a_group_may_be_a_twentieth(tmp_path: Path, size: int, count: int) -> None:
+    letters = str.maketrans("0123456789", "abcdefghij")  # numbers are all one to twins
+    text = [
+        (f"x{min(i // size, 4800 // size - 1)}".translate(letters), f"y{i}".translate(letters)) for i in range(4800)
+    ]
+    section = texts.own(tmp_path, text, hold_out=240)
+    if count:
+        drawn = hold_out.draw(section, map)
+        assert {split: len(pairs) for split, pairs in drawn.items()} == {"dev": count, "test": count}
+    else:
+        with pytest.raises(DataError, match="no pair can be held out for dev"):
+            hold_out.draw(section, map)
+
+
+def test_lines_are_drawn_as_they_stand_from_any_chunk() -> None:
+    sides = [["\ufeff a &amp; ", "b\r", "c\r\r", "", "ü"], ["A", " B\t\r", "\ufeffC", "D", "Ü\u2028 "]]
+    raw = [[line.encode() for line in side] for side in sides]
+    chunks = [
+        sources.Chunk([*raw[0][:2]], [*raw[1][:2]]),
+        sources.Chunk([], []),
+        sources.Chunk([*raw[0][2:]], [*raw[1][2:]]),
+    ]
+    expected = [(" a &amp; ", "A"), ("b", " B\t"), ("c\r", "C"), ("", "D"), ("ü", "Ü\u2028 ")]
+    for lines in ([0, 1, 2, 3, 4], [0, 4], [1, 2], [3], []):
+        assert list(hold_out._pairs(chunks, np.array(lines, int))) == [expected[line] for line in lines]
+
+
+def test_nothing_is_read_where_nothing_is_wanted_or_all_sets_are_named() -> None:
+    files: dict[str, Any] = {"name": "own", "train_src": ["absent"], "train_tgt": ["absent"]}
+    sets = {f"{split}_{side}": "absent" for split in ("dev", "test", "general") for side in ("src", "tgt")}
+    assert hold_out.draw(texts.corpus(files), map) == {}
+    assert hold_out.draw(texts.corpus({**files, **sets, "hold_out": 5}), map) == {}

@@ -1,0 +1,112 @@
+"""Normalisation of text takes time in proportion to its length, whatever the text."""
+
+import itertools
+import random
+import time
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_model import train_tokenizer
+
+from nmt_cli.corpus import cleaning, twins
+from nmt_cli.corpus.terms import Term, Terms
+from nmt_cli.corpus.tokenizer import MOST_MARKS, Tokenizer, normalise
+from nmt_cli.recipe import schema
+
+SMALL = 24_000  # characters
+# Two marks of which the second belongs before the first, marks that split in two, letters that split into marks, ...
+UNITS = {
+    "marks in the wrong order": "\u0301\u0316",
+    "marks of many classes": "\u0301\u0316\u0315\u0334\u05b0\u064b\u0c55",
+    "a mark that NFC splits": "\u0344\u0316",
+    "a letter that NFC splits": "\ufb2c\u0316\u0301",
+    "letters with marks": "a\u0301\u0316",
+    "letters with 40 marks": "a" + "\u0301\u0316" * 20,
+    "jamo": "\u1100\u1161\u11a8",
+    "symbols": "\u2500\u2026",
+    "musical marks": "\U0001d165\U0001d16d",
+}
+LETTERS = "".join(char for char in map(chr, range(0x3400, 0x20000)) if char.isalpha())  # each once
+
+
+def _seconds(act: Callable[[str], object], text: str) -> float:
+    best = 1e9
+    for _ in range(3):
+        start = time.process_time()
+        act(text)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def _grows_linearly(act: Callable[[str], object], text_of: Callable[[int], str]) -> None:
+    act(text_of(100))  # what is computed once
+    small, large = (_seconds(act, text_of(size)) for size in (SMALL, 4 * SMALL))
+    assert large < 10 * small + 0.1, f"{small:.3f} s for {SMALL:,} characters, {large:.3f} s for {4 * SMALL:,}"
+
+
+@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS.keys())
+def test_normalisation_takes_linear_time(unit: str) -> None:
+    _grows_linearly(normalise, lambda size: "x" + unit * (size // len(unit)))
+
+
+def test_readers_of_lines_take_linear_time(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.model"
+    file.write_bytes(train_tokenizer())
+    tokenizer, terms = Tokenizer(file), Terms([Term("Hund", ("dog",))])
+    marks = UNITS["marks in the wrong order"]
+    for act in (
+        lambda line: tokenizer.encode_pair(line, line),
+        lambda line: tokenizer.encode([line]),
+        lambda line: cleaning.repair(line, schema.Cleaning()),
+        lambda line: cleaning.repair("&#769;&#790;" * (len(line) // 12), schema.Cleaning()),
+        lambda line: list(terms.spans(line)),
+        twins.fold,
+    ):
+        _grows_linearly(act, lambda size: "x" + marks * (size // 2))
+
+
+def test_the_script_of_a_line_of_many_letters_is_found_in_linear_time() -> None:
+    assert len(LETTERS) > 4 * SMALL // 2
+    _grows_linearly(lambda line: cleaning.foreign(line, "de"), lambda size: LETTERS[: size // 2])
+
+
+def _longest_run(text: str) -> int:
+    runs = itertools.groupby(text, lambda char: unicodedata.combining(char) > 0)
+    return max((len([*run]) for marks, run in runs if marks), default=0)
+
+
+def _texts(longest: int) -> list[str]:
+    draw = random.Random(3)
+    marks = "".join(UNITS.values())
+    units = [*marks, *"aé\u1e09ﬃ \u00a0ä日"]
+    texts = []
+    for _ in range(3000):
+        runs = ["".join(draw.choices(marks, k=draw.randrange(longest))) for _ in range(3)]
+        texts.append("".join(draw.choice(units) + run for run in runs) + "".join(draw.choices(units, k=9)))
+    return texts
+
+
+def test_text_with_few_marks_in_a_row_becomes_nfc_as_ever() -> None:
+    texts = [text for text in _texts(25) if _longest_run(unicodedata.normalize("NFD", text)) <= MOST_MARKS]
+    assert len(texts) > 500
+    for text in texts:
+        assert normalise(text) == " ".join(unicodedata.normalize("NFC", text).replace("\u00a0", " ").split())
+
+
+def test_normalisation_leaves_30_marks_in_a_row_and_does_nothing_the_second_time() -> None:
+    longest = 0
+    for text in _texts(80):
+        once = normalise(text)
+        assert normalise(once) == once
+        assert unicodedata.is_normalized("NFC", once)
+        longest = max(longest, _longest_run(once))
+    assert longest == MOST_MARKS
+
+
+@pytest.mark.parametrize("before", range(62))
+def test_marks_beyond_30_are_left_out_wherever_they_stand(before: int) -> None:
+    line = "x" * before + "\u0316" * 31 + "y"
+    assert normalise(line) == "x" * before + "\u0316" * 30 + "y"
+    assert normalise("x" * before + "\u0316" * 30 + "y" + "…" * 40) == "x" * before + "\u0316" * 30 + "y" + "…" * 40

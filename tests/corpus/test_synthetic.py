@@ -1,0 +1,410 @@
+"""Synthetic text in `prepare`: which lines are translated, by what, how often, and what is dropped of them."""
+
+import contextlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import texts
+from conftest import ENGLISH, GERMAN
+from tiny_model import make_model
+
+import nmt_cli
+from nmt_cli.corpus import readers, synthetic
+from nmt_cli.corpus.cleaning import CleaningStats
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.recipe import explain as explained
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
+
+WORDS = dict(zip([*ENGLISH, *GERMAN], [*GERMAN, *ENGLISH], strict=True))
+
+
+class Words:
+    """A translator of number words, in place of the package's: what it does is written into `asked`."""
+
+    asked: ClassVar[list[Any]] = []
+    fails_after: ClassVar[int | None] = None
+    changes: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, model: Path) -> None:
+        self.asked.append(model)
+
+    def __enter__(self) -> "Words":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def translate(self, lines: Iterator[str], **options: Any) -> Iterator[Any]:
+        self.asked.append(options)
+        for number, line in enumerate(lines):
+            if number == self.fails_after:
+                raise KeyboardInterrupt
+            self.asked.append(line)
+            text = " ".join(WORDS.get(word, word) for word in line.split())
+            yield SimpleNamespace(text=self.changes.get(line, text))
+
+
+@pytest.fixture(autouse=True)
+def words(monkeypatch: pytest.MonkeyPatch) -> type[Words]:
+    Words.asked, Words.fails_after, Words.changes = [], None, {}
+    monkeypatch.setattr(nmt_cli, "Translator", Words, raising=False)
+    return Words
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models that exist, by their languages; what translates is `Words`."""
+    place = tmp_path_factory.mktemp("models")
+    return {
+        sides: make_model(place / sides, f"corpus.src={sides[:2]}", f"corpus.tgt={sides[2:]}")
+        for sides in ("ende", "deen")
+    }
+
+
+Make = Callable[..., schema.Recipe]
+
+
+@pytest.fixture
+def corpus_of(tiny_recipe: Make, models: dict[str, Path]) -> Callable[..., schema.Corpus]:
+    def of(real_pairs: bool = True, **entry: Any) -> schema.Corpus:
+        values = tiny_recipe().model_dump()
+        model = models["ende" if entry.get("side", "src") == "src" else "deen"]
+        values["corpus"] |= {"real_pairs": real_pairs, "synthetic": [{"model": str(model), **entry}]}
+        return loading.from_plain(values, "test").corpus
+
+    return of
+
+
+def pairs_of(directory: Path) -> list[tuple[str, str]]:
+    corpus = open_corpus(directory)
+    tokenizer = Tokenizer(corpus.tokenizer_file)
+    sides = []
+    for side in (corpus.src, corpus.tgt):
+        lines = [side.gather(np.array([i]))[0].tolist()[:-1] for i in range(len(side))]
+        sides.append([" ".join(tokenizer.tokens(ids)) for ids in lines])
+    return [
+        tuple(text.replace(" ", "").replace("▁", " ").strip() for text in pair) for pair in zip(*sides, strict=True)
+    ]
+
+
+def dropped(directory: Path) -> dict[str, int]:
+    reasons = json.loads((directory / "cleaning.json").read_text())["dropped"]
+    return {reason: about["pairs"] for reason, about in reasons.items() if about["pairs"]}
+
+
+OPTIONS = PrepareOptions(workers=1)
+
+
+def test_a_teacher_translates_the_training_text(
+    corpus_of: Any, tmp_path: Path, numbers_text: Path, models: dict[str, Path]
+) -> None:
+    """Distillation: each source of the training pairs once, by the teacher; the real targets are left out."""
+    Words.changes = {line: "eins" * len(line) for line in (numbers_text / "train.en").read_text().split("\n")[:2]}
+    out = prepare(corpus_of(real_pairs=False, beam=7), tmp_path / "data", OPTIONS)
+    sources = (numbers_text / "train.en").read_text().split("\n")[:-1]
+    assert Words.asked[:2] == [models["ende"], {"beam": 7, "sampling": None}]
+    assert Words.asked[2:] == list(dict.fromkeys(sources))
+    expected = [(line, " ".join(WORDS[word] for word in line.split())) for line in sources[2:]]
+    assert pairs_of(out) == expected
+    assert dropped(out) == {synthetic.OUTLYING: 2}
+
+
+def test_back_translated_text_is_tagged_by_one_token_and_added(
+    corpus_of: Any, tmp_path: Path, models: dict[str, Path]
+) -> None:
+    """Real targets with a reverse model, beside the real pairs; lines of dev and test are not used."""
+    dev = Path(str(corpus_of().dev_tgt)).read_text().split("\n")
+    mono = ["null eins zwei drei vier fünf sechs", dev[0], "", "neun null neun null acht", "neun null neun null acht"]
+    (tmp_path / "mono.de").write_text("".join(f"{line}\n" for line in mono))
+    settings = corpus_of(side="tgt", files=[str(tmp_path / "mono.de")], tag="bt", sampling=True)
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    assert Words.asked[0] == models["deen"]
+    assert isinstance(Words.asked[1]["sampling"], nmt_cli.Sampling)
+    pairs, real = pairs_of(out), pairs_of(prepare(recipe_without(settings), tmp_path / "plain", OPTIONS))
+    assert [pair[1] for pair in pairs[: len(real)]] == [pair[1] for pair in real]
+    assert pairs[len(real) :] == [
+        (">>bt<< zero one two three four five six", mono[0]),
+        (">>bt<< nine zero nine zero eight", mono[3]),
+    ]
+    tokenizer = Tokenizer(out / "tokenizer.model")
+    assert tokenizer.tokens(tokenizer.encode([f"{synthetic.token('bt')} one"])[0])[0] == "▁>>bt<<"
+    assert dropped(out) == {"in dev or test": 1, "empty side": 1, "duplicate pair": 1}
+
+
+def test_lines_that_are_too_long_are_counted_as_such(corpus_of: Any, tmp_path: Path) -> None:
+    lines = [b"one two three", b"one " * (readers.MAX_LINE_BYTES // 4 + 1), b"two \xff"]
+    (tmp_path / "mono.en").write_bytes(b"\n".join(lines))
+    out = prepare(corpus_of(files=[str(tmp_path / "mono.en")]), tmp_path / "data", OPTIONS)
+    assert dropped(out) == {"line over the byte limit": 1, "not UTF-8": 1}
+
+
+def test_files_are_tokenised_where_the_corpus_is(corpus_of: Any, tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    (tmp_path / "mono.en").write_text("One, two (three).\n")
+    settings = corpus_of(files=[str(tmp_path / "mono.en")]).model_copy(update={"moses": True})
+    prepare(settings, tmp_path / "data", OPTIONS)
+    assert Words.asked[2:] == ["one , two ( three ) ."]
+
+
+def recipe_without(corpus: schema.Corpus) -> schema.Corpus:
+    return corpus.model_copy(update={"synthetic": []})
+
+
+def test_empty_looping_and_outlying_translations_are_dropped_and_counted(corpus_of: Any, tmp_path: Path) -> None:
+    lines = [" ".join(ENGLISH[(i * k) % 10] for k in range(2, 8)) + f" {ENGLISH[i % 10]}" * (i % 3) for i in range(60)]
+    lines = list(dict.fromkeys(lines))
+    (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in lines))
+    Words.changes = {lines[3]: "", lines[5]: "eins zwei " * 4, lines[7]: "eins", lines[9]: "acht " * 3 + "neun " * 40}
+    settings = corpus_of(real_pairs=False, files=[str(tmp_path / "mono.en")])
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    assert dropped(out) == {"empty side": 1, synthetic.LOOPING: 2, synthetic.OUTLYING: 1}
+    kept = [line for i, line in enumerate(lines) if i not in (3, 5, 7, 9)]
+    assert [src for src, _ in pairs_of(out)] == kept
+    about = json.loads((out / "cleaning.json").read_text())
+    assert (about["read"], about["kept"]) == (len(lines), len(kept))
+    assert about["dropped"][synthetic.LOOPING]["examples"][0] == [lines[5], Words.changes[lines[5]].strip()]
+
+
+def test_translations_are_cached_and_go_on_after_a_kill(corpus_of: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """No line is translated twice: not by another preparation, and not after an interrupt."""
+    monkeypatch.setattr(synthetic, "FLUSH_LINES", 10)
+    settings = corpus_of()
+    Words.fails_after = 137
+    with pytest.raises(KeyboardInterrupt):
+        prepare(settings, tmp_path / "data", OPTIONS)
+    assert not (tmp_path / "data").exists()
+    (part,) = (tmp_path / "synthetic").glob("*/translations.part")
+    kept = part.read_bytes().count(b"\n")
+    assert kept == 137
+    with part.open("ab") as file:
+        file.write(b"half a li")  # as a kill leaves it
+    Words.asked, Words.fails_after = [], None
+    whole = pairs_of(prepare(settings, tmp_path / "data", OPTIONS))
+    assert len(Words.asked) == 2 + 500 - kept
+    Words.asked = []
+    assert pairs_of(prepare(settings, tmp_path / "again", OPTIONS)) == whole
+    assert prepare(settings, tmp_path / "again", OPTIONS)
+    assert Words.asked == []
+    for number, others in enumerate(({"beam": 2}, {"sampling": True})):
+        Words.asked = []
+        prepare(corpus_of(**others), tmp_path / f"other-{number}", OPTIONS)
+        assert len(Words.asked) == 2 + 500
+
+
+def test_translations_are_on_the_disk_before_they_are_taken_for_whole(
+    corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, sync = list[str](), artefact.sync
+    monkeypatch.setattr(artefact, "sync", lambda path: sync(path) or synced.append(path.name))
+    (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
+    prepare(corpus_of(files=[str(tmp_path / "mono.en")]), tmp_path / "data", OPTIONS)
+    assert "translations.part" in synced
+    assert [path.name for path in (tmp_path / "synthetic").glob("*/trans*")] == ["translations"]
+
+
+def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
+    (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
+    settings = corpus_of(files=[str(tmp_path / "mono.en")])
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    (tmp_path / "mono.en").write_text("one two three\nfour five seven\n")
+    with pytest.raises(OutputError, match=r"mono\.en is another file"):
+        prepare(settings, out, OPTIONS)
+    (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
+    manifest = models["ende"] / artefact.MANIFEST
+    before = manifest.read_bytes()
+    with contextlib.ExitStack() as stack:
+        stack.callback(manifest.write_bytes, before)
+        manifest.write_bytes(before.replace(b'"steps"', b'"STEPS"'))
+        with pytest.raises(OutputError, match=r"manifest\.json is another file"):
+            prepare(settings, out, OPTIONS)
+
+
+def test_what_cannot_be_is_refused(corpus_of: Any, tiny_recipe: Make, tmp_path: Path, models: dict[str, Path]) -> None:
+    with pytest.raises(
+        DataError, match=r"translates de to en; for corpus\.synthetic with side src it must be en to de"
+    ):
+        prepare(corpus_of(model=str(models["deen"])), tmp_path / "data", OPTIONS)
+    with pytest.raises(MissingError, match=r"no model in nowhere, which corpus\.synthetic names"):
+        prepare(corpus_of(model="nowhere"), tmp_path / "data", OPTIONS)
+    values = tiny_recipe().model_dump()
+    values["corpus"]["synthetic"] = [{"side": "src"}]
+    with pytest.raises(UsageError, match=r"corpus\.synthetic needs a model that translates"):
+        loading.from_plain(values, "test")
+    values["training"]["teacher"] = "runs/teacher/model"
+    assert loading.from_plain(values, "test").corpus.synthetic[0].model == "runs/teacher/model"
+    with pytest.raises(UsageError, match=r"real_pairs=no requires corpus\.synthetic"):
+        tiny_recipe("corpus.real_pairs=no")
+    changed = loading.merge(values, loading.override("corpus.synthetic.files=[a.de,b.de]"))
+    assert changed["corpus"]["synthetic"] == [{"side": "src", "files": ["a.de", "b.de"]}]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_recipe_with_synthetic_text_is_shown_and_stored(corpus_of: Any, tmp_path: Path, tiny_recipe: Make) -> None:
+    settings = tiny_recipe().model_copy(update={"corpus": corpus_of(side="tgt", tag="bt")})
+    (tmp_path / "stored.yaml").write_bytes(loading.to_yaml(settings))
+    assert loading.load_stored(tmp_path / "stored.yaml") == settings
+    (tmp_path / "shown.yaml").write_text("\n".join(explained.explain(settings)))
+    assert loading.load(tmp_path / "shown.yaml") == settings
+
+
+LOOPS = [
+    ("a a a a", True),
+    ("a a a", False),
+    ("x a a a a y", True),
+    ("xa a a a y", False),
+    ("a a a ay", False),
+    ("a b a b a b a b", True),
+    ("a b a b a b a", False),
+    ("x " + "a b c d e f " * 4, True),
+    ("x " + "a b c d e f " * 3 + "a b c d e x", False),
+    ("a b c d e f g " * 4, False),
+]
+
+
+def written(tmp_path: Path, pairs: list[tuple[str, str]], **entry: Any) -> tuple[list[tuple[str, ...]], CleaningStats]:
+    """Return the pairs that are written of these lines and translations, and the others' statistics."""
+    for name, lines in zip(("real", "made"), zip(*pairs, strict=True), strict=True):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    sides, stats = (tmp_path / "src", tmp_path / "tgt"), CleaningStats()
+    synthetic._write(schema.Synthetic(**entry), tmp_path / "real", tmp_path / "made", sides, stats)
+    return list(zip(*(side.read_text().split("\n")[:-1] for side in sides), strict=True)), stats
+
+
+def test_four_times_up_to_six_words_is_a_loop_unless_the_text_loops_too(tmp_path: Path) -> None:
+    for line, loops in LOOPS:
+        assert bool(synthetic.LOOP.search(line.strip())) == loops, line
+    pairs = [(f"plain {i} " + "z" * len(line), line.strip()) for i, (line, _) in enumerate(LOOPS)]
+    kept, stats = written(tmp_path, [*pairs, ("b b b b", "c c c c")])
+    assert kept == [*(pair for pair, (_, loops) in zip(pairs, LOOPS, strict=True) if not loops), ("b b b b", "c c c c")]
+    assert (stats.read, stats.dropped) == (4, {synthetic.LOOPING: 4})
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_translations_of_outlying_length_by_hand(tmp_path: Path, side: str) -> None:
+    """Where nearly all are as long as the text, from e^-0.5 to e^0.5 times as long is kept; ten are added to both."""
+    text, lengths = "t" * 90, [90] * 8 + [155, 154, 51, 50, 0]
+    pairs = [(f"{text[:-2]}{i:02}", "m" * length) for i, length in enumerate(lengths)]
+    kept, stats = written(tmp_path, pairs, side=side, tag="bt")
+    expected = [pairs[i] for i in (*range(8), 9, 10)]
+    assert kept == [(">>bt<< " + (a if side == "src" else b), b if side == "src" else a) for a, b in expected]
+    turned = slice(None, None, 1 if side == "src" else -1)
+    assert stats == CleaningStats(
+        3,
+        Counter({synthetic.OUTLYING: 2, synthetic.EMPTY: 1}),
+        {
+            synthetic.OUTLYING: [pairs[i][turned] for i in (8, 11)],
+            synthetic.EMPTY: [pairs[12][turned]],
+        },
+    )
+    # Here the logarithm's deviations have the median 0.19967, so up to 5 x 1.4826 x 0.19967 is kept: a factor of 4.39.
+    for length, stays in ((4383, True), (4384, False)):
+        lengths = [990] * 3 + [1211] * 2 + [809] * 2 + [length]
+        kept, _ = written(tmp_path, [("t" * 990, "m" * each) for each in lengths])
+        assert [len(made) for _, made in kept] == lengths[: None if stays else -1]
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_real_lines_are_repaired_and_held_out_by_their_side(tmp_path: Path, side: str) -> None:
+    held_out = [("known &amp; src", "known &amp; tgt")]
+    lines = ["a &lt; b ", "known & src", "known  &amp; tgt", "a < b", "", "last"]
+    parts, others = [[line.encode() for line in some] for some in (lines[:3], lines[3:])], [b"other"] * 3
+    chunks = [readers.Chunk(*((some, others) if side == "src" else (others, some))) for some in parts]
+    texts.write(tmp_path / "one", lines[:2])
+    texts.write(tmp_path / "two", lines[2:])
+    files = [str(tmp_path / "one"), str(tmp_path / "two")]
+    other = {"src": "known & tgt", "tgt": "known & src"}[side]
+    for entry in (schema.Synthetic(side=side), schema.Synthetic(side=side, files=files)):
+        stats = CleaningStats()
+        synthetic._select(entry, schema.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
+        assert (tmp_path / "real").read_text() == f"a < b\n{other}\nlast\n"
+        reasons = {synthetic.HELD_OUT: f"known & {side}", synthetic.DUPLICATE: "a < b", synthetic.EMPTY: ""}
+        assert stats == CleaningStats(
+            3,
+            Counter(dict.fromkeys(reasons, 1)),
+            {reason: [(line, "") if side == "src" else ("", line)] for reason, line in reasons.items()},
+        )
+
+
+def test_each_entry_adds_its_pairs_in_order(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
+    (tmp_path / "mono.de").write_text("acht neun null\n")
+    (tmp_path / "mono.en").write_text("one two three\n")
+    settings = corpus_of(files=[str(tmp_path / "mono.en")])
+    back = schema.Synthetic(side="tgt", files=[str(tmp_path / "mono.de")], model=str(models["deen"]), tag="bt", beam=3)
+    settings = settings.model_copy(update={"synthetic": [*settings.synthetic, back]})
+    assert synthetic.files_of(settings) == [
+        *(tmp_path / name for name in ("mono.en", "mono.de")),
+        *(models[name] / artefact.MANIFEST for name in ("ende", "deen")),
+    ]
+    out = prepare(settings, tmp_path / "data", OPTIONS)
+    assert pairs_of(out)[-2:] == [("one two three", "eins zwei drei"), (">>bt<< eight nine zero", "acht neun null")]
+    first, second = {"beam": 4, "sampling": None}, {"beam": 3, "sampling": None}
+    assert Words.asked == [models["ende"], first, "one two three", models["deen"], second, "acht neun null"]
+    recorded = [source["name"] for source in open_corpus(out).manifest["sources"]]
+    assert recorded[-4:] == ["mono.en", "mono.de", artefact.MANIFEST, artefact.MANIFEST]
+
+
+def test_the_cache_goes_by_what_the_model_and_the_text_are_and_not_by_their_places(
+    corpus_of: Any, tmp_path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = {name: shutil.copytree(models["ende"], tmp_path / name) for name in ("copy", "run/model")}
+    manifest = copies["copy"] / artefact.MANIFEST
+    another = artefact.read_json(manifest) | {"created": "later"}
+    asked = []
+    for name, place, text in (
+        ("first", models["ende"], "one two three"),
+        ("same", copies["copy"], "one two three"),
+        ("same of a run", tmp_path / "run", "one two three"),
+        ("of the same length", copies["copy"], "one two seven"),
+        ("another model", copies["copy"], "one two three"),
+    ):
+        if name == "another model":
+            manifest.write_bytes(artefact.json_bytes(another))
+        (tmp_path / "mono.en").write_text(f"{text}\n")
+        Words.asked = []
+        prepare(corpus_of(files=[str(tmp_path / "mono.en")], model=str(place)), tmp_path / "data" / name, OPTIONS)
+        asked.append(len(Words.asked) == 3)
+    assert asked == [True, False, False, True, True]
+    assert "1 translations by " in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_say_its_languages_is_believed(corpus_of: Any, tmp_path: Path) -> None:
+    model = make_model(tmp_path / "imported", "corpus.src=src", "corpus.tgt=tgt")
+    for side in ("src", "tgt"):
+        settings = corpus_of(side=side, model=str(model))
+        synthetic._check_languages(settings.synthetic[0], settings)
+    turned = make_model(tmp_path / "turned", "corpus.src=tgt", "corpus.tgt=src")
+    settings = corpus_of(side="tgt", model=str(turned))
+    with pytest.raises(DataError, match=r"translates tgt to src; .* with side tgt it must be de to en$"):
+        synthetic._check_languages(settings.synthetic[0], settings)
+
+
+def test_progress_goes_on_where_it_was(corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = list[Any]()
+
+    class Progress(contextlib.nullcontext[Any]):
+        def __init__(self, *about: Any) -> None:
+            super().__init__(self)
+            shown.append([*about[1:], 0])
+
+        def advance(self, count: int) -> None:
+            shown[-1][-1] += count
+
+    monkeypatch.setattr(synthetic, "Progress", Progress)
+    (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in ENGLISH))
+    settings, Words.fails_after = corpus_of(files=[str(tmp_path / "mono.en")]), 4
+    with pytest.raises(KeyboardInterrupt):
+        prepare(settings, tmp_path / "data", OPTIONS)
+    Words.fails_after = None
+    prepare(settings, tmp_path / "data", OPTIONS)
+    assert shown == [[10, "lines", 4], [10, "lines", 10]]

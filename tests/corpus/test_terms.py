@@ -1,0 +1,402 @@
+"""Terms: what a list of them says, where texts have them, and translations that say them."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import texts
+from tiny_model import WORDS, content, make_model, memory_file
+
+from nmt_cli import Sampling, Terms, Translator
+from nmt_cli.corpus.terms import Term
+from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer
+from nmt_cli.documents.translate import runner
+from nmt_cli.scoring import score
+from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.translation import constraints, pending
+from nmt_cli.translation.constraints import Constraints, constraints_of
+from nmt_cli.translation.pending import Options
+from nmt_cli.translation.segments import Segment
+from nmt_cli.translation.translate import TranslateOptions, translate_lines
+
+TERMS = Terms.parse(["der Hund\tHaus und Baum|rot", "Hund\tKatze|Baum", "ist\tHaus", "geht\tnicht"])
+LINES = [f"{a} {b}, {c} {a}" for a in WORDS[:4] for b in WORDS[8:12] for c in WORDS[12:]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"), "decoding.extra_length=12")
+
+
+@pytest.fixture(scope="module")
+def translator(model: Path) -> Iterator[Translator]:
+    with Translator(model, precision="fp32", workers=1) as one:
+        yield one
+
+
+# ---- lists
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("fire truck", ["fire truck"]),
+        ("a truck, Fire truck", ["truck"]),
+        ("fire  trucks", ["fire"]),
+        ("firetruck", []),
+        ("truck-fire truck fire", ["truck", "fire truck", "fire"]),
+        ("The NATO's nato", ["nato"]),
+        ("日本人は日", ["日本"]),
+        ("C++ C +", ["C++"]),
+        ("a fire truck driver, truck driver", ["fire truck", "truck driver"]),
+        ("truck driver license plate", ["truck driver license"]),
+        ("", []),
+    ],
+)
+def test_a_phrase_is_found_by_whole_words_and_the_longest_counts(text: str, found: list[str]) -> None:
+    lines = [
+        "# fire\tno",
+        "",
+        "fire\tFeuer",
+        "fire truck\tx",
+        "truck\ty|z",
+        "nato\tOTAN\tany",
+        "日本\tJapan",
+        "C++\tC++",
+        "truck driver\tx",
+        "driver license plate\tx",
+        "truck driver license\tx",
+    ]
+    assert [term.source for term in Terms.parse(lines).find(text)] == found
+
+
+def test_places_of_phrases_are_those_in_the_text_as_it_stands() -> None:
+    """Long phrases go by words and not by characters; one in any case, and one as it is written, may begin alike."""
+    lines = ["a b c\tx", "a bbbbbbbbbb\tx", "Straße\tStreet|Road|Street\tany", "B\tx", "b c\tx\tany", "日本\tx"]
+    terms = Terms.parse(lines)
+    text = "a b c, a bbbbbbbbbb STRASSE straße B C b 日本 a b"
+    found = [(term.source, text[start:end]) for term, start, end in terms.spans(text)]
+    assert found == [
+        ("a b c", "a b c"),
+        ("a bbbbbbbbbb", "a bbbbbbbbbb"),
+        ("Straße", "STRASSE"),
+        ("Straße", "straße"),
+        ("b c", "B C"),
+        ("日本", "日本"),
+    ]
+    assert [term.source for term in terms.find(text)] == ["a b c", "a bbbbbbbbbb", "Straße", "b c", "日本"]
+    spaced = Terms.parse(["C + + is\tx", "C++is.\ty"])  # five words in fewer characters than four
+    assert [term.source for term in spaced.find("C++is.")] == ["C++is."]
+    assert [(term.forms, term.any_case, term.line) for term in terms.terms[2:4]] == [
+        (("Street", "Road"), True, 3),
+        (("x",), False, 4),
+    ]
+
+
+def test_lists_may_have_marks_comments_spaces_and_phrases_of_fifty_words(tmp_path: Path) -> None:
+    phrase, form = "a " * 49 + "a", "b " * 49 + "b"
+    (tmp_path / "terms").write_text(
+        f"\ufeff\r\n#x\n \t\n{phrase}\t{form}\t\r\n\ufeff C \t d |e\xa0f\t any\t\n", newline=""
+    )
+    assert Terms.read(tmp_path / "terms").terms == [Term(phrase, (form,), False, 4), Term("C", ("d", "e f"), True, 5)]
+    (tmp_path / "terms").write_bytes(b"a\tb\nc\t\xff\n")
+    with pytest.raises(DataError, match=r"terms, line 2 is not UTF-8"):
+        Terms.read(tmp_path / "terms")
+    (tmp_path / "terms").write_text("# x\na\n")
+    with pytest.raises(DataError, match=r"terms, line 2 is no term: a phrase, a tab, one or more forms"):
+        Terms.read(tmp_path / "terms")
+
+
+def test_a_form_is_said_as_whole_words() -> None:
+    one, any_case = Terms.parse(["a\trot|rote Katze", "b\trote Katze\tany"]).terms
+    assert one.said("die rote Katze.") == "rote Katze"
+    assert one.said("rot, rote Katze") == "rot"
+    assert one.said("rote Katzen, Rot, abendrot, rot1") is None
+    assert any_case.said("Rote katze") == "rote Katze"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a"], "line 1 is no term"),
+        (["# x", "a\t"], "line 2 is no term"),
+        (["a\tb||c"], "line 1 is no term"),
+        (["\tb"], "line 1 is no term"),
+        (["a\tb\tsome"], "line 1 is no term"),
+        (["a " * 51 + "\tb"], "line 1 is no term"),
+        (["a\tx|" + "b " * 51], "line 1 is no term"),
+        (["a\tb\tany\tany"], "line 1 is no term"),
+        (["a\tb\tANY"], "line 1 is no term"),
+        (["# x"] * 1233 + ["a"], "FILE, line 1,234 is no term"),
+        (["a\tx\tany", "A\tb"], "line 2: “A” repeats line 1"),
+        (["x\ty", "a\tb", "a\tc"], "line 3: “a” repeats line 2"),
+        (["A\tb", "a\tc\tany"], "line 2: “a” repeats line 1"),
+        (["b C\tx", "a b\tx", "B c\tx\tany"], "line 3: “B c” repeats line 1"),
+        (["# nothing"], "has no terms"),
+    ],
+)
+def test_what_is_no_list_of_terms_is_refused_with_its_line(lines: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        Terms.parse(lines, "FILE")
+
+
+def test_terms_that_differ_in_case_or_hold_each_other_are_two() -> None:
+    lines = ["Polish\tpolnisch", "polish\tpolieren", "a b\tx", "b\ty", "a b d\tz", "B c\tw"]
+    assert len(Terms.parse(lines).terms) == 6
+
+
+def test_a_token_begins_a_word_or_goes_on_with_one(model: Path) -> None:
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    kinds = dict(zip(tokenizer.tokens(list(range(tokenizer.vocabulary_size))), tokenizer.begins, strict=True))
+    assert [kinds[token] for token in ("▁rot", "▁", ".", "?", "</s>")] == [1] * 5
+    assert [kinds[token] for token in ("u", "<0x41>", "<unk>")] == [0] * 3
+
+
+def test_what_cannot_be_spelled_is_left_out(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, terms = Tokenizer(model / "tokenizer.model"), Terms.parse(["a\trot|nie", "b\tnie", "c\tder Hund"]).terms
+    encode = tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda lines: [[UNK]] if lines == ["nie"] else encode(lines))
+    found = constraints_of(terms, tokenizer)
+    assert found is not None
+    assert found.sizes == [len(encode([form])[0]) for form in ("rot", "der Hund")]
+    assert constraints_of(terms[1:2], tokenizer) is None
+    monkeypatch.setattr(constraints, "MOST_TOKENS", sum(found.sizes) - 1)
+    fewer = constraints_of(terms, tokenizer)
+    assert fewer is not None
+    assert fewer.sizes == found.sizes[:1], "the bound is on all of them together"
+    monkeypatch.setattr(constraints, "MOST_TOKENS", 1)
+    assert constraints_of([terms[2]], tokenizer) is None
+
+
+def test_no_more_terms_are_searched_for_than_the_engine_has_bits(model: Path) -> None:
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    terms = Terms.parse([f"t{i}\trot" for i in range(70)]).terms
+    for count, known in ((63, 63), (64, 64), (70, 64)):
+        found = constraints_of(terms[:count], tokenizer)
+        assert found is not None
+        assert len(found.sizes) == known
+
+
+def test_a_word_of_chinese_has_a_space_before_it_at_the_beginning_of_a_line_alone() -> None:
+    spelled = {"日本": ["▁", "日", "本"], "日": ["▁日"], "rot": ["▁", "rot"], "かな": ["▁", "かな"], "ко": ["▁", "ко"]}
+    names = [*dict.fromkeys(token for tokens in spelled.values() for token in tokens)]
+    tokenizer = SimpleNamespace(
+        encode=lambda texts: [[names.index(token) + 3 for token in spelled[text]] for text in texts],
+        tokens=lambda ids: [names[i - 3] for i in ids],
+        begins=bytes([1] * 20),
+    )
+    for form, tokens in {**spelled, "日本": ["日", "本"], "かな": ["かな"]}.items():
+        found = constraints_of(Terms.parse([f"a\t{form}"]).terms, tokenizer)
+        assert found is not None
+        assert [names[token - 3] for token in found.tokens[1:]] == tokens
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [([1], 8), ([3, 4], 8), ([8], 12), ([11], 12), ([12], 16), ([60], 64), ([5, 70], 64), ([1] * 9, 12)],
+)
+def test_a_search_with_terms_has_a_hypothesis_for_each_token_of_them(sizes: list[int], width: int) -> None:
+    """And one for none, in steps of four; the longest form of a term counts."""
+    terms = [[[*range(10 * i, 10 * i + size)], [5]] for i, size in enumerate(sizes)]
+    assert Constraints(terms, b"").width == width
+    assert Constraints([forms[::-1] for forms in terms], b"").width == width
+
+
+# ---- translation
+
+
+def says_all(text: str, source: str) -> bool:
+    return all(term.said(text) for term in TERMS.find(source))
+
+
+@pytest.mark.parametrize("more", [{}, {"beam": 1}, {"beam": 9, "n_best": 3}, {"alignments": True}])
+def test_every_line_says_its_terms_and_others_are_as_without(translator: Translator, more: dict[str, Any]) -> None:
+    translator.counts.clear()
+    plain, with_terms = (list(translator.translate(LINES, terms=terms, split=False, **more)) for terms in (None, TERMS))
+    changed = 0
+    for line, before, after in zip(LINES, plain, with_terms, strict=True):
+        assert all(says_all(hypothesis.text, line) for hypothesis in after.hypotheses)
+        assert after.terms == TERMS.find(line)
+        if all(says_all(hypothesis.text, line) for hypothesis in before.hypotheses):
+            assert after.hypotheses == before.hypotheses
+        else:
+            changed += 1
+            assert len(after.hypotheses) == more.get("n_best", 1)
+            looked = [(len(part.looked), len(part.ids)) for _, part in after.parts(0)]
+            assert not more.get("alignments") or all(a == b for a, b in looked)
+    assert changed == translator.counts["constrained"] > len(LINES) / 4
+    assert translator.counts["unsaid"] == 0
+
+
+def test_torch_gives_the_same_translations(
+    model: Path, monkeypatch: pytest.MonkeyPatch, translator: Translator
+) -> None:
+    monkeypatch.setenv("NMT_ENGINE", "off")
+    with Translator(model) as by_torch:
+        assert "torch" in by_torch.backend.about
+        found = [result.text for result in by_torch.translate(LINES, terms=TERMS)]
+    assert found == [result.text for result in translator.translate(LINES, terms=TERMS)]
+
+
+def test_terms_are_of_each_text(translator: Translator) -> None:
+    """Lists of different texts do not meet, though they share a search."""
+    lists = [Terms.parse([f"Hund\t{word}"]) for word in ("Katze", "rot", "Haus")]
+    waiting = [translator.submit("der Hund ist nicht", Options(terms=terms)) for terms in (*lists, None)]
+    results = [each.result(60) for each in waiting]
+    for result, terms in zip(results, lists, strict=False):
+        assert terms.terms[0].said(result.text)
+    assert results[3].text == next(iter(translator.translate(["der Hund ist nicht"]))).text
+
+
+def test_segments_have_the_terms_of_their_own_text(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long line that is cut at sentence ends, and of halves of a segment that failed."""
+    monkeypatch.setattr(translator, "seen_tokens", 12)
+    monkeypatch.setattr(pending, "MAX_RETRIES", 0)
+    line = "der Hund und das Haus . ist rot und geht nicht . die Katze mit dem Baum ."
+    (result,) = translator.translate([line], terms=TERMS)
+    assert [[term.source for term in segment.terms] for segment in result.segments] == [
+        ["der Hund"],
+        ["ist", "geht"],
+        [],
+    ]
+    assert says_all(result.text, line)
+    again = [segment for segment in result.segments if segment.plain]
+    assert again
+    assert all(segment.plain and segment.started == segment.plain.started for segment in again)
+    across = Terms.parse(["das Haus . ist\trot"])
+    (result,) = translator.translate([line], terms=across)
+    assert [[term.source for term in segment.terms] for segment in result.segments] == [["das Haus . ist"], []]
+    assert across.terms[0].said(result.text)
+    monkeypatch.setattr(translator, "filter_tokens", 8)  # cut between words, too
+    for words in range(9):
+        (result,) = translator.translate(["rot " * words + "Baum Baum " * 8], terms=Terms.parse(["rot Baum\tHund"]))
+        assert len(result.segments) > 1
+        assert sum(bool(segment.terms) for segment in result.segments) == (words > 0)
+    monkeypatch.undo()
+    monkeypatch.setattr(translator, "seen_tokens", 1000)
+    monkeypatch.setattr(pending, "MAX_RETRIES", 1)
+    monkeypatch.setattr(pending.segments, "looping", lambda ids: ids[-1] != EOS)  # every translation fails once
+    (result,) = translator.translate([line := "das Haus und der Hund, die Katze ist rot"], terms=TERMS)
+    assert [[term.source for term in segment.terms] for segment in result.segments] == [["der Hund"], ["ist"]]
+    assert says_all(result.text, line)
+
+
+def test_prefixes_and_terms_go_together(translator: Translator) -> None:
+    prefixes = ["die Katze", "", "rot und"] * (len(LINES) // 3)
+    for line, prefix, result in zip(
+        LINES, prefixes, translator.translate(LINES, terms=TERMS, prefixes=prefixes), strict=True
+    ):
+        assert result.text.startswith(prefix)
+        assert says_all(result.text, line)
+
+
+def test_where_no_hypothesis_can_the_best_without_terms_stays_and_is_counted(
+    translator: Translator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = Terms.parse(["Hund\t" + "Haus und Baum " * 16])
+    lines = ["der Hund", "die Katze"]
+    plain = [result.hypotheses for result in translator.translate(lines)]
+    translator.counts.clear()
+    results = list(translator.translate(lines, terms=long))
+    assert [result.hypotheses for result in results] == plain
+    assert (translator.counts["unsaid"], translator.counts["constrained"]) == (1, 1)
+    with pytest.raises(UsageError, match="leave out one"):
+        translator.submit("der Hund", Options(terms=long, sampling=Sampling()))
+    output = command(translator, "der Hund\ndie Katze\n", terms=long)
+    assert [json.loads(line)["hypotheses"][0].get("terms") for line in output.split("\n")[:-1]] == [
+        {"Hund": None},
+        None,
+    ]
+    assert "1 terms are not in their line's translation" in capsys.readouterr().err
+
+
+def test_a_text_that_is_given_up_ends_its_second_search(model: Path) -> None:
+    with Translator(model, precision="fp32", workers=1) as one:
+        submit, taken = one._scheduler.submit, list[Segment]()
+
+        def cancelling(segments: Any) -> None:
+            those = list(segments)
+            for _, segment in those:
+                if segment.constraints:
+                    segment.owner.cancel()
+                    taken.append(segment)
+            submit(those)
+
+        one._scheduler.submit = cancelling  # type: ignore[method-assign]
+        waiting = one.submit("der Hund", Options(terms=Terms.parse(["der\tHaus Haus Haus"])))
+        with pytest.raises(UsageError, match="given up"):
+            waiting.result(60)
+        assert [segment.cancelled for segment in taken] == [True]
+
+
+# ---- commands
+
+
+def command(
+    translator: Translator, text: str, run: Callable[..., None] = translate_lines, form: str = "jsonl", **search: Any
+) -> str:
+    source, target = memory_file(text.encode()), memory_file()
+    translator.counts.clear()
+    with Progress("translating", None, "lines") as progress:
+        run(translator, TranslateOptions(search=search, format=form), source, target, progress)
+    os.close(source)
+    return content(target).decode()
+
+
+def test_jsonl_says_which_terms_are_met(translator: Translator) -> None:
+    output = command(translator, "\n".join(LINES) + "\n", terms=TERMS, n_best=2)
+    for line, record in zip(LINES, map(json.loads, output.split("\n")[:-1]), strict=True):
+        for hypothesis in record["hypotheses"]:
+            expected = {term.source: term.said(hypothesis["text"]) for term in TERMS.find(line)}
+            assert hypothesis.get("terms", {}) == expected
+            assert None not in expected.values()
+
+
+def test_terms_and_markup_go_together(translator: Translator) -> None:
+    """A phrase is found across tags, which the model does not see, and tags stay balanced."""
+    lines = [f"<b>{line.replace(' ', ' <i>', 1)}</i></b>" for line in LINES]
+    output = command(translator, "\n".join(lines) + "\n", runner("text", "html", None, []), terms=TERMS)
+    for line, marked in zip(LINES, output.split("\n")[:-1], strict=True):
+        assert says_all(re.sub("<[^>]*>", "", marked), line)
+        assert all(marked.count(f"<{tag}>") == marked.count(f"</{tag}>") > 0 for tag in "bi")
+    page = command(translator, "<p>der <b>Hund</b></p>", runner("html", None, None, []), terms=TERMS)
+    assert says_all(re.sub("<[^>]*>", "", page), "der Hund")
+
+
+def test_the_command_takes_a_file_of_terms(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("# words\nHund\tKatze|Haus\tany\n")
+    (tmp_path / "bad.tsv").write_text("Hund\tKatze\nHund\tHaus\n")
+    (tmp_path / "in").write_text("der hund\n")
+    start = ["-m", "nmt_cli", "translate", tmp_path / "in", "--model", model]
+    done = texts.python(*start, "--terms", tmp_path / "terms.tsv")
+    assert re.search(r"\b(Katze|Haus)\b", done.stdout, re.IGNORECASE)
+    for more, code, message in (
+        (["--terms", tmp_path / "bad.tsv"], 65, "line 2: “Hund” repeats line 1"),
+        (["--terms", tmp_path / "absent"], 66, "absent"),
+        (["--terms", tmp_path / "terms.tsv", "--sample"], 2, "leave out --terms"),
+        (["--terms", tmp_path / "terms.tsv", "--score-pairs", tmp_path / "in"], 2, "leave out --sample"),
+    ):
+        done = texts.python(*start, *more)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
+        assert message in done.stderr
+
+
+def test_the_share_of_terms_that_are_met_is_scored(tmp_path: Path) -> None:
+    """Each term once a line, in the lines whose source has it; by whole words."""
+    source = texts.write(tmp_path / "src", ["a dog, a dog", "dogs", "a cat", "a dog and a cat"])
+    reference = texts.write(tmp_path / "ref", ["ein Hund", "Hunde", "eine Katze", "ein Hund und eine Katze"])
+    terms = texts.write(tmp_path / "terms", ["dog\tHund|Köter", "cat\tKatze"])
+    options = ScoreOptions(references=(reference,), source=source, terms=terms, intervals=False)
+    report = score.evaluate(options, ["ein Köter", "Hund", "ein Kater", "Hunde und Katze"])
+    assert "terms met: 50.0% (2 of 4, in 3 lines)" in report.text()
+    assert "terms met: 50.0% (2 of 4, in 3 lines)" in report.markdown()
+    assert json.loads(report.json())["terms"] == {"terms": 4, "met": 2, "with_terms": 3}
+    with pytest.raises(UsageError, match="--source FILE"):
+        score.evaluate(ScoreOptions(references=(reference,), terms=terms), ["x"])

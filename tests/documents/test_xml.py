@@ -1,0 +1,232 @@
+"""XML: what the model is shown, and that documents stay well-formed, whatever a model answers."""
+
+import random
+import re
+import time
+from xml.parsers import expat
+
+import pytest
+from fake_models import backwards, same
+from test_documents import translated
+
+from nmt_cli.documents import xml
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.documents.segment import render, segments_of
+from nmt_cli.documents.xml import Outline
+
+
+def shown(text: str, ignored: tuple[str, ...] = (), outline: Outline | None = None) -> list[str]:
+    """Return the texts that the model is shown; the document has to stay as it is."""
+    parts = xml.parse(text, Protection(), ignored, outline)
+    assert render(parts) == text
+    return [segment.text for segment in segments_of(parts)]
+
+
+def check(text: str) -> None:
+    """Raise if a text is not well-formed; a fragment is, within an element."""
+    parser = expat.ParserCreate()
+    parser.UseForeignDTD(True)  # so that references to entities of another file are no errors
+    parser.Parse(text, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # Names have no meaning, and their case is one.
+        ("See <title>the <code>dog</code></title> and <pre>a cat</pre><Br/>x", ["See the dog and a cat x"]),
+        ("a <link>dog</link> <B>b</B> <b>c</b> <script>d</script>", ["a dog b c d"]),
+        ("<kbd>a</kbd> <textarea>b <i>c</i></textarea> d", ["a b c d"]),
+        # Where the parent has no text, an element is a text of its own.
+        ("<d>\n<m><t>A dog</t></m><c><p>Sees <b>a</b>.</p><p>b</p></c>\n</d>", ["A dog", "Sees a.", "b"]),
+        ("<p>one</p><p>two</p>", ["one", "two"]),
+        ("<p>one <q><r>two</r><r>three</r></q></p>", ["one twothree"]),
+        # Not text.
+        ("<?xml version='1.0'?>\n<!-- a --><!DOCTYPE d [<!ENTITY a 'b>]'><!-- ] ' -->\n]>\n<d>dog<?e f?></d>", ["dog"]),
+        ("a<!-- b > c -->d <?php echo '>'; ?> e", ["ad e"]),
+        ("<a b='c > d' e=\"f\">dog</a>", ["dog"]),
+        ("<p alt='x' title='y'>dog</p>", ["dog"]),
+        ("<d><p translate='no'>a</p><p>b <q its:translate=\"no\">c</q></p></d>", ["b"]),
+        # References, also to entities that the text declares: none is expanded.
+        ("A &amp; b &lt;c&gt; &#100;&#x65; &quot;f&apos;", ["A & b <c> de \"f'"]),
+        ("a &nbsp; b &long.name;c", ["a b c"]),
+        ("a &#x110000; &#1114112; b", ["a &#x110000; &#1114112; b"]),
+        ("&eacute;t&eacute; is &unknown; &#xFFFFFF; &#0; it", ["t is &#xFFFFFF; &#0; it"]),
+        # CDATA sections.
+        ("<p><![CDATA[a < b & c]]></p>", ["a < b & c"]),
+        ("<p><![CDATA[<h1>A &amp; b</h1><pre>x</pre> c]]></p>", ["A & b", "c"]),
+        ("<p>see <b>the <![CDATA[<dog]]></b> now</p>", ["see", "the", "<dog", "now"]),
+        # Broken texts.
+        ("Tom & Jerry <3 a < b", ["Tom & Jerry <3 a < b"]),
+        ("a <b>c</d> <e f", ["a c <e f"]),
+        ("a <!-- b", ["a"]),
+        ("<![CDATA[a", ["a"]),
+    ],
+)
+def test_what_the_model_is_shown_of_xml(text: str, expected: list[str]) -> None:
+    assert shown(text) == expected
+
+
+def test_a_client_says_where_segments_end() -> None:
+    text = "<d><p>The firm said</p> <p>it had</p></d>"
+    assert shown(text) == ["The firm said", "it had"]
+    assert shown(text, outline=Outline(joining=("p",))) == ["The firm said it had"]
+    assert shown(text, outline=Outline(detect=False)) == ["The firm said it had"]
+    assert shown(text, outline=Outline(("p",), detect=False)) == ["The firm said", "it had"]
+    assert shown("a <b>c <br/>d</b> e", outline=Outline(("br",))) == ["a", "c", "d", "e"]
+    assert shown("a <x>b <y>c</y></x> <X>d</X>", ("x",)) == ["a d"]
+    assert shown("<d><x>b</x><p>c</p></d>", ("x",)) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "expected"),
+    [
+        ("<b>x</b>", "a < b & c > d ]]> \"e'", "<b>a &lt; b &amp; c &gt; d ]]&gt; \"e'</b>"),
+        ("<b>&#38; &quot; &#x3E;</b> x", '" & >', "<b>&quot; &#38; &#x3E;</b>"),
+        ("<b><![CDATA[x]]></b>", "a ]]> < &amp;", "<b><![CDATA[a ]]]]><![CDATA[> < &amp;]]></b>"),
+        ("<b><![CDATA[<i>x</i>]]></b>", "]]>", "<b><![CDATA[<i>]]&gt;</i>]]></b>"),
+        ("<b>x</b>", "\x01a\ufffe\x1f", "<b>a</b>"),
+        ("AT&T", "& &lt;", "&amp; &amp;lt;"),
+        ("AT&T", "& <", "& &lt;"),
+    ],
+)
+def test_text_is_written_as_xml(text: str, said: str, expected: str) -> None:
+    def model(source: str) -> Aligned:
+        return Aligned(said, [(end, 0) for end in (match.end() for match in re.finditer(r"\s*\S", said))])
+
+    assert re.sub(r"\s", "", translated(xml.parse(text), model)) == re.sub(r"\s", "", expected)
+
+
+def test_addresses_keep_the_entities_in_them() -> None:
+    """A placeholder must not end in the midst of one: what is moved apart is not well-formed."""
+    text = "see http://x.y/?a=1&amp; and www.x.org/&#38;, dog"
+    assert shown(text) == ["see and , dog"]
+    assert "x.org/&#38;" in translated(xml.parse(text, Protection()), backwards)
+
+
+WORDS = [
+    "The",
+    "dog",
+    "sees",
+    "a",
+    "cat.",
+    "5",
+    "&amp;",
+    "&lt;",
+    "&#233;",
+    "&own;",
+    "über",
+    "日本",
+    "]]",
+    "http://x.y/&amp;",
+    ",",
+]
+NAMES = ["b", "title", "code", "p", "P", "br", "x:y", "pre", "script", "ü", "a.b-c"]
+ATTRIBUTES = ["", "", " id='1'", ' a="x > y" b=\'"\'', " translate='no'", "\nxml:lang='en'"]
+SILENT = ["<!-- a > b -->", "<?pi x > y?>", "<![CDATA[a < b]]>", "<![CDATA[<b>c</b> &amp; d]]>", "<![CDATA[]]>", "\n"]
+
+
+def element(draw: random.Random, depth: int) -> str:
+    """Return a random element."""
+    name = draw.choice(NAMES)
+    tag = name + draw.choice(ATTRIBUTES)
+    if depth == 0 or draw.random() < 0.15:
+        return f"<{tag}/>"
+    inner = [content(draw, depth - 1) for _ in range(draw.randint(0, 6))]
+    return f"<{tag}>{draw.choice(['', ' ']).join(inner)}</{name} >"
+
+
+def content(draw: random.Random, depth: int) -> str:
+    kind = draw.random()
+    if kind < 0.5:
+        return " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
+    return element(draw, depth) if kind < 0.85 else draw.choice(SILENT)
+
+
+def document(seed: int) -> str:
+    draw = random.Random(seed)
+    head = draw.choice(["", "<?xml version='1.0'?>\n", "<!DOCTYPE d [<!ENTITY own 'x'>]>", "<!-- a -->\n"])
+    return f"{head}{element(draw, 4)}\n"
+
+
+def noise(text: str) -> Aligned:
+    """A model that answers with anything, linked to anything."""
+    draw = random.Random(text)
+    words = draw.choices(
+        [*text.split(), "<b>", "&amp;", "]]>", "</p>", "<![CDATA[", "&own;", "-->", "\x02"], k=draw.randint(0, 8)
+    )
+    out = " ".join(words)
+    return Aligned(out, [(match.end(), draw.randrange(len(text))) for match in re.finditer(r"\s*\S+", out)])
+
+
+@pytest.mark.parametrize("first", range(0, 2000, 500))
+def test_what_is_well_formed_stays_so_and_nothing_is_lost(first: int) -> None:
+    outlines = [Outline(), Outline(detect=False), Outline(("p", "br"), ("title",)), Outline(("code",), (), False)]
+    for seed in range(first, first + 500):
+        text, outline = document(seed), outlines[seed % len(outlines)]
+        check(text)
+        for model in (same, backwards, noise):
+            out = translated(xml.parse(text, Protection(), ("pre",), outline), model)
+            try:
+                check(out)
+            except expat.ExpatError as error:
+                pytest.fail(f"{error}\n{text}\n{out}")
+            tags = re.compile(r"<[^<>!?\"']*(?:\"[^\"]*\"[^<>\"']*|'[^']*'[^<>\"']*)*>|<!--.*?-->|<\?.*?\?>")
+            cdata = re.compile(r"<!\[CDATA\[.*?\]\]>")
+            assert sorted(tags.findall(cdata.sub("", out))) == sorted(tags.findall(cdata.sub("", text))), text
+
+
+@pytest.mark.parametrize("first", range(0, 1000, 500))
+def test_with_a_model_that_repeats_its_text_every_byte_stays(first: int) -> None:
+    """But for white space, and the spelling of a character that has several."""
+    for seed in range(first, first + 500):
+        text = document(seed)
+        for outline in (Outline(), Outline(detect=False)):
+            out = translated(xml.parse(text, None, (), outline), same)
+            assert re.sub(r"\s", "", out) == re.sub(r"\s", "", text), text
+
+
+PUMPS = [
+    "<",
+    "<!--",
+    "<?",
+    "<![CDATA[",
+    '<a b="',
+    "<a b='",
+    "</a",
+    "<a>",
+    "</a>",
+    "<a/>",
+    "&",
+    "&#",
+    "&a",
+    "<!DOCTYPE [",
+    "<a\n/",
+]
+PUMPS += [
+    '<!DOCTYPE "',
+    "<!DOCTYPE d [<!--",
+    "<!DOCTYPE d [<?",
+    "]]>",
+    "<a>x<b>",
+    "<a></b>",
+    "&amp",
+    "http://a&amp;",
+    " ",
+    "<a ",
+]
+
+
+@pytest.mark.parametrize("unit", PUMPS)
+def test_time_grows_with_the_length(unit: str) -> None:
+    def seconds(count: int) -> float:
+        best = 9e9
+        for _ in range(3):
+            begun = time.process_time()
+            xml.parse(unit * count)
+            best = min(best, time.process_time() - begun)
+        return best
+
+    count = 8_000 // len(unit)
+    short, long = seconds(count), seconds(4 * count)
+    assert long < 10 * short + 0.05, (short, long)

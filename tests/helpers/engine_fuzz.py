@@ -1,0 +1,174 @@
+"""Search random sentences with random models: `python tests/helpers/engine_fuzz.py LIBRARY SENTENCES SEED`.
+
+It checks nothing but that results are possible: the library is one that ends the program where it does something
+wrong, compiled with -fsanitize=undefined -fsanitize-trap=undefined and -DGUARD_PAGES (test_engine_build.py does that).
+It prints a hash of all results, which is that of any other library of the same source, level and seed.
+"""
+
+import ctypes
+import hashlib
+import random
+import sys
+from ctypes import c_float
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from nmt_cli.engine import library
+from nmt_cli.engine.model import SIGNATURES, Model
+from nmt_cli.engine.search import Search, Sentence
+from nmt_cli.engine.weights import Tensor
+from nmt_cli.translation.constraints import Constraints
+
+PERIOD = 997  # weights repeat: drawing them all would take most of the time
+
+
+class Fuzz:
+    def __init__(self, engine: library.Library, seed: int) -> None:
+        self.engine, self.draw, self.results = engine, random.Random(seed), hashlib.sha256()
+
+    def tensors(self, settings: SimpleNamespace, vocabulary: int) -> tuple[dict[str, Tensor], list[Any], int]:
+        """Return weights by name, their memory, and how many source tokens there are."""
+        draw, s, kept, tensors = self.draw, settings, list[Any](), dict[str, Tensor]()
+
+        def add(name: str, *shape: int) -> None:
+            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            numbers = (c_float * count)(*(draw.uniform(-1, 1) for _ in range(min(count, PERIOD))))
+            for i in range(PERIOD, count, PERIOD):
+                ctypes.memmove(ctypes.addressof(numbers) + 4 * i, numbers, 4 * min(PERIOD, count - i))
+            kept.append(numbers)
+            tensors[name] = Tensor(ctypes.addressof(numbers), shape)
+
+        add("embedding.weight", vocabulary, s.d_model)
+        s.source_vocabulary = draw.choice([0, 0, draw.randint(4, 90)])
+        if s.source_vocabulary:
+            add("own_embeddings.src.weight", s.source_vocabulary, s.d_model)
+        s.tied_output, s.output_bias, s.attention_bias = (draw.random() < 0.5 for _ in range(3))
+        if not s.tied_output:
+            add("own_embeddings.output.weight", vocabulary, s.d_model)
+        if s.output_bias:
+            add("output_bias", vocabulary)
+        if s.positions == "learned":
+            add("src_positions.weight", s.max_length, s.d_model)
+            add("tgt_positions.weight", s.max_length, s.d_model)
+        q, v = s.num_heads * s.d_k, s.num_heads * s.d_v
+        for side, depth, norms in (("encoder", s.encoder_layers, 2), ("decoder", s.decoder_layers, 3)):
+            for i in range(depth):
+                shapes = {
+                    "self_attention.query_key_value": (2 * q + v, s.d_model),
+                    "self_attention.output": (s.d_model, v),
+                    "feed_forward.inner": (s.d_ff, s.d_model),
+                    "feed_forward.outer": (s.d_model, s.d_ff),
+                }
+                if side == "decoder":
+                    shapes |= {
+                        "cross_attention.query": (q, s.d_model),
+                        "cross_attention.key_value": (q + v, s.d_model),
+                        "cross_attention.output": (s.d_model, v),
+                    }
+                for path, shape in shapes.items():
+                    add(f"{side}.{i}.{path}.weight", *shape)
+                    if s.attention_bias or "feed_forward" in path:
+                        add(f"{side}.{i}.{path}.bias", shape[0])
+                for norm in [f"{side}.{i}.residuals.{j}.norm" for j in range(norms)]:
+                    add(f"{norm}.weight", s.d_model)
+                    add(f"{norm}.bias", s.d_model)
+            if s.norm == "pre":
+                add(f"{side}_norm.weight", s.d_model)
+                add(f"{side}_norm.bias", s.d_model)
+        return tensors, kept, s.source_vocabulary or vocabulary
+
+    def settings(self) -> SimpleNamespace:
+        draw = self.draw
+        width = draw.choice([draw.randint(1, 80), 64, 128])
+        return SimpleNamespace(
+            num_layers=1,
+            encoder_layers=draw.randint(1, 2),
+            decoder_layers=draw.randint(1, 3),
+            d_model=width,
+            num_heads=draw.randint(1, 9),
+            d_k=draw.randint(1, 40),
+            d_v=draw.randint(1, 70),
+            d_ff=draw.choice([draw.randint(1, 150), 128]),
+            norm=draw.choice(["pre", "post"]),
+            activation=draw.choice(["relu", "swish", "gelu"]),
+            max_length=draw.choice([8, 20, 64, 300]),
+            positions="learned" if width % 2 else draw.choice(["learned", "sinusoidal", "marian"]),
+        )
+
+    def sentence(self, longest: int, source: int, target: int) -> Sentence:
+        draw = self.draw
+        length = draw.randint(1, longest)
+        limit = draw.randint(1, min(longest, length + 20))
+        sampled = draw.random() < 0.3
+        width = 1 if sampled else draw.choice([1, 1, 2, 4, 5, 12, 33, draw.randint(1, 400)])
+        return Sentence(
+            [*(draw.randint(1, source - 1) for _ in range(length - 1)), 2],
+            limit,
+            [draw.randint(3, target - 1) for _ in range(draw.randint(0, min(3, longest - 1)))],
+            width,
+            draw.randint(1, width),
+            draw.choice([0, 0.6, 3.0]),
+            draw.random() < 0.5,
+            [draw.random() for _ in range(limit)] if sampled else None,
+            draw.choice([0.5, 1.0, 3.0]),
+            draw.choice([0, 1, 5, 5000]),
+            draw.choice([0.0, 0.5, 1.0]),
+            draw.random() < 0.3,
+            None if sampled or draw.random() < 0.5 else self.constraints(target),
+        )
+
+    def constraints(self, target: int) -> Constraints:
+        """Return up to 64 terms, of forms that begin and end alike."""
+        draw, few = self.draw, [self.draw.randint(3, target - 1) for _ in range(3)]
+        begins = bytes([1, 0, 1, *(draw.random() < 0.5 for _ in range(target - 3))])
+
+        def form() -> list[int]:
+            return [draw.choice([*few, draw.randint(3, target - 1)]) for _ in range(draw.choice([1, 2, 3, 40]))]
+
+        count = draw.choice([1, 1, 2, 3, 10, 64])
+        return Constraints([[form() for _ in range(draw.randint(1, 3))] for _ in range(count)], begins)
+
+    def search_one_model(self) -> int:
+        """Search some sentences with a random model, or two; return how many."""
+        draw, settings = self.draw, self.settings()
+        vocabulary = draw.choice([4, 5, 63, 64, 65, draw.randint(4, 1000)])
+        tensors, kept, source = self.tensors(settings, vocabulary)
+        models = [
+            Model(self.engine, settings, tensors, kept, int8=draw.random() < 0.6) for _ in range(draw.choice([1, 1, 2]))
+        ]
+        slots = draw.randint(1, 9)
+        search, running, left = Search(models, slots), set[int](), draw.randint(1, 25)
+        count, constrained = left, dict[int, bool]()
+        while left or running:
+            entering = draw.randint(0, min(left, slots - len(running)))
+            if entering:
+                sentences = [self.sentence(settings.max_length, source, vocabulary) for _ in range(entering)]
+                for slot, sentence in zip(search.enter(sentences), sentences, strict=True):
+                    running.add(slot)
+                    constrained[slot] = sentence.constraints is not None
+                left -= entering
+            if running and draw.random() < 0.05:
+                search.leave(running.pop())
+            for slot, found in search.run(draw.randint(1, 6)):
+                running.remove(slot)
+                self.results.update(repr(found).encode())
+                assert found or constrained.pop(slot)
+                assert all(0 < i < vocabulary for each in found for i in each.ids)
+        return count
+
+
+def main() -> None:
+    path, sentences, seed = Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3])
+    engine = library.load(SIGNATURES, path)
+    assert engine
+    fuzz, done = Fuzz(engine, seed), 0
+    while done < sentences:
+        done += fuzz.search_one_model()
+    print(f"{done} sentences at level {engine.level}: no fault, results {fuzz.results.hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""A plain float64 Transformer, written from the paper's equations and from nothing else.
+
+Everything the package does cleverly is done here the long way round. It takes the package's weights by name.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt_cli.recipe import schema
+from nmt_cli.transformer.model import Batch, Transformer, pack, token_seeds
+
+Pair = tuple[Sequence[int], Sequence[int]]
+EPSILON = 1e-5
+
+
+def batch_of(
+    pairs: Sequence[Pair], device: torch.device | str = "cpu", key: Sequence[int] = (), numbers: Any = None
+) -> Batch:
+    """Pack (source ids, target ids) as the package does; the ids should end with EOS. Pairs with `numbers` drop out."""
+    flat = [np.concatenate([np.asarray(pair[side], np.int64) for pair in pairs]) for side in (0, 1)]
+    lengths = [np.array([len(pair[side]) for pair in pairs]) for side in (0, 1)]
+    seeds = [token_seeds((*key, side), numbers, lengths[side]) for side in (0, 1) if numbers is not None]
+    return pack(flat[0], lengths[0], flat[1], lengths[1], device, *seeds)
+
+
+def random_pairs(seed: int, vocabulary: int, lengths: Sequence[tuple[int, int]]) -> list[Pair]:
+    """Return pairs of random ids (3 to vocabulary - 1) of these lengths, the last id being EOS (2)."""
+    draw = np.random.default_rng(seed)
+    return [
+        ([*draw.integers(3, vocabulary, s - 1).tolist(), 2], [*draw.integers(3, vocabulary, t - 1).tolist(), 2])
+        for s, t in lengths
+    ]
+
+
+def tiny(**changes: object) -> schema.Model:
+    """Return the settings of a small model in which no two sizes are equal."""
+    sizes = {"num_layers": 2, "d_model": 12, "d_ff": 20, "num_heads": 3, "d_k": 4, "d_v": 5, "max_length": 32}
+    return schema.Model(**{**sizes, **changes})  # type: ignore[arg-type]
+
+
+def random_model(settings: schema.Model, vocabulary: int, seed: int = 0) -> Transformer:
+    """Return a float64 model in which no bias is 0 and no scale is 1, so that none can be forgotten."""
+    torch.manual_seed(seed)
+    model = Transformer(settings, vocabulary).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(-0.5, 0.5)
+                if "norm" in name and name.endswith("weight"):
+                    parameter.add_(1)
+    return model
+
+
+class Reference:
+    """The model of section 3 with the weights of `model`, as leaves of their own that gradients can be taken of.
+
+    `masks`, if any, are zeros and ones: for each place in the order of the paper one N_i x D mask per sentence.
+    """
+
+    def __init__(self, model: Transformer, masks: Iterator[list[Tensor]] | None = None) -> None:
+        self.settings, self.masks = model.settings, masks
+        self.weights = {name: p.detach().double().clone().requires_grad_() for name, p in model.named_parameters()}
+        self.attended: dict[str, Tensor] = {}  # by layer, the last weights: B x H x queries x keys
+
+    def logits(self, pairs: Sequence[Pair]) -> list[Tensor]:
+        """Return T x (V - 1) logits per pair: of every piece but PAD."""
+        src, src_keys = self.rectangle([pair[0] for pair in pairs])
+        tgt, tgt_keys = self.rectangle([[0, *pair[1][:-1]] for pair in pairs])
+        causal = torch.tensor([[j <= i for j in range(tgt.shape[1])] for i in range(tgt.shape[1])])
+        x = self.embed(src, "src")
+        encoder_layers, decoder_layers = self.settings.depths
+        for n in range(encoder_layers):
+            x = self.sublayer(x, f"encoder.{n}", 0, self.attention, "self_attention", src_keys)
+            x = self.sublayer(x, f"encoder.{n}", 1, self.feed_forward, "feed_forward")
+        memory = self.norm(x, "encoder_norm") if self.settings.norm == "pre" else x
+        y = self.embed(tgt, "tgt")
+        for n in range(decoder_layers):
+            y = self.sublayer(y, f"decoder.{n}", 0, self.attention, "self_attention", tgt_keys & causal)
+            y = self.sublayer(y, f"decoder.{n}", 1, self.attention, "cross_attention", src_keys, memory)
+            y = self.sublayer(y, f"decoder.{n}", 2, self.feed_forward, "feed_forward")
+        if self.settings.norm == "pre":
+            y = self.norm(y, "decoder_norm")
+        out = y @ self.embedding("output")[1:].T
+        return [out[i, : len(pair[1])] for i, pair in enumerate(pairs)]
+
+    def rectangle(self, sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return B x T ids and, B x 1 x T, which of them are real."""
+        # Pads hold a real piece, not PAD: a mask that is missing anywhere must show.
+        width = max(map(len, sentences)) + 2
+        real = torch.tensor([[[i < len(s) for i in range(width)]] for s in sentences])
+        return torch.tensor([[*s, *[5] * (width - len(s))] for s in sentences]), real
+
+    def embed(self, ids: Tensor, side: str) -> Tensor:
+        # PAD opens the target: a vector of zeros that is never learnt.
+        vectors = self.embedding(side)[ids] * math.sqrt(self.settings.d_model) * (ids != 0)[:, :, None]
+        return self.dropout(vectors + torch.stack([self.position(i, side) for i in range(ids.shape[1])]))
+
+    def embedding(self, side: str) -> Tensor:
+        return self.weights.get(f"own_embeddings.{side}.weight", self.weights["embedding.weight"])
+
+    def position(self, pos: int, side: str) -> Tensor:
+        if self.settings.positions == "learned":
+            return self.weights[f"{side}_positions.weight"][pos]
+        d = self.settings.d_model
+        angles = [pos / 10000 ** (2 * i / d) for i in range(d // 2)]
+        values = [function(angle) for angle in angles for function in (math.sin, math.cos)]
+        return torch.tensor(values, dtype=torch.float64).float().double()  # the package's table is float32
+
+    def dropout(self, x: Tensor) -> Tensor:
+        if self.masks is None:
+            return x
+        scaled = torch.zeros_like(x)
+        for i, mask in enumerate(next(self.masks)):
+            scaled[i, : len(mask)] = x[i, : len(mask)] * mask / (1 - self.settings.dropout)
+        return scaled
+
+    def sublayer(self, x: Tensor, layer: str, i: int, function: Callable[..., Tensor], name: str, *rest: Any) -> Tensor:
+        norm, name = f"{layer}.residuals.{i}.norm", f"{layer}.{name}"
+        if self.settings.norm == "pre":
+            return x + self.dropout(function(self.norm(x, norm), name, *rest))
+        return self.norm(x + self.dropout(function(x, name, *rest)), norm)
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+        standard = (x - mean) / torch.sqrt(variance + EPSILON)
+        return standard * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def matrices(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """Return the weight and bias of the query, key and value projections, all heads together."""
+        parts = ("query", "key_value") if f"{name}.query.weight" in self.weights else ("query_key_value",)
+        weight = torch.cat([self.weights[f"{name}.{part}.weight"] for part in parts])
+        bias = torch.zeros(len(weight), dtype=torch.float64)
+        if self.settings.attention_bias:
+            bias = torch.cat([self.weights[f"{name}.{part}.bias"] for part in parts])
+        sizes = [self.settings.num_heads * size for size in (self.settings.d_k, self.settings.d_k, self.settings.d_v)]
+        return list(zip(weight.split(sizes), bias.split(sizes), strict=True))
+
+    def attention(self, x: Tensor, name: str, mask: Tensor, memory: Tensor | None = None) -> Tensor:
+        s = self.settings
+        memory = x if memory is None else memory
+        (w_q, b_q), (w_k, b_k), (w_v, b_v) = self.matrices(name)
+        heads, weights = [], []
+        for i in range(s.num_heads):
+            keys, values = slice(i * s.d_k, (i + 1) * s.d_k), slice(i * s.d_v, (i + 1) * s.d_v)
+            q = x @ w_q[keys].T + b_q[keys]
+            k = memory @ w_k[keys].T + b_k[keys]
+            v = memory @ w_v[values].T + b_v[values]
+            scores = q @ k.transpose(1, 2) / math.sqrt(s.d_k)
+            scores = torch.where(mask, scores, torch.tensor(-math.inf, dtype=torch.float64))
+            scores = torch.exp(scores - scores.max(-1, keepdim=True).values)
+            weights.append(scores / scores.sum(-1, keepdim=True))
+            heads.append(weights[-1] @ v)
+        self.attended[name] = torch.stack(weights, 1)
+        out = torch.cat(heads, -1) @ self.weights[f"{name}.output.weight"].T
+        return out + self.weights[f"{name}.output.bias"] if s.attention_bias else out
+
+    def feed_forward(self, x: Tensor, name: str) -> Tensor:
+        w = self.weights
+        inner = x @ w[f"{name}.inner.weight"].T + w[f"{name}.inner.bias"]
+        if self.settings.activation == "relu":
+            inner = torch.clamp(inner, min=0)
+        elif self.settings.activation == "swish":
+            inner = inner / (1 + torch.exp(-inner))
+        else:
+            inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
+        return inner @ w[f"{name}.outer.weight"].T + w[f"{name}.outer.bias"]

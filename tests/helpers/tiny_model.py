@@ -1,0 +1,62 @@
+"""An untrained model with a real tokenizer, for tests of everything around the search: it says any piece at all."""
+
+import os
+import random
+from pathlib import Path
+
+import torch
+
+from nmt_cli.corpus import tokenizer as spm
+from nmt_cli.recipe import loading
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.weights import save_model
+
+WORDS = [
+    "der", "die", "das", "und", "ist", "nicht", "ein", "mit", "auf", "Haus", "Hund", "Katze", "Baum", "geht", "rot"
+]  # fmt: skip
+
+
+def train_tokenizer(seed: int = 5) -> bytes:
+    """Return a tokenizer of 340 tokens; other seeds give others."""
+    draw = random.Random(seed)
+    return spm.train(
+        [" ".join(draw.choices(WORDS, k=8)) + draw.choice([" .", " ?", ",", "!"]) for _ in range(400)], 340
+    )
+
+
+def make_model(place: Path, *changes: str, seed: int = 1) -> Path:
+    """Write a model directory; `changes` are made to its recipe."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "tokenizer.model").write_bytes(train_tokenizer())
+    values = {
+        "name": "tiny",
+        "corpus": {"name": "own", "train_src": ["a"], "train_tgt": ["b"]},
+        "model": {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8, "max_length": 128},
+        "decoding": {"beam": 2, "extra_length": 6},
+    }
+    for change in changes:
+        values = loading.merge(values, loading.override(change))
+    settings = loading.from_plain(values, "the test's recipe")
+    vocabulary = spm.Tokenizer(place / "tokenizer.model").vocabulary_size
+    torch.manual_seed(seed)
+    model = Transformer(settings.model, vocabulary)
+    with torch.no_grad():
+        model.embedding.weight *= 3
+        model.embedding.weight[2] *= 1.5  # so that sentences end now and then
+    save_model(place / "model", model.state_dict(), settings, place / "tokenizer.model", {"steps": [seed]})
+    return place / "model"
+
+
+def memory_file(data: bytes = b"") -> int:
+    """Return a file descriptor of a file in memory, at its start."""
+    descriptor = os.memfd_create("test")
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def content(descriptor: int) -> bytes:
+    """Return all of a file, and close it."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()

@@ -1,0 +1,432 @@
+"""Importing Marian models: random ones built with transformers, our own exports, and what must be refused."""
+
+import errno
+import functools
+import io
+import itertools
+import json
+import shutil
+from pathlib import Path
+from unittest.mock import Mock
+
+import hub_server
+import huggingface_hub
+import numpy as np
+import pytest
+import safetensors.torch
+import sentencepiece
+import torch
+from small_run import page_data
+
+from nmt_cli.corpus import tokenizer as subwords
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import open_corpus
+from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer, files_of
+from nmt_cli.interop import hub, import_, marian
+from nmt_cli.interop import vocabulary as vocabularies
+from nmt_cli.interop.export import export
+from nmt_cli.interop.import_ import import_marian
+from nmt_cli.recipe import loading
+from nmt_cli.reporting.attend import attend
+from nmt_cli.system.errors import DataError, DownloadError, MissingError, OutputError
+from nmt_cli.training.train import train
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.weights import load_model, load_tensors, save_model
+from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.segments import Hypothesis, halves, join, split_line
+from nmt_cli.translation.translate import alignment
+from nmt_cli.translation.translator import Translator
+
+transformers = pytest.importorskip("transformers")
+
+WORDS = itertools.product(["old", "red", "big"], ["cat", "man", "fox"], ["shy", "sad", "wet"])
+TEXT = [f"the {a} {b} sees a {c} dog und der {a}e {b} schläft" for a, b, c in WORDS]
+
+
+def unigram(lines, size):
+    model, options = io.BytesIO(), {"vocab_size": size, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
+    return model.getvalue()
+
+
+SOURCE = unigram(TEXT, 60)
+OWN_SOURCE, OWN_OUTPUT = {"share_encoder_decoder_embeddings": False}, {"tie_word_embeddings": False}
+
+
+def sides(loaded):
+    return (own := Tokenizer(loaded.tokenizer_file)), own.target
+
+
+@torch.no_grad()
+def randomise(model, *zeros):
+    torch.manual_seed(5)
+    for name, parameter in model.named_parameters():
+        if "embed_positions" not in name:
+            parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.2)
+    for tensor in zeros:
+        tensor.zero_()
+
+
+def vocabulary(*models, codes=(), pad_first=False):
+    """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>, or with <pad> before the tokens."""
+    tokens = set(codes)
+    for model in models:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        tokens |= set(processor.id_to_piece(list(range(len(processor)))))
+    names = sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"})
+    return ["</s>", "<unk>", *(["<pad>", *names] if pad_first else [*names, "<pad>"])]
+
+
+def random_marian(out, source=SOURCE, target=SOURCE, codes=(), biased=True, separate=False, **changes):
+    """Save a random Marian model as transformers writes it."""
+    tokens = [vocabulary(source, target, codes=codes)] * 2
+    if separate:
+        tokens = [vocabulary(source, codes=codes, pad_first=True), vocabulary(target, pad_first=True)]
+    pad = tokens[0].index("<pad>")
+    values = {
+        "vocab_size": len(tokens[0]), "decoder_vocab_size": len(tokens[1]), "d_model": 32, "encoder_layers": 2,
+        "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "scale_embedding": True, "activation_function": "swish", "pad_token_id": pad,
+        "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0, "max_position_embeddings": 64,
+        **changes,
+    }  # fmt: skip
+    model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
+    biases = [] if biased else [tensor for name, tensor in model.named_parameters() if name.endswith("_proj.bias")]
+    pads = [stack.embed_tokens.weight[pad] for stack in (model.model.encoder, model.model.decoder)]
+    randomise(model, *pads, model.model.encoder.layers[0].self_attn.q_proj.bias, *biases)
+    model.final_logits_bias.normal_().mul_(biased)
+    model.save_pretrained(out)
+    config = json.loads((out / "config.json").read_text())
+    legacy = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[pad]], "extra_pos_embeddings": len(tokens[0])}
+    (out / "config.json").write_text(json.dumps({**config, **legacy}))  # as those of OPUS-MT are
+    for name, side in zip(["vocab.json", "target_vocab.json"][: 1 + separate], tokens, strict=False):
+        (out / name).write_text(json.dumps({token: i for i, token in enumerate(side)}))
+    (out / "source.spm").write_bytes(source)
+    (out / "target.spm").write_bytes(target)
+    languages = {"source_lang": "en", "target_lang": "de", "separate_vocabs": separate}
+    (out / "tokenizer_config.json").write_text(json.dumps(languages))
+    return model
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("saved")
+    random_marian(directory)
+    return directory
+
+
+@pytest.mark.parametrize(("norm", "bias"), [("post", False), ("pre", True)])
+def test_round_trip_gives_identical_weights(tmp_path, norm, bias):
+    file = tmp_path / "tokenizer.model"
+    sizes = {"num_layers": 3, "encoder_layers": 3, "decoder_layers": 1, "d_model": 32, "d_ff": 48, "num_heads": 4}
+    file.write_bytes(subwords.train(TEXT, 320))
+    changes = {"norm": norm, "attention_bias": bias, "output_bias": bias, "activation": "gelu", "dropout": 0.25}
+    values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 600, **changes}
+    settings = loading.from_plain({"name": "random", "model": values}, "test")
+    model = Transformer(settings.model, Tokenizer(file).vocabulary_size)
+    randomise(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
+    save_model(tmp_path / "model", model.state_dict(), settings, file, {})
+    (tmp_path / "hf").mkdir()
+    marian.write_marian(load_model(tmp_path / "model"), 0.5, tmp_path / "hf")
+    search = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+    assert (search["max_length"], search["length_penalty"], search["num_beams"]) == (512, 0.5, 4), (
+        "theirs has one limit"
+    )
+    again = load_model(import_marian(tmp_path / "hf", tmp_path / "again"))
+    before, after = model.state_dict(), again.model.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert again.recipe.model == settings.model
+    assert again.tokenizer_file.read_bytes() == file.read_bytes()
+
+
+def test_random_marian_agrees_with_transformers(tmp_path):
+    theirs = random_marian(tmp_path / "hf")
+    ours = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
+    tokenizer, tokens = Tokenizer(ours.tokenizer_file), vocabulary(SOURCE)
+    ids = tokenizer.encode(["the old ☃ sees a wet dog", "der fox schläft ☃"])
+    src, tgt = ([tokens.index(token) for token in tokenizer.tokens(line)] for line in ids)
+    pad = len(tokens) - 1
+    logits = theirs(torch.tensor([[*src, 0]]), decoder_input_ids=torch.tensor([[pad, *tgt]])).logits[0]
+    logits[:, pad] = -torch.inf
+    expected = torch.log_softmax(logits, -1).gather(1, torch.tensor([[*tgt, 0]]).T).flatten().tolist()
+    (scores,) = score_targets([ours.model], torch.float32, [([*ids[0], EOS], [*ids[1], EOS])])
+    assert scores == pytest.approx(expected, abs=1e-5)
+    assert ours.recipe.model.activation == "swish"
+    assert (ours.recipe.corpus.src, ours.recipe.corpus.tgt) == ("en", "de")
+
+
+def test_two_unigram_models_over_one_vocabulary(tmp_path):
+    source, target = (unigram([line.split(" und ")[side] for line in TEXT], 50) for side in (0, 1))
+    random_marian(tmp_path / "hf", source, target)
+    ours = Tokenizer(load_model(import_marian(tmp_path / "hf", tmp_path / "model")).tokenizer_file)
+    text = ["the old fox sees a shy dog", "a red man"]
+    plain = sentencepiece.SentencePieceProcessor(model_proto=source)
+    assert [ours.tokens(ids) for ids in ours.encode(text)] == plain.encode(text, out_type=str)
+    german = sentencepiece.SentencePieceProcessor(model_proto=target).encode("der alte fox schläft", out_type=str)
+    assert ours.vocabulary_size == len(vocabulary(source, target))
+    names = ours.tokens(list(range(ours.vocabulary_size)))
+    ids = [names.index(token) for token in german]
+    assert ours.decode([ids]) == ["der alte fox schläft"]
+    assert ours.encode_pair(text[0], "der alte fox schläft") == [[*ours.encode(text)[0], EOS], [*ids, EOS]]
+    assert ours.encode(["der alte fox schläft"]) != [ids]
+
+
+def test_tokens_of_separate_vocabularies_are_named_by_their_side(tmp_path):
+    source, target = (unigram([line.split(" und ")[side] for line in TEXT], size) for side, size in ((0, 40), (1, 50)))
+    random_marian(tmp_path / "hf", source, target, biased=False, separate=True, **OWN_SOURCE, **OWN_OUTPUT)
+    src, tgt = sides(load_model(import_marian(tmp_path / "hf", tmp_path / "model")))
+    assert src.vocabulary_size != tgt.vocabulary_size
+    text, answer = "the old fox sees a shy dog", "der alte fox schläft"
+    with Translator(tmp_path / "model", workers=1, precision="fp32") as translator:
+        source, (*ids, _) = src.encode_pair(text, answer)
+        found = Hypothesis(ids, -1.0, -1.0, [-1.0], looked=[0] * len(ids))
+        joined = join(src, [found], 0.6)
+        assert (joined.text, "".join(joined.tokens)) == (answer, "▁der▁alte▁fox▁schläft</s>")
+        points = alignment(translator, [(source, found)]).split()
+    assert {int(point.partition("-")[2]) for point in points} == {0, 1, 2, 3}
+    attend([text], tmp_path / "model", tmp_path / "page.html", translation=answer)
+    names = page_data((tmp_path / "page.html").read_text())["sentences"][0]["names"]["cross"]
+    spelt = ["".join(each[:-1]).replace("·", "").replace("▁", "") for each in names]
+    assert spelt == [line.replace(" ", "") for line in (answer, text)]
+
+
+def test_a_target_language_is_one_token_at_the_beginning(tmp_path):
+    random_marian(tmp_path / "hf", codes=[">>deu<<", ">>swe<<"])
+    place = import_marian(tmp_path / "hf", tmp_path / "model")
+    ours, line = Tokenizer(place / "tokenizer.model"), "the old fox sees a shy dog"
+    (ids,) = ours.encode([f">>swe<< {line}"])
+    assert ours.tokens(ids[:1]) == ["▁>>swe<<"]
+    assert ids[1:] == ours.encode([line])[0]
+    assert (ours.language(ids), ours.language(ids[1:])) == (ids[:1], [])
+    parts = split_line(ours, f">>swe<< {line}. {line}.", 8, 9)
+    assert len(parts) > 2
+    assert all(part[0] == ids[0] and part.count(ids[0]) == 1 and len(part) <= 9 for part in parts)
+    assert all(half[0] == ids[0] and half.count(ids[0]) == 1 for half in halves(ours, [*ids, EOS]))
+
+
+def test_each_revision_of_a_model_of_the_hub_has_a_place_of_its_own(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(import_, "import_marian", lambda name, place: asked.append((name, place)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names = ["owner/opus", "owner/opus@v1", "owner/opus@v2", "other/opus"]
+    places = [import_.cached(name) for name in names]
+    assert asked == list(zip(names, places, strict=True))
+    assert len(set(places)) == 4
+    assert {place.parent for place in places} == {tmp_path / "nmt" / "models"}
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert import_.cached("other/opus") == tmp_path / ".cache" / "nmt" / "models" / "other--opus"
+
+
+def test_two_processes_may_use_a_new_model_of_the_hub_at_once(tmp_path, saved, monkeypatch):
+    """The slower one takes what the other has imported meanwhile; an import that fails still is an error."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def import_late(_: str, place: Path) -> None:
+        import_marian(saved, place)
+        import_marian(saved, place)
+
+    monkeypatch.setattr(import_, "import_marian", import_late)
+    place = import_.cached("owner/opus")
+    assert load_model(place).recipe.name == saved.name
+    monkeypatch.setattr(import_, "import_marian", Mock(side_effect=OutputError("no room")))
+    with pytest.raises(OutputError, match="no room"):
+        import_.cached("owner/other")
+
+
+def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):
+    directory = shutil.copytree(saved, tmp_path / "hf")
+    (directory / "tf_model.h5").write_bytes(b"not needed")
+    client = huggingface_hub.snapshot_download
+    with hub_server.serving("owner/opus", directory) as hub:
+        here = functools.partial(client, endpoint=hub.url, cache_dir=tmp_path / "cache")
+        monkeypatch.setattr("huggingface_hub.snapshot_download", here)
+        for name, revision in (("owner/opus", hub.commit), (f"owner/opus@{hub.commit}", hub.commit)):
+            assert import_marian(name, tmp_path / str(len(name))) == tmp_path / str(len(name))
+            assert f"owner/opus at commit {revision}" in capsys.readouterr().err
+        loaded = load_model(tmp_path / "10")
+        assert loaded.manifest["imported"] == loaded.recipe.name == f"owner/opus@{hub.commit}"
+        assert "translations that end within the limit are the same" in loaded.manifest["proof"]
+        assert not [path for path in hub.requests if "tf_model" in path]
+        for name in ("owner/other", "owner/opus@branch"):
+            with pytest.raises(DownloadError, match=f"no directory {name} here, and it cannot be downloaded"):
+                import_marian(name, tmp_path / "new")
+        (directory / "model.safetensors").unlink()
+        hub.commit = "f" * 40
+        with pytest.raises(MissingError, match=r"has no weights"):
+            import_marian("owner/opus", tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ValueError("no name\nof the hub"), DownloadError, "downloaded from the hub: no name"),
+        (OSError(errno.ENETUNREACH, "no network"), DownloadError, "from the hub: .*no network"),
+        (OSError(errno.ENOSPC, "the disk is full"), OSError, "the disk is full"),
+    ],
+)
+def test_what_the_client_of_the_hub_raises(monkeypatch, error, kind, message):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
+    with pytest.raises(kind, match=message):
+        hub.download("owner/opus")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scale_embedding": False}, "scaled by sqrt"),
+        ({"activation_function": "tanh"}, "activation tanh"),
+        ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "has no tensor lm_head"),
+        ({"decoder_vocab_size": 5}, r"vocab\.json does not number its tokens below 5"),
+        ({"encoder_layers": 3}, r"no tensor model\.encoder\.layers\.2"),
+        ({"decoder_layers": 3}, r"no tensor model\.decoder\.layers\.2"),
+        ({"model_type": "t5"}, "t5 model"),
+        ({"d_model": "wide"}, r"config\.json is damaged"),
+    ],
+)
+def test_what_cannot_be_represented_is_refused(tmp_path, saved, changes, reason):
+    directory = shutil.copytree(saved, tmp_path / "hf")
+    config = json.loads((saved / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(DataError, match=reason):
+        import_marian(directory, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_computes_something_else_or_has_two_bpe_models_is_refused(tmp_path, saved, monkeypatch):
+    random_marian(tmp_path / "hf", bpe := subwords.train(TEXT, 320), bpe.replace(b"fox", b"fex"))
+    with pytest.raises(DataError, match="two BPE models over one vocabulary"):
+        import_marian(tmp_path / "hf", tmp_path / "model")
+    monkeypatch.setattr(marian, "sines_first", torch.arange)
+    with pytest.raises(DataError, match="computes something else than our model"):
+        import_marian(saved, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_target_language_that_is_split_otherwise_is_refused(tmp_path):
+    random_marian(tmp_path / "hf", codes=[">>deu de<<", ">>swe<<"])
+    with pytest.raises(DataError, match="splits 1 of 2 lines differently"):
+        import_marian(tmp_path / "hf", tmp_path / "model")
+
+
+def test_files_that_are_missing_or_wrong(tmp_path, saved):
+    directory, tokens = shutil.copytree(saved, tmp_path / "hf"), vocabulary(SOURCE)
+
+    def refused(name, content, error, reason):
+        before = (directory / name).read_bytes()
+        (directory / name).unlink() if content is None else (directory / name).write_bytes(content)
+        with pytest.raises(error, match=reason):
+            import_marian(directory, tmp_path / "model")
+        (directory / name).write_bytes(before)
+
+    def numbered(names, first=0):
+        return json.dumps({name: i for i, name in enumerate(names, first)}).encode()
+
+    refused("source.spm", SOURCE[: len(SOURCE) // 2], DataError, r"source\.spm")
+    refused("source.spm", None, MissingError, r"source\.spm")
+    refused("vocab.json", numbered(tokens, 1), DataError, r"vocab\.json")
+    tensors = load_tensors(directory / "model.safetensors")
+    del tensors["model.encoder.layers.0.fc1.bias"]
+    refused("model.safetensors", safetensors.torch.save(tensors, {"format": "pt"}), DataError, "no tensor .*fc1.bias")
+    refused("model.safetensors", None, MissingError, r"hf has no weights: no model\.safetensors, no pytorch_model\.bin")
+    refused("vocab.json", None, MissingError, r"hf has no vocab\.json")
+    (directory / "model.bin").touch()
+    refused("model.safetensors", None, MissingError, r"hf is a CTranslate2 model\. Import the one")
+    with pytest.raises(MissingError, match=r"no directory \./nothing\. A model of the hub is named OWNER/NAME"):
+        import_marian("./nothing", tmp_path / "model")
+    (tmp_path / "model").mkdir()
+    refused("vocab.json", b"", OutputError, "exists")
+
+
+@pytest.mark.parametrize(
+    ("two_tokenizers", "codes", "changes"),
+    [
+        (False, [], {}),
+        (True, [], {}),
+        (False, [">>deu<<", ">>swe<<"], {"activation_function": "gelu"}),
+        (False, [], {"activation_function": "relu", "biased": False}),
+        (False, [], OWN_SOURCE),
+        (True, [], OWN_SOURCE | OWN_OUTPUT),
+        (False, [], OWN_OUTPUT),
+        (True, [">>deu<<"], {**OWN_SOURCE, "separate": True}),
+        (True, [], {**OWN_SOURCE, **OWN_OUTPUT, "separate": True, "biased": False}),
+    ],
+)
+def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_text, two_tokenizers, codes, changes):
+    text = [(numbers_text / f"train.{side}").read_text().split("\n")[:100] for side in ("en", "de")]
+    spm = [unigram(side, 40) for side in text] if two_tokenizers else [unigram(text[0] + text[1], 60)] * 2
+    random_marian(tmp_path / "hf", *spm, codes, **changes)
+    model = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
+    shape, sizes = model.recipe.model, [side.vocabulary_size for side in sides(model)]
+    assert [shape.attention_bias, shape.output_bias] == [changes.get("biased", True)] * 2
+    assert shape.activation == changes.get("activation_function", "swish")
+    own = {"src": sizes[0]} if {*changes} & {*OWN_SOURCE, *OWN_OUTPUT} else {}  # without tying every matrix is alone
+    own |= {"output": sizes[1]} if {*changes} & {*OWN_OUTPUT} else {}
+    assert {name: len(matrix.weight) for name, matrix in model.model.own_embeddings.items()} == own
+    assert shape.source_vocabulary == own.get("src", 0)
+    assert (sizes[0] == sizes[1]) == (not changes.get("separate"))
+    for side, code, lines in (("src", "".join(f"{code} " for code in codes[:1]), text[0]), ("tgt", "", text[1])):
+        (tmp_path / side).write_text("".join(f"{code}{line}\n" for line in lines))
+    steps = ["steps=3", "tokens_per_step=300", "validate_bleu=0", "precision=fp32", f"init_from={tmp_path}/model"]
+    others = ["averaging.with_start=[]", "decoding.extra_length=10", "corpus.cleaning.check_script=no"]
+    files = [f"corpus.train_{side}=[{tmp_path}/{side}]" for side in ("src", "tgt")]
+    settings = loading.load(Path("finetune"), [*(f"training.{step}" for step in steps), *files, *others])
+    corpus = open_corpus(prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1)))
+    ids = [side.gather(np.array([0]))[0].tolist() for side in (corpus.src, corpus.tgt)]
+    theirs = [sentencepiece.SentencePieceProcessor(model_proto=each) for each in spm]
+    pieces = [each.encode(lines[0], out_type=str) for each, lines in zip(theirs, text, strict=True)]
+    expected = [[*(f"▁{code}" for code in codes[:1]), *pieces[0], "</s>"], [*pieces[1], "</s>"]]
+    assert [own.tokens(side) for own, side in zip(sides(model), ids, strict=True)] == expected
+    for file in files_of(tmp_path / "model" / "tokenizer.model"):
+        content = file.read_bytes()
+        file.write_bytes(content + b"\x00")
+        with pytest.raises(OutputError, match=f"{file.name} is another file"):
+            prepare(settings.corpus, corpus.directory, PrepareOptions(workers=1))
+        file.write_bytes(content)
+    wrong = settings.model_copy(update={"model": shape.model_copy(update={"source_vocabulary": 7})})
+    with pytest.raises(DataError, match=rf"has {sizes[0]} source tokens: set model\.source_vocabulary={sizes[0]}"):
+        train(wrong, corpus.directory, tmp_path / "wrong")
+    assert train(settings, corpus.directory, tmp_path / "run") == 0
+    tuned = load_model(tmp_path / "run").model.state_dict()
+    trained = [name for name, tensor in model.model.state_dict().items() if not torch.equal(tuned[name], tensor)]
+    assert {name for name in tuned if "embed" in name} <= {*trained}
+    assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0  # or it raises
+    if changes.get("separate"):
+        with pytest.raises(DataError, match="CTranslate2 converts Marian models of one vocabulary"):
+            export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src")
+    elif own:
+        assert export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src") == 0
+    back = load_model(import_marian(tmp_path / "again", tmp_path / "back"))
+    assert back.recipe.model == shape
+    assert all(torch.equal(tensor, tuned[name]) for name, tensor in back.model.state_dict().items())
+    assert Tokenizer(back.tokenizer_file).encode_pair(text[0][0], text[1][0]) == [ids[0][len(codes[:1]) :], ids[1]]
+
+
+def test_what_an_imported_model_is_compared_on(tmp_path):
+    """Twelve lines of four known tokens for each side; theirs may split half of them otherwise."""
+    (tmp_path / "tokenizer.model").write_bytes(subwords.train(TEXT, 320))
+    tokenizer, peer = Tokenizer(tmp_path / "tokenizer.model"), Mock(check_ids=Mock(side_effect=LookupError))
+    with pytest.raises(LookupError):
+        import_._prove(None, tokenizer, None, peer)
+    (asked,) = peer.check_ids.call_args_list
+    _, lines, targets = asked.args
+    assert (asked.args[0], asked.kwargs, len(lines), lines) == (tokenizer, {"allowed": 6}, 12, targets)
+    assert not any(UNK in ids for ids in tokenizer.encode(lines))
+    assert len({*lines}) == 12
+    assert import_._prove(None, tokenizer, None, None) == "It has not been compared: pymarian is not installed."
+
+
+def test_the_tokens_of_a_renumbered_model(tmp_path):
+    """In the order given, each as often as there; a language begins a text, what only looks like one does not."""
+    (tmp_path / "a.spm").write_bytes(SOURCE)
+    names = vocabulary(SOURCE)
+    order = ["<pad>", "<unk>", "</s>", ">>deu<<", ">>deu<<x", "x>>deu<<", *names[2:-1][::-1]]
+    (made,) = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)], separate=False)
+    pieces = vocabularies.read_model(tmp_path / "a.spm").FromString(made).pieces
+    assert [piece.piece for piece in pieces] == [*order[:3], "▁>>deu<<", *order[4:]]
+    kinds = {"control": 3, "unknown": 2, "user": 4, "unused": 5, "normal": 1}
+    expected = ["control", "unknown", "control", "user", "unused", "unused", *["normal"] * (len(order) - 6)]
+    assert [piece.type for piece in pieces] == [kinds[kind] for kind in expected]
+    two = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)] * 2, separate=True)
+    assert two == [made, made], "one for each side, though they are alike"

@@ -1,0 +1,245 @@
+"""Models and recipes that a stranger has made: they work, or one line refuses them in little memory and time."""
+
+import json
+import random
+import resource
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tiny_model import make_model
+
+from nmt_cli.recipe import loading, yaml_file
+from nmt_cli.storage import stored
+from nmt_cli.system.errors import DataError, UsageError
+
+GIGABYTE = 1 << 30
+ESCAPE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e"
+EXTREME: list[Any] = [
+    *(
+        1 << 20,
+        1 << 40,
+        -1,
+        0,
+        10**300,
+        float("nan"),
+        float("inf"),
+        1e308,
+        "",
+        None,
+        True,
+        [],
+        [[]],
+        {},
+        {"a": {"b": 1}},
+    ),
+    *("x" * 5000, ESCAPE, "2001-99-99", "1:2:3", "../../etc/passwd", "/etc/passwd"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+def seal(directory: Path, manifest: dict[str, Any] | None = None) -> None:
+    """Write a manifest whose hashes are right, as a stranger would."""
+    manifest = manifest or json.loads((directory / "manifest.json").read_text())
+    for name, entry in manifest["files"].items():
+        data = (directory / name).read_bytes()
+        entry |= {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+def copied(model: Path, to: Path) -> Path:
+    to.mkdir()
+    for file in model.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+# ru_maxrss would count the process that started this one, too.
+HIGHEST = """
+def highest():
+    [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+"""
+# Opens the directory that each line of stdin names, translates a line, and prints the outcome, the time and the memory.
+OPENER = """
+    import json, sys, time
+    from nmt_cli import Translator
+    from nmt_cli.system.errors import NmtError
+    for line in sys.stdin:
+        start, outcome = time.process_time(), "works"
+        try:
+            with Translator(line.strip(), workers=1, precision="fp32") as translator:
+                [*translator.translate(["der Hund"], beam=2, extra_length=9)]
+        except NmtError as error:
+            outcome = f"refused: {error}"
+        except BaseException as error:
+            outcome = f"{type(error).__name__}: {error}"
+        megabytes = highest()
+        print(json.dumps([outcome[:300], time.process_time() - start, megabytes]), flush=True)
+"""
+
+
+class Opener:
+    """A process that opens models, started again where a model has ended it."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+
+    def open(self, directory: Path) -> tuple[str, float, float]:
+        if not self.process or self.process.poll() is not None:
+            limit = 4 * GIGABYTE
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", HIGHEST + textwrap.dedent(OPENER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+            )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{directory}\n")
+        self.process.stdin.flush()
+        if answer := self.process.stdout.readline():
+            outcome, seconds, megabytes = json.loads(answer)
+            return outcome, seconds, megabytes
+        return f"ended by {self.process.wait()}", 0.0, 0.0
+
+    def close(self) -> None:
+        if self.process and self.process.stdin:
+            self.process.stdin.close()
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def opener() -> Iterator[Opener]:
+    process = Opener()
+    yield process
+    process.close()
+
+
+def must_be_mild(answer: tuple[str, float, float], what: object) -> None:
+    outcome, seconds, megabytes = answer
+    assert outcome == "works" or outcome.startswith("refused: "), f"{what}: {outcome}"
+    assert seconds < 10, f"{what}: {seconds:.1f} s"
+    assert megabytes < 1024, f"{what}: {megabytes:.0f} MB"
+
+
+def paths_of(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value of nested mappings and lists, but for the whole."""
+    for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from paths_of(value, (*path, key))
+
+
+def changed(values: Any, path: tuple[Any, ...], value: Any) -> Any:
+    values = json.loads(json.dumps(values))
+    inner = values
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return values
+
+
+# Sections of which a translation reads every value.
+READ = {"model", "decoding"}
+
+
+def test_no_value_in_a_stored_recipe_breaks_or_fills_what_opens_it(model: Path, opener: Opener, tmp_path: Path) -> None:
+    values, draw = yaml.safe_load((model / "recipe.yaml").read_text()), random.Random(1)
+    place = copied(model, tmp_path / "changed")
+    for path in paths_of(values):
+        each = EXTREME if path[0] in READ or path[-1] in ("src", "tgt", "max_tokens") else draw.sample(EXTREME, 2)
+        for value in each:
+            text = yaml.safe_dump(changed(values, path, value), sort_keys=False)
+            (place / "recipe.yaml").write_text(text)
+            seal(place)
+            must_be_mild(opener.open(place), (path, value))
+
+
+def test_no_value_in_a_manifest_breaks_or_fills_what_opens_it(model: Path, opener: Opener, tmp_path: Path) -> None:
+    manifest, place = json.loads((model / "manifest.json").read_text()), copied(model, tmp_path / "changed")
+    for path in paths_of(manifest):
+        for value in EXTREME:
+            (place / "manifest.json").write_text(json.dumps(changed(manifest, path, value)))
+            must_be_mild(opener.open(place), (path, value))
+
+
+def texts_of_yaml() -> dict[str, str]:
+    return {
+        "nested lists": "a: " + "[" * 30_000,
+        "nested mappings": "{a: " * 30_000,
+        "nested by indentation": "- " * 30_000,
+        "nested keys": "? " * 30_000,
+        "aliases": "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]\n" for i in range(1, 40)),
+        "an alias of itself": "a: &a [*a]",
+        "merged keys": "a: &a {b: 1}\nc: {<<: *a}",
+        "many values": "a: [" + "x," * 500_000 + "]",
+        "many anchors": "a: [" + ",".join(f"&a{i} x" for i in range(90_000)) + "]",
+        "digits": "a: " + "9" * 5000,
+        "a date": "a: 2001-99-99",
+        "an object": "!!python/object/apply:os.system [touch pwned]",
+        "many documents": "---\n" * 100_000,
+        "megabytes": "#" * (2 << 20),
+    }
+
+
+@pytest.mark.parametrize("text", texts_of_yaml().values(), ids=texts_of_yaml().keys())
+def test_yaml_is_read_in_little_time_or_refused(model: Path, opener: Opener, tmp_path: Path, text: str) -> None:
+    place = copied(model, tmp_path / "changed")
+    (place / "recipe.yaml").write_text(text)
+    seal(place)
+    answer = opener.open(place)
+    must_be_mild(answer, text[:20])
+    assert answer[0].startswith("refused: ")
+
+
+@pytest.mark.parametrize("text", texts_of_yaml().values(), ids=texts_of_yaml().keys())
+def test_marians_options_and_a_hub_card_are_read_as_safely(tmp_path: Path, text: str) -> None:
+    code = f"""
+        import resource
+        from pathlib import Path
+        from nmt_cli.system.errors import DataError
+        from nmt_cli.interop import hub, npz
+        resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+        place = Path({str(tmp_path)!r})
+        try:
+            npz._check(npz._yaml((place / "text").read_bytes(), "model.npz"), "model.npz")
+        except DataError as error:
+            print(len(str(error)) < 500)
+        print(len(hub.licence(place)) < 500)
+        print(highest() < 1024)
+    """
+    (tmp_path / "text").write_text(text)
+    (tmp_path / "README.md").write_text(f"---\n{text}\n---\n")
+    done = subprocess.run(
+        [sys.executable, "-c", HIGHEST + textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n" * 3), done.stderr[-300:]
+
+
+def test_the_sizes_of_a_model_together_have_one_check(model: Path, tmp_path: Path) -> None:
+    """Read lightly or in full: positions of a gigabyte, and a language that YAML takes for a number."""
+    text = (model / "recipe.yaml").read_text()
+    (tmp_path / "long.yaml").write_text(
+        text.replace("max_length: 128", f"max_length: {1 << 20}").replace("d_model: 16", "d_model: 256")
+    )
+    for read in (stored.load, loading.load_stored):
+        with pytest.raises(DataError, match=r"max_length x d_model may be 67,108,864 at most"):
+            read(tmp_path / "long.yaml")
+    (tmp_path / "five.yaml").write_text((model / "recipe.yaml").read_text().replace("  src: en\n", "  src: 5\n"))
+    assert stored.load(tmp_path / "five.yaml").corpus.src == "5"
+    with pytest.raises(UsageError, match="nested more than 50 deep"):
+        yaml_file.mapping(b"a: " + b"[" * 60, "a test")
+    assert yaml_file.mapping(b"a: " + b"[" * 40 + b"]" * 40, "a test")

@@ -1,0 +1,430 @@
+"""Recipes are read strictly: by each setting's type, all errors at once, nothing that YAML invented."""
+
+import itertools
+import typing
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nmt_cli.recipe import loading, schema, yaml_file
+from nmt_cli.recipe.loading import from_plain, load, load_stored, to_yaml
+from nmt_cli.recipe.named import NAMED_CORPORA
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.system.errors import DataError, MissingError, UsageError
+from nmt_cli.training import checkpoints
+
+Read = typing.Callable[..., Recipe]
+MIX = "mix_src: a, mix_tgt: b"
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Read a recipe from text: read(text, "training.steps=5")."""
+
+    def read(text: str | bytes, *overrides: str) -> Recipe:
+        (tmp_path / "mine.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load(tmp_path / "mine.yaml", overrides)
+
+    return read
+
+
+def complaint(read: Read, text: str | bytes, *overrides: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        read(text, *overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
+    empty = read("name: mine")
+    assert empty.model_copy(update={"name": "", "corpus": schema.Corpus()}) == Recipe()
+    training = empty.training
+    assert (training.steps, training.tokens_per_step, training.warmup_steps) == (100_000, 25_000, 4000)
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (training.label_smoothing, empty.model.dropout, empty.averaging.last) == (0.1, 0.1, 5)
+    assert (empty.decoding.beam, empty.decoding.alpha, empty.decoding.extra_length) == (4, 0.6, 50)
+    assert [read(text).name for text in ("model:", "name: ''", "name: base-en-de")] == ["mine", "mine", "base-en-de"]
+    assert read("model: {d_model: 66}").model.d_model == 66
+    assert read("model:\ntraining:\n") == empty  # a section whose settings are all commented out
+
+
+# Each setting with its default and its least and most values: a recipe that leaves one out means the same for ever.
+SETTINGS = """
+Corpus: name=toy-en-de config=None format=text src=en tgt=de train_src=[] train_tgt=[] dev_src=None dev_tgt=None
+  test_src=None test_tgt=None hold_out=0,ge0 mix_src=[] mix_tgt=[] mix_share=0.5,gt0,lt1 general_src=None
+  general_tgt=None synthetic=[] real_pairs=True moses=False rows=None,ge1 limit=None,ge1
+  seed=1,ge0,lt9223372036854775808
+Cleaning: unescape=True max_tokens=250,ge1 max_ratio=9.0,ge1 drop_copies=True drop_duplicates=True
+  drop_near_twins=False check_script=True
+Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None
+Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000 sampling=False
+Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=None,ge1,le1000
+  d_model=512,ge2,le65536 d_ff=2048,ge1,le1048576 num_heads=8,ge1,le1024 d_k=64,ge1,le65536 d_v=64,ge1,le65536
+  dropout=0.1,ge0,le0.99 norm=post positions=sinusoidal max_length=1024,ge8,le1048576 attention_bias=False
+  output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True
+Training: steps=100000,ge1 max_hours=None,ge0 tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
+  warmup_steps=4000,ge1 rate_factor=1.0,ge0 cooldown_steps=0,ge0 adam_beta1=0.9,ge0,le0.999999
+  adam_beta2=0.98,ge0,le0.999999 adam_epsilon=1e-09,ge0 label_smoothing=0.1,ge0,le0.999
+  seed=1,ge0,lt9223372036854775808 precision=auto memory_tokens=None,ge1 cuda_graphs=True processes=None,ge1
+  log_every=50,ge1 validate_every=1000,ge1 validate_bleu=500,ge0 checkpoint_every=1500,ge1
+  keep_checkpoints=5,ge2 patience=None,ge1 teacher=None init_from=None
+Averaging: last=5,ge1 best=False with_start=[]
+Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True copy_wordless=True
+Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None,ge0,le100
+  paper_f1=None,ge0,le100 paper_dev_bleu=None,ge0,le100 source=None"""
+
+
+def test_defaults_and_ranges_are_what_they_were() -> None:
+    def shown(field: typing.Any) -> str:
+        kinds = ("ge", "gt", "le", "lt", "pattern")
+        bounds = [f"{kind}{getattr(x, kind)}" for kind in kinds for x in field.metadata if hasattr(x, kind)]
+        return ",".join([str(field.default), *bounds])
+
+    sections = [section for section in schema.Section.__subclasses__() if section.__module__ == schema.__name__]
+    found = {section.__name__: section.model_fields.items() for section in sections}
+    words = [f"{section}:" for section in found]
+    for fields in found.values():
+        words += [f"{name}={shown(field)}" for name, field in fields if field.annotation not in sections]
+    expected = [*SETTINGS.split(), "Recipe:", "name="]
+    assert sorted(words) == sorted(expected)
+    settings = ("norm", "positions", "activation", "precision", "format", "side")
+    kinds = {name: typing.get_args(dict(fields)[name].annotation) for fields in found.values() for name in settings
+             if name in dict(fields)}  # fmt: skip
+    assert kinds == {
+        "norm": ("post", "pre"), "positions": ("sinusoidal", "marian", "learned"), "side": ("src", "tgt"),
+        "activation": ("relu", "swish", "gelu"), "precision": ("auto", "fp32", "bf16"), "format": ("text", "trees"),
+    }  # fmt: skip
+
+
+def test_every_setting_says_what_it_is_and_keeps_its_default_in_range() -> None:
+    for section in schema.Section.__subclasses__():
+        for name, field in section.model_fields.items():
+            assert field.description or issubclass(field.annotation, schema.Section), f"{section}: {name}"
+        section.model_validate(section().model_dump())
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((f"training: {{rate_factor: {text}}}", 3e-4) for text in ("3e-4", "'3e-4'", ".0003", "+3E-4", "3_0e-5")),
+        *((f"training: {{tokens_per_step: {text}}}", 25_000) for text in ("25000", "25_000", "+25000")),
+        # PyYAML makes False, True, a date, 15 and 45000 of some of these. Norwegian is "no".
+        *((f"corpus: {{src: {text}}}", text) for text in ("no", "on", "123", "1e3", "2026-01-01", "0o17", "12:30:00")),
+        *((f"model: {{attention_bias: {text}}}", text in ("yes", "true")) for text in ("no", "off", "yes", "true")),
+        *((f"corpus: {{cleaning: {{max_ratio: {text}}}}}", None) for text in ("null", "~", "", "None")),
+        ("expect: {pairs: [1, 2_0]}", [1, 20]),
+        ("expect: {dev_steps: 300}", [300]),
+        # valid alone, and together just so
+        ("model: {d_model: 63, positions: learned}", 63),
+        ("model: {max_length: 8192, d_model: 8192}", 8192),
+        ("averaging: {last: 7}\ntraining: {keep_checkpoints: 7}", 7),
+        ("corpus: {train_src: , train_tgt: }", []),
+    ],
+)
+def test_a_value_is_read_by_its_settings_type(read: Read, text: str, value: object) -> None:
+    node: typing.Any = read(text)
+    keys = yaml.safe_load(text)
+    while isinstance(keys, dict):
+        ((key, keys), *_) = keys.items()
+        node = getattr(node, key)
+    assert node == value
+    assert type(node) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {steps: many}", "training.steps must be a valid integer, not 'many'"),
+        ("training: {steps: 0}", "training.steps must be greater than or equal to 1, not '0'"),
+        ("training: {rate_factor: nan}", "training.rate_factor must be a finite number, not 'nan'"),
+        ("model: {dropout: 1}", "model.dropout must be less than or equal to 0.99, not '1'"),
+        ("model: {attention_bias: maybe}", "model.attention_bias must be a valid boolean, not 'maybe'"),
+        ("model: 5", "model must be a mapping of keys to values, not '5'"),
+        ("training: {warmup: 10}", "unknown key 'training.warmup'; did you mean 'training.warmup_steps'?"),
+        ("max_ratio: 3", "unknown key 'max_ratio'; did you mean 'corpus.cleaning.max_ratio'?"),
+        ("qqq: 1\nmodel: {norm: x}\ntraining: {steps: 0}", "model.norm must be 'post' or 'pre', not 'x'; training.st"),
+        ("qqq: 1", "mine.yaml: unknown key 'qqq'; there are name, corpus, model,"),
+        # valid alone, wrong together
+        ("training: {keep_checkpoints: 4}\naveraging: {last: 5}", "averaging.last is larger"),
+        ("model: {d_model: 65536, max_length: 1048576}", "max_length x d_model may be 67,108,864 at most"),
+        ("model: {d_model: 63}", "model.d_model must be even"),
+        *(
+            (f"corpus: {{name: mine, {kind}_src: [a, b], {kind}_tgt: [a]}}", f"{kind}_tgt must name as many files")
+            for kind in ("train", "mix")
+        ),
+        *(
+            (f"corpus: {{name: mine, {kind}_src: a}}", f"{kind}_tgt must name as many files")
+            for kind in ("dev", "test", "general")
+        ),
+        ("expect: {bleu: 30}", "two numbers"),
+        ("expect: {pairs: [30, 20]}", "expect.pairs and expect.bleu must be two numbers"),
+        ("expect: {dev_steps: [300, 300]}", "dev_steps must rise"),
+        ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
+        ("expect: {dev_steps: [300, 400], dev_perplexity: [1]}", "dev_perplexity and dev_bleu have as many"),
+        ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
+        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model that translates"),
+        ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
+        (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut corpus.mix_src off: leave one out"),
+        ("averaging: {with_start: 0.5}", "averaging.with_start requires training.init_from"),
+        ("averaging: {with_start: 1.5}", "averaging.with_start.0 must be less than or equal to 1"),
+        (f"training: {{steps: {'x' * 50}}}", f"a valid integer, not '{'x' * 40}'"),
+        # YAML that is no recipe
+        ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
+        ("name: !!python/object/apply:os.system ['touch pwned']", "tags (!) are not supported"),
+        ("name: &a [*a]", "not valid YAML: aliases (*) are not supported"),
+        ('name: "a\\0b"', "not valid YAML: a character that is no text"),
+        ('name: "\\ud800"', "not valid YAML: "),
+        *((empty, "is empty") for empty in ("", "# a comment\n", "{}", "---\n...\n")),
+        # a name is a directory's under runs/ or data/
+        *((f"name: {name}", "a directory of its own under runs/") for name in ("../../x", "/abs", "..", "a/b")),
+        *((f"corpus: {{name: {name}}}", "a directory of its own under data/") for name in ("..", ".")),
+        ("name: a\nmodel: {norm", "line 2"),
+        ("? [a, b]\n: c", "not valid YAML"),
+        ("name: a\n---\nname: b", "not valid YAML"),
+        (b"\x80\xff", "not valid YAML"),
+        ("name: \x01", "not valid YAML"),
+        ("name: " + "[" * 5000, "not valid YAML"),
+        ("just words", "must be a mapping"),
+        ("# " + "x" * (1 << 20), "too large"),
+    ],
+)
+def test_a_mistake_is_named_with_what_would_be_right(read: Read, text: str | bytes, message: str) -> None:
+    assert message in (said := complaint(read, text))
+    assert "byte string" not in said
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["a recipe", "a model's recipe"])
+def test_a_small_file_that_would_become_gigabytes_is_refused_at_once(tmp_path: Path, stored: bool) -> None:
+    """Nested aliases, and more values than a recipe can have; wrong ones are not all listed."""
+    letters, path = "abcdefghi", tmp_path / "bomb.yaml"
+    nested = [f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]" for a, b in itertools.pairwise(letters)]
+    for text in ("\n".join(["a: &a [x]", *nested]), "a: [" + "x," * 100_000 + "]"):
+        path.write_text(text)
+        with pytest.raises(DataError if stored else UsageError, match=r"not valid YAML: (aliases|it has more than)"):
+            (load_stored if stored else load)(path)
+    path.write_text("".join(f"key{i}: 1\n" for i in range(9000)))
+    with pytest.raises(UsageError, match=r"key0.*and more$") as caught:
+        load(path)
+    assert "key5" not in str(caught.value)
+    path.write_text("".join(f"key{i}: 1\n" for i in range(5)))
+    with pytest.raises(UsageError, match=r"'key4'; there are [\w, ]*expect$"):
+        load(path)
+    path.write_text("name: x\n" + f"{'k' * 600}: 1\n" * 2)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    assert len(str(caught.value)) < len(str(path)) + 330
+    assert (yaml_file.MOST_BYTES, yaml_file.MOST_VALUES) == (1 << 20, 20_000), "a recipe may name many files"
+
+
+def test_set_changes_one_setting(read: Read) -> None:
+    text = "training: {steps: 5, seed: 7}"
+    changed = read(text, "training.steps=200", "corpus.tokenizer.vocabulary_size=500")
+    assert (changed.training.steps, changed.training.seed) == (200, 7)
+    assert changed.corpus.tokenizer.vocabulary_size == 500
+    assert read(text, "training.steps=1", "training.steps=2").training.steps == 2
+    assert read("training: {patience: 3}", "training.patience=null").training.patience is None
+    assert read(text, "expect.bleu=[30, 35]").expect.bleu == [30.0, 35.0]
+    assert read(text, "name=a=b").name == "a=b"
+    assert read(text, " training.steps =8").training.steps == 8
+    assert read("expect: {bleu: [30, 35]}", "expect.bleu=[]").expect.bleu == []
+    named = read("name: mine", "corpus.name=m", "corpus.train_src=[ a b , c,]", "corpus.train_tgt=[d,e]").corpus
+    assert (named.train_src, named.train_tgt) == (["a b", "c"], ["d", "e"])
+    for override, message in (
+        *((wrong, "write it as section.key=value") for wrong in ("training.steps", "=5", " =5")),
+        ("training.stepz=5", "did you mean 'training.steps'?"),
+        ("training.steps.more=5", "training.steps must be a valid integer"),
+    ):
+        assert message in complaint(read, "name: mine", override)
+    assert "a directory of its own" in complaint(read, text, "name=../x")
+
+
+def test_a_recipe_may_stand_on_another(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "low.yaml").write_text("name: low\nmodel: {num_layers: 2, d_ff: 99}\ntraining: {steps: 7}")
+    upper = read("base: low.yaml\nmodel: {num_layers: 3}", "training.seed=9")
+    assert (upper.model.num_layers, upper.model.d_ff) == (3, 99)
+    assert (upper.training.steps, upper.training.seed) == (7, 9)
+    assert "its base mine.yaml has a base itself. Name that one (mine.yaml)" in complaint(read, "base: mine.yaml")
+    (tmp_path / "toy.yaml").write_text("model: {d_ff: 77}")
+    assert read("base: toy.yaml").model.d_ff == 77, "not the package's"
+    for missing in ("nowhere.yaml", "."):
+        with pytest.raises(MissingError, match="no recipe"):
+            read(f"base: {missing}")
+    assert read("base: recipes/parsing.yaml").model.d_model == 1024  # the package's own
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "parsing.yaml").write_text("model: {d_model: 768}")
+    assert read("base: recipes/parsing.yaml").model.d_model == 768  # that beside the recipe comes first
+
+
+def test_depths_are_num_layers_unless_the_recipe_says_otherwise(read: Read) -> None:
+    assert read("model: {num_layers: 3}").model.depths == (3, 3)
+    assert read("model: {num_layers: 3, decoder_layers: 1}").model.depths == (3, 1)
+    assert read("model: {encoder_layers: 6, decoder_layers: 2}").model.depths == (6, 2)
+    assert read("model: {num_layers: 3, encoder_layers: 5, decoder_layers: null}").model.depths == (5, 3)
+
+
+def test_what_a_base_expects_is_expected_of_its_own_corpus_only(read: Read) -> None:
+    assert read("base: recipes/base.yaml\nmodel: {dropout: 0.2}").expect.bleu == [26.2, 27.0]
+    other = read("base: recipes/base.yaml\ncorpus: {name: mine}\nexpect: {bleu: [20, 30]}")
+    assert (other.expect.pairs, other.expect.paper_bleu, other.expect.bleu) == ([], None, [20, 30])
+
+
+def test_scores_are_expected_of_the_recipes_own_steps_only(read: Read) -> None:
+    """Pairs, parameters and published figures hold whatever the steps."""
+    curve = "dev_steps: [600, 900], dev_perplexity: [3, 2], dev_bleu: [20, 30], bleu: [20, 30]"
+    text = f"training: {{steps: 900}}\nexpect: {{{curve}, pairs: [40, 50], parameters: 7, paper_bleu: 27.3}}"
+    kept = schema.Expect(pairs=[40, 50], parameters=7, paper_bleu=27.3)
+    assert read(text, "training.steps=200").expect == kept
+    assert read(text, "training.steps=200", "expect.bleu=[5,6]").expect == kept.model_copy(update={"bleu": [5, 6]})
+    assert read(text, "training.steps=900", "training.seed=3").expect == read(text).expect != kept
+    derived = read("base: recipes/toy.yaml\ntraining: {steps: 300}").expect
+    assert (derived.bleu, derived.dev_steps, derived.parameters) == ([], [], 1051136)
+
+
+def test_a_corpus_named_on_the_command_line_is_not_beside_the_expectations_of_another(read: Read) -> None:
+    text = "corpus: {name: multi30k-en-de}\nexpect: {bleu: [38, 40], parameters: 7}"
+    assert read(text, "corpus.name=multi30k-en-de", "corpus.moses=no", "model.dropout=0").expect.bleu == [38, 40]
+    for change in ("name=multi30k-en-fr", "moses=yes", "limit=100", "src=de", "tgt=fr"):
+        assert read(text, f"corpus.{change}").expect == schema.Expect(), change
+    text = "corpus: {name: toy-en-de, synthetic: {side: src}}\ntraining: {teacher: a}\nexpect: {bleu: [38, 40]}"
+    assert read(text, "training.teacher=a", "corpus.synthetic.beam=4").expect.bleu == [38, 40]
+    for change in ("training.teacher=b", "corpus.synthetic.files=[more.en]", "corpus.synthetic=[]"):
+        assert read(text, change).expect == schema.Expect(), change
+    own = "expect: {bleu: [38, 40]}"
+    assert read(own, "training.teacher=a").expect.bleu == [38, 40], "nothing is translated"
+    assert read(own, "corpus.name=toy-en-de").expect == read(own).expect == schema.Expect(bleu=[38, 40])
+    english = loading.with_languages(read(text), {"src": "en", "tgt": "fr"})
+    assert english.expect == schema.Expect()
+    assert loading.with_languages(read(text), {"src": "en", "tgt": "de"}).expect.bleu == [38, 40]
+    assert read(text, "expect.bleu=[50,60]", "corpus.name=multi30k-en-fr").expect == schema.Expect(bleu=[50, 60])
+
+
+def test_named_corpora_bring_their_defaults_and_give_way(read: Read) -> None:
+    wmt14 = read("corpus: {name: wmt14-en-de}").corpus
+    assert (wmt14.src, wmt14.tgt, wmt14.tokenizer.vocabulary_size, wmt14.rows) == ("en", "de", 37_000, 4_508_785)
+    mine = read("corpus: {name: multi30k-de-en, tokenizer: {vocabulary_size: 4000}}").corpus
+    assert (mine.src, mine.tgt, mine.tokenizer.vocabulary_size, mine.rows) == ("de", "en", 4000, 29_000)
+    toy = read("name: toy").corpus
+    assert (toy.name, toy.tokenizer.vocabulary_size) == ("toy-en-de", 1000)
+    own = read("corpus: {name: mine, src: fi, tgt: sv}").corpus
+    assert (own.tokenizer.vocabulary_size, own.cleaning, own.rows) == (8000, wmt14.cleaning, None)
+    assert wmt14.cleaning.max_ratio == 9.0, "a smaller ratio drops short sentences"
+    assert schema.Corpus(name="hub:owner/name").directory == Path("data/owner-name")
+    assert schema.Corpus(name="hub:hubble/hub:b").directory == Path("data/hubble-hub:b")
+    known = {"toy-en-de": {}, "hub:owner/name": {}, "mine": {"train_src": ["a"], "train_tgt": ["b"]}, "yours": {}}
+    has_text = [schema.Corpus(name=name, **files).has_text for name, files in known.items()]
+    assert has_text == [True, True, True, False]
+
+
+def test_a_corpus_with_synthetic_text_lies_beside_the_one_without() -> None:
+    """So the recipes of a teacher, of its student and of back-translation can be played one after the other."""
+    recipes = [loading.load(Path(name)) for name in ("multi30k", "student", "backtranslate")]
+    places = [each.corpus.directory for each in recipes]
+    names = ["multi30k-en-de", "multi30k-en-de-distilled", "multi30k-en-de-back-translated"]
+    assert places == [Path("data") / name for name in names]
+    both = [{"side": side, "model": "m"} for side in ("tgt", "src", "tgt")]
+    corpus = loading.from_plain({"corpus": {"name": "mine", "synthetic": both}}, "both").corpus
+    assert corpus.directory == Path("data/mine-back-translated-distilled")
+
+
+def test_what_each_named_corpus_brings() -> None:
+    found = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in NAMED_CORPORA}
+    brought = {name: (each.config, each.rows, each.tokenizer.vocabulary_size) for name, each in found.items()}
+    assert {name: values for name, values in brought.items() if "-en-" in name} == {
+        "toy-en-de": (None, None, 1000),
+        "wmt14-en-de": ("de-en", 4_508_785, 37_000),  # of the hub's wmt/wmt14
+        "wmt14-en-fr": ("fr-en", 40_836_715, 32_000),
+        **dict.fromkeys(("multi30k-en-de", "multi30k-en-fr", "multi30k-en-cs"), (None, 29_000, 8000)),
+    }
+
+
+def test_a_synthetic_entrys_own_model_comes_before_the_teacher(read: Read) -> None:
+    """And settings of the only entry may be changed alone."""
+    text = "corpus: {synthetic: [{side: tgt, model: own}, {tag: x}]}\ntraining: {teacher: other}"
+    assert [entry.model for entry in read(text).corpus.synthetic] == ["own", "other"]
+    one = "corpus: {synthetic: [{side: tgt, model: own, tag: bt}]}"
+    with pytest.raises(UsageError, match="synthetic has 2 entries: write the list whole"):
+        read(text, "corpus.synthetic.beam=9")
+    (entry,) = read(one, "corpus.synthetic.files=[a,b]", "corpus.synthetic.beam=9").corpus.synthetic
+    assert (entry.side, entry.model, entry.tag, entry.files, entry.beam) == ("tgt", "own", "bt", ["a", "b"], 9)
+
+
+def test_differences_are_of_every_key_of_either() -> None:
+    old, new = {"a": {"b": 1, "c": 2}, "d": 0}, {"a": {"b": 1, "c": "2", "e": None}, "f": False}
+    assert loading.differences(old, new) == ["a.c: 2 -> 2", "d: 0 -> None", "f: None -> False"]
+
+
+def test_what_is_laid_over_leaves_the_rest_as_it_was() -> None:
+    low, high = {"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]}
+    assert loading.merge(low, high) == {"a": {"b": 1, "d": 2}, "c": [3]}
+    assert (low, high) == ({"a": {"b": 1}, "c": [1, 2]}, {"a": {"d": 2}, "c": [3]})
+
+
+def test_every_named_corpus_goes_both_ways() -> None:
+    named = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in NAMED_CORPORA}
+    for name, there in named.items():
+        assert name.endswith(f"-{there.src}-{there.tgt}")
+        back = named[f"{name[:-6]}-{there.tgt}-{there.src}"]
+        assert back == there.model_copy(update={"name": back.name, "src": there.tgt, "tgt": there.src})
+
+
+@pytest.mark.parametrize("word", ["no", "1e3", "12:30", "2026-01-01", "'", '"', "#", "a: b", "é\u2028", "- x", " x "])
+@pytest.mark.parametrize(("rate", "ratio"), [(0.1 + 0.2, None), (1e-300, 9.000000000000002)])
+def test_what_is_written_reads_back_the_same(tmp_path: Path, word: str, rate: float, ratio: float | None) -> None:
+    first = Recipe(name="n")
+    first.corpus.name, first.corpus.src, first.corpus.cleaning.max_ratio = "mine", word, ratio
+    first.corpus.train_src = first.corpus.train_tgt = [word, "x"] if ratio else []
+    first.training.rate_factor = rate
+    path = tmp_path / "resolved.yaml"
+    path.write_bytes(to_yaml(first))
+    assert path.read_bytes().startswith(b"name: n\ncorpus:\n  name: mine\n  config: null\n")
+    assert word not in ("é\u2028", "-") or "é" in path.read_text("utf-8"), "people read it"
+    assert load(path) == from_plain(first.model_dump(), "here") == first
+
+
+def test_settings_that_were_removed_do_not_make_a_stored_recipe_unreadable(
+    read: Read, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, path = read("model: {d_model: 8}\ntraining: {steps: 7}"), tmp_path / "stored.yaml"
+    removed = {"training": {"momentum": 0.9}, "corpus": {"cleaning": {"lower": True}}, "serving": {"port": 80}}
+    path.write_text(yaml.safe_dump(loading.merge(stored.model_dump(), removed)))
+    assert load_stored(path) == stored
+    assert "are ignored: " in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"unknown key 'corpus\.cleaning\.lower'.*unknown key 'serving'"):
+        load(path)  # a user's recipe is read strictly
+
+
+@pytest.mark.parametrize("change", ["model.experts=4", "model.activation=geglu", "training.precision=fp8"])
+def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: str) -> None:
+    path, key = tmp_path / "stored.yaml", change.partition("=")[0].removeprefix("model.")
+    path.write_text(yaml.safe_dump(loading.merge(Recipe(name="n").model_dump(), loading.override(change))))
+    with pytest.raises(DataError, match=rf"{key}.* newer than .*update"):
+        load_stored(path)
+
+
+def test_which_settings_a_begun_run_may_change() -> None:
+    free = {key for key in loading._keys(Recipe().model_dump()) if checkpoints.FREE_SETTINGS.match(f"{key}: ")}
+    for section, names in {
+        "training": "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
+        "memory_tokens micro_batches cuda_graphs processes",
+        "corpus": "src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src "
+        "general_tgt tokenizer.file",  # their hashes are compared
+        "model": "",
+    }.items():
+        assert {key for key in free if key.startswith(section)} == {f"{section}.{name}" for name in names.split()}
+
+
+def test_what_a_start_decides_and_what_the_recipe_still_says(read: Read, tmp_path: Path) -> None:
+    """Sizes, languages and tokenizer are the model's; how it is trained, and what the recipe names itself, is not."""
+    theirs = "model: {d_model: 48, norm: pre}\ntraining: {seed: 7}\ndecoding: {beam: 9}\n"
+    stored = read(theirs + "corpus: {name: old, src: fr, tgt: zh, train_src: [a], train_tgt: [b]}")
+    (tmp_path / "recipe.yaml").write_bytes(to_yaml(stored))
+    for corpus, languages in (("name: mine", ("fr", "zh")), ("name: mine, tgt: ja", ("fr", "ja"))):
+        found = read(f"corpus: {{{corpus}}}\nmodel: {{dropout: 0.3}}\ntraining: {{init_from: {tmp_path}}}")
+        assert (found.model.d_model, found.model.norm, found.model.dropout) == (48, "pre", 0.3)
+        assert (found.corpus.src, found.corpus.tgt) == languages
+        assert found.corpus.tokenizer.file == str(tmp_path / "tokenizer.model")
+        assert (found.corpus.train_src, found.training.seed, found.decoding.beam) == ([], 1, 4)
+    named = read(f"corpus: {{name: multi30k-de-en}}\ntraining: {{init_from: {tmp_path}}}").corpus
+    assert (named.src, named.tgt, named.rows) == ("de", "en", 29_000), "a named corpus says what its text is"
+    assert named.tokenizer.file == str(tmp_path / "tokenizer.model")

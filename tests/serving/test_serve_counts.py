@@ -1,0 +1,186 @@
+"""Whatever ends a request, nothing stays counted: no text of the pool, no segment that waits or is searched."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+from gate import Gate
+from serving import PAIR, TEXTS, service_of
+from starlette.testclient import TestClient
+
+from nmt_cli import Translator
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.service import Limits, Service
+from nmt_cli.system.errors import DivergedError
+
+GERMAN = {"target_lang": "DE", "source_lang": "EN"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("counts"))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate(monkeypatch)
+    gate.opened.set()
+    return gate
+
+
+@contextlib.contextmanager
+def asked(model: Path, **options: Any) -> Iterator[tuple[Service, TestClient]]:
+    with service_of(model, **{"limits": Limits(5000, 50), **options}) as service:
+        with TestClient(create_app(service), raise_server_exceptions=False) as client:
+            yield service, client
+
+
+@contextlib.contextmanager
+def closed(gate: Gate) -> Iterator[None]:
+    """Keep the search from going on until the gate is opened, and open it at the end: a Translator waits for it."""
+    gate.opened.clear()
+    gate.entered.clear()
+    try:
+        yield
+    finally:
+        gate.opened.set()
+
+
+def counts(service: Service) -> tuple[int, tuple[int, int], set[str]]:
+    """Return the texts in hand, the segments that wait and those that are searched, and these as /metrics has them."""
+    gauges = ("nmt_segments_waiting ", "nmt_slots_in_use ")
+    page = service.metrics.page().decode().split("\n")
+    return service.pool.texts, service.pool.translators[0].load, {line for line in page if line.startswith(gauges)}
+
+
+def check_nothing_is_left(service: Service) -> None:
+    """Texts are given back with the answer; threads drop the segments of a text that is given up within moments."""
+    assert service.pool.texts == 0
+    end = time.monotonic() + 10
+    while service.pool.translators[0].load != (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert counts(service) == (0, (0, 0), {"nmt_segments_waiting 0.0", "nmt_slots_in_use 0.0"})
+
+
+ENDINGS: list[tuple[str, dict[str, Any], int]] = [
+    ("/translate", {"json": {"q": TEXTS, **PAIR}}, 200),
+    ("/translate", {"json": {"q": TEXTS, **PAIR, "format": "html", "alternatives": 2}}, 200),
+    ("/translate", {"json": {"q": "", **PAIR}}, 200),
+    ("/translate", {"json": {"q": ["", " \n", "rot"], **PAIR}}, 200),
+    ("/translate", {"json": {"q": "der Hund geht. " * 300, **PAIR}}, 200),
+    ("/translate", {"json": {"q": "rot", "source": "en", "target": "xx"}}, 400),
+    ("/translate", {"json": {"q": "x" * 5001, **PAIR}}, 400),
+    ("/translate", {"json": {"q": ["rot"] * 51, **PAIR}}, 400),
+    ("/translate", {"content": b"x" * 1_000_000}, 413),
+    ("/v2/translate", {"json": {"text": TEXTS, **GERMAN}}, 200),
+    ("/v2/translate", {"json": {"text": TEXTS, **GERMAN, "glossary_id": "absent"}}, 404),
+    ("/sentences", {"json": {"q": TEXTS[2], **PAIR}}, 200),
+    ("/translate_file", {"data": PAIR, "files": {"file": ("a.txt", "rot\n\nund")}}, 200),
+    ("/translate_file", {"data": PAIR, "files": {"file": ("a.md", "[" * 5000)}}, 400),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status"), ENDINGS)
+def test_an_answer_or_a_refusal(model: Path, path: str, body: dict[str, Any], status: int) -> None:
+    with asked(model) as (service, client):
+        answer = client.post(path, **body)
+        assert answer.status_code == status, answer.text
+        check_nothing_is_left(service)
+
+
+@pytest.mark.parametrize("error", [DivergedError("not finite"), MemoryError(), OSError(28, "full"), KeyError("bug")])
+def test_a_search_that_fails(model: Path, gate: Gate, error: Exception) -> None:
+    with asked(model) as (service, client):
+        gate.error = error
+        assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 500
+        check_nothing_is_left(service)
+
+
+@pytest.mark.parametrize("failing", ["submit", "write"])
+def test_a_bug_before_and_after_the_search(model: Path, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts before the one that cannot be submitted are given up."""
+    real = Translator.submit
+
+    def submit(self: Translator, text: str, *arguments: Any, **options: Any) -> Any:
+        if text == TEXTS[2]:
+            raise KeyError("bug")
+        return real(self, text, *arguments, **options)
+
+    with asked(model) as (service, client):
+        if failing == "submit":
+            monkeypatch.setattr(Translator, "submit", submit)
+        else:
+            monkeypatch.setattr("nmt_cli.serving.service.write", None)
+        assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 500
+        check_nothing_is_left(service)
+
+
+class Hung:
+    """A request to an application that reads it and then waits, for the search or for what `leave` sends."""
+
+    def __init__(self, service: Service, texts: list[str]) -> None:
+        self._messages, self.sent = asyncio.Queue[dict[str, Any]](), list[Any]()
+        body = json.dumps({"q": texts, **PAIR}).encode()
+        self._messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/translate", "headers": headers, "query_string": b""}
+        self._asked = asyncio.ensure_future(create_app(service)(scope, self._messages.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def status(self, leave: bool = False) -> int:
+        """Return the status of the answer; with `leave`, as a client that does not wait for it."""
+        if leave:
+            self._messages.put_nowait({"type": "http.disconnect"})
+        await asyncio.wait_for(self._asked, 30)
+        return int(self.sent[0]["status"])
+
+
+def test_a_client_that_leaves_and_one_that_is_refused(model: Path, gate: Gate) -> None:
+    """Each gives back its own texts; the others' stay counted."""
+
+    async def ask(service: Service) -> None:
+        first, second = Hung(service, TEXTS), Hung(service, ["rot", "und"])
+        while not (gate.entered and service.pool.texts == 5):
+            await asyncio.sleep(0.01)
+        assert await Hung(service, ["rot"]).status() == 429
+        assert service.pool.texts == 5
+        assert await first.status(leave=True) == 499
+        assert service.pool.texts == 2
+        gate.opened.set()
+        assert await second.status() == 200
+
+    with service_of(model, queue=5) as service, closed(gate):
+        asyncio.run(ask(service))
+        check_nothing_is_left(service)
+
+
+def test_a_client_that_leaves_before_the_search_fails(model: Path, gate: Gate) -> None:
+    async def ask(service: Service) -> None:
+        left = Hung(service, TEXTS)
+        while not gate.entered:
+            await asyncio.sleep(0.01)
+        assert await left.status(leave=True) == 499
+
+    with service_of(model) as service, closed(gate):
+        asyncio.run(ask(service))
+        gate.error = DivergedError("not finite")
+        gate.opened.set()
+        check_nothing_is_left(service)
+
+
+def test_a_translation_that_takes_too_long(model: Path, gate: Gate) -> None:
+    with asked(model, limits=Limits(seconds=0.2)) as (service, client), closed(gate):
+        assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 504
+        assert service.pool.texts == 0
+        gate.opened.set()
+        check_nothing_is_left(service)

@@ -1,0 +1,298 @@
+"""Artefacts appear whole or not at all, and no changed byte gets past a loader."""
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import held
+
+from nmt_cli import __version__
+from nmt_cli.storage import artefact, manifests
+from nmt_cli.storage.artefact import (
+    MANIFEST,
+    digest,
+    locked,
+    read_json,
+    remove_tree,
+    replace_file,
+    staged,
+    verify,
+    write_file,
+)
+from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError
+
+
+def make(target: Path, steps: int, **options: bool) -> None:
+    """Write a small artefact of kind "thing"."""
+    with staged(target, "thing", {"steps": steps}, **options) as stage:
+        (stage / "deep").mkdir()
+        (stage / "deep" / "b.txt").write_text("text\n")
+        write_file(stage / "a.bin", bytes(range(256)))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    make(tmp_path / "thing", 3)
+    return tmp_path / "thing"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_artefact_describes_itself(made: Path) -> None:
+    manifest = verify(made, "thing")
+    assert (manifest["format"], manifest["kind"], manifest["nmt"], manifest["steps"]) == (1, "thing", __version__, 3)
+    assert sorted(manifest["files"]) == ["a.bin", "deep/b.txt"]
+    sha256 = "40aff2e9d2d8922e47afd4648e6967497158785fbd1da870e7110266bf944880"
+    assert manifest["files"]["a.bin"] == {"bytes": 256, "sha256": sha256}
+    assert names(made.parent) == ["thing"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_what_was_there(made: Path, error: type[BaseException]) -> None:
+    for target in (made, made.parent / "new"):
+        with pytest.raises(error, match="on purpose"), staged(target, "thing", {}, overwrite=True) as stage:  # noqa: PT012
+            (stage / "half").write_text("written")
+            raise error("on purpose")
+    with pytest.raises(ValueError, match="JSON"), staged(made, "thing", {"loss": float("nan")}, overwrite=True):
+        pass
+    assert names(made.parent) == ["thing"]
+    assert verify(made, "thing")["steps"] == 3
+
+
+def test_an_existing_artefact_is_only_replaced_when_told(made: Path) -> None:
+    with pytest.raises(OutputError, match="exists already"), staged(made, "thing", {}):
+        pytest.fail("no work is begun")
+    with pytest.raises(OutputError, match="is a directory"):
+        replace_file(made, b"")
+    entries = {"steps": 1}
+    with staged(made, "thing", entries, overwrite=True) as stage:
+        write_file(stage / "new", b"new")
+        entries["pairs"] = 7  # what is learnt on the way goes into the manifest, too
+        assert stage.parent == made.parent, "one file system, so that a rename is enough"
+        assert (made / "a.bin").exists(), "the old one is whole until the new one is"
+    assert (names(made), names(made.parent)) == ([MANIFEST, "new"], ["thing"])
+    assert verify(made, "thing")["pairs"] == 7
+
+
+def test_a_file_is_written_with_its_directory(tmp_path: Path) -> None:
+    replace_file(tmp_path / "new" / "file", b"bytes")
+    assert (tmp_path / "new" / "file").read_bytes() == b"bytes"
+
+
+def test_two_processes_making_one_artefact_do_not_mix(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    with pytest.raises(OutputError, match="meanwhile"), staged(target, "thing", {"who": "slow"}) as stage:  # noqa: PT012
+        write_file(stage / "slow", b"1")
+        with staged(target, "thing", {"who": "fast"}) as other:
+            write_file(other / "fast", b"1")
+    assert verify(target, "thing")["who"] == "fast"
+    assert (names(target), names(tmp_path)) == (["fast", MANIFEST], ["x"])
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o027, 0o640), (0o002, 0o664), (0o077, 0o600)])
+def test_files_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    old = os.umask(umask)
+    try:
+        with staged(tmp_path / "x", "thing", {}) as stage:
+            write_file(stage / "private", b"1")
+            (stage / "private").chmod(0o600)  # as safetensors does
+    finally:
+        os.umask(old)
+    for name in ("private", MANIFEST):
+        assert stat.S_IMODE((tmp_path / "x" / name).stat().st_mode) == mode
+
+
+def test_json_is_whole_lines_of_text() -> None:
+    assert artefact.json_bytes({"a": "é", "b": [1]}) == '{\n "a": "é",\n "b": [\n  1\n ]\n}\n'.encode()
+
+
+@pytest.mark.parametrize("content", [True, False])
+def test_changed_missing_short_and_long_files_are_noticed(made: Path, content: bool) -> None:
+    file, data = made / "a.bin", bytes(range(256))
+    changed = [b"\1" + data[1:], data[:-1] + b"\xfe"]
+    for other in (data[:-1], data + b"x", b"", None, *(changed if content else [])):
+        file.unlink() if other is None else file.write_bytes(other)
+        with pytest.raises(DataError, match=r"a\.bin is damaged"):
+            verify(made, "thing", content=content)
+    file.write_bytes(changed[0])
+    verify(made, "thing", content=False)  # sizes alone do not show it
+
+
+def test_a_manifest_of_something_else_or_none(made: Path) -> None:
+    with pytest.raises(DataError, match="holds a thing of format 1, not a corpus"):
+        verify(made, "corpus")
+    (made / MANIFEST).write_text(json.dumps({**read_json(made / MANIFEST), "format": 2}))
+    with pytest.raises(DataError, match="of format 2, not"):
+        verify(made, "thing")
+    for place in (made.parent, made.parent / "none"):
+        with pytest.raises(MissingError, match=r"manifest\.json is missing"):
+            verify(place, "thing")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"3", b'{"a": 1', b'{"a": "\xff"}', b"\x80\x04\x95", b'{"a":' * 100_000])
+def test_what_is_no_json_object(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.json").write_bytes(data)
+    with pytest.raises(DataError, match="is damaged"):
+        read_json(tmp_path / "x.json")
+
+
+def test_digests_ignore_order() -> None:
+    one, other = {"a": [1, 2.5], "é\u2028": None}, {"é\u2028": None, "a": [1, 2.5]}
+    assert digest(one) == digest(other) != digest({"a": [1, 2.5]})
+
+
+def test_only_what_dead_processes_left_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(process: int, _: int) -> None:
+        if process != os.getpid():
+            raise PermissionError if process == 1 else ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", kill)
+    host, dead, mark = artefact.HOST, 12345, "0123456789abcdef"
+    for name in (f".tmp-nmt-x-{host}-{dead}-{mark}", f".tmp-nmt-a\nb-{host}-{dead}-{mark}"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+    (tmp_path / f".tmp-nmt-f-{host}-{dead}-{mark}").write_text("x")
+    (tmp_path / f".tmp-nmt-link-{host}-{dead}-{mark}").symlink_to(tmp_path / "model")
+    others = [f".tmp-nmt-x-{host}-{os.getpid()}-{mark}", f".tmp-nmt-x-{host}-1-{mark}"]
+    others += [f".tmp-nmt-x-elsewhere-{dead}-{mark}", "model", "tmp-x-1-2", f"x.tmp-{dead}-ab"]
+    # of others, who chose names like ours
+    others += [f".tmp-x-{host}-{dead}-{mark}", f".tmp-nmt-x-{host}-{dead}-ab12", f".tmp-nmt-x-{host}-{dead}-{mark}.bak"]
+    others += [f".tmp-a-{host}-x-y", f".tmp-nmt-a-{host}-x-{mark}", f".tmp-nmt-a-{host}-{'9' * 30}-{mark}"]
+    for name in others:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "work").write_text("of a user")
+    make(tmp_path / "made", 1)
+    assert names(tmp_path) == sorted([*others, "made"])
+    assert all((tmp_path / name / "work").exists() for name in others)
+
+
+def test_what_nmt_did_not_make_is_never_replaced_or_removed(made: Path) -> None:
+    """Directories beside an artefact, and at its place, named as nmt would name them: by reading and by writing."""
+    aside = made.parent / ".old-thing"
+    for manifest in (None, "{}", "[]", json.dumps({"name": "of another tool", "files": {}})):
+        aside.mkdir(exist_ok=True)
+        (aside / "thesis.txt").write_text("two years of work")
+        if manifest:
+            (aside / MANIFEST).write_text(manifest)
+        assert artefact.present(made)
+        verify(made, "thing")
+        with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+            make(made, 4, overwrite=True)
+        assert not artefact.present(made.parent / "none")
+        assert (verify(made, "thing")["steps"], names(made.parent)) == (3, [".old-thing", "thing"])
+        assert (aside / "thesis.txt").read_text() == "two years of work"
+    (made / MANIFEST).unlink()
+    with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
+        make(made, 4, overwrite=True)
+    assert (made / "a.bin").exists()
+    remove_tree(aside)
+    make(made, 4, overwrite=True, own_name=True)  # a name that only nmt gives: of what was cut short
+    assert verify(made, "thing")["steps"] == 4
+
+
+def test_what_stepped_aside_comes_back_or_goes(made: Path) -> None:
+    """The old one beside a new one goes, alone it comes back; by whoever reads or writes next."""
+    aside = made.parent / ".old-thing"
+    for act in (artefact.present, artefact.restore, lambda target: verify(target, "thing")):
+        shutil.copytree(made, aside)
+        act(made)
+        assert (names(made.parent), verify(made, "thing")["steps"]) == (["thing"], 3)
+        made.rename(aside)
+        act(made)
+        assert (names(made.parent), verify(made, "thing")["steps"]) == (["thing"], 3)
+    made.rename(aside)
+    with pytest.raises(OutputError, match="exists already"):
+        make(made, 4)
+
+
+def test_a_link_to_an_artefact_stays_and_what_it_points_to_is_replaced(made: Path, tmp_path: Path) -> None:
+    link = tmp_path / "run" / "model"
+    link.parent.mkdir()
+    link.symlink_to(Path("..") / "thing")
+    make(link, 4, overwrite=True)
+    assert (link.is_symlink(), verify(link, "thing")["steps"], verify(made, "thing")["steps"]) == (True, 4, 4)
+    assert (names(link.parent), names(tmp_path)) == (["model"], ["run", "thing"])
+    made.rename(tmp_path / ".old-thing")  # as a process that is killed between the two renames leaves it
+    assert artefact.present(link)
+    remove_tree(link)
+    assert (names(link.parent), verify(made, "thing")["steps"]) == ([], 4)
+
+
+def test_a_directory_has_one_holder_until_it_ends(tmp_path: Path) -> None:
+    with locked(tmp_path / "run", "the run"):
+        pass  # an earlier holder, who is not named later
+    with held(tmp_path / "run") as holder:
+        with pytest.raises(BusyError, match=rf"the run .*run is in use by host \S+, process {holder}, since"):
+            with locked(tmp_path / "run", "the run"):
+                pytest.fail("two holders")
+    with locked(tmp_path / "run", "the run"):
+        pass
+
+
+def test_a_directory_that_a_process_may_have_locked(tmp_path: Path) -> None:
+    for name in ("empty", "held", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "held" / artefact.LOCK).touch()
+    (tmp_path / "held" / "work").touch()
+    (tmp_path / "full" / "work").touch()
+    found = {name: artefact.was_locked(tmp_path / name) for name in ("empty", "held", "full", "gone", "full/work")}
+    assert found == {"empty": True, "held": True, "full": False, "gone": True, "full/work": False}
+
+
+def test_room_on_the_disk_is_that_of_the_nearest_directory_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Path]()
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=3_999_999, total=9)
+    )
+    assert [artefact.free_megabytes(path) for path in (tmp_path, tmp_path / "a" / "b")] == [3, 3]
+    assert asked == [tmp_path] * 2
+
+
+def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError, match=f"cannot create {path}: .*Choose another place"):
+            artefact.make_directory(path)
+    artefact.make_directory(tmp_path / "new" / "deep")
+    artefact.make_directory(tmp_path / "new" / "deep")
+    assert (tmp_path / "new" / "deep").is_dir()
+
+
+FILE = {"bytes": 9, "sha256": "0" * 64}
+FILES = {"files": dict.fromkeys(("model.safetensors", "recipe.yaml", "tokenizer.model"), FILE)}
+
+
+@pytest.mark.parametrize(
+    ("entries", "plain", "right"),
+    [
+        (FILES, True, True),
+        ({**FILES, "steps": [], "seen_tokens": 1, "created": "x", "corpus": "y", "imported": "z"}, True, True),
+        ({**FILES, "steps": [0, 7]}, True, True),
+        ({**FILES, "corpus": None}, False, True),  # not surely right: manifests.py judges
+        ({"files": {**FILES["files"], "deep/name": FILE}}, False, True),
+        *(({"files": {k: v for k, v in FILES["files"].items() if k != name}}, False, False) for name in FILES["files"]),
+        ({"files": {**FILES["files"], "../x": FILE}}, False, False),
+        *(({"files": {**FILES["files"], "x": {**FILE, "bytes": n}}}, False, False) for n in (-1, "9", True, 9.0, None)),
+        *(({"files": {**FILES["files"], "x": {**FILE, "sha256": x}}}, False, False) for x in ("0" * 63, "G" * 64)),
+        ({"files": {**FILES["files"], "x": 3}}, False, False),
+        ({}, False, False),
+        *(({**FILES, "steps": steps}, False, False) for steps in (7, [-1], ["7"], [7.0])),
+        *(({**FILES, "seen_tokens": seen}, False, False) for seen in (0, -1, "9", 1.5)),
+        *(({**FILES, name: 5}, False, False) for name in ("created", "corpus", "imported")),
+    ],
+)  # fmt: skip
+def test_what_is_said_without_pydantic_is_what_pydantic_says(entries: dict[str, Any], plain: bool, right: bool) -> None:
+    assert artefact._plain_model(entries) == plain
+    if right:
+        manifests.check(entries, "model", Path("x"))
+    else:
+        with pytest.raises(DataError):
+            manifests.check(entries, "model", Path("x"))

@@ -1,0 +1,107 @@
+"""What a person sees: all of it on stderr, one line at a time, nothing that could steer a terminal."""
+
+import sys
+
+import pytest
+
+from nmt_cli.system import console
+from nmt_cli.system.console import Progress, duration
+
+Captured = pytest.CaptureFixture[str]
+
+
+def print_everything() -> None:
+    console.say("a line")
+    console.table("Scores", ["metric", "value"], [["BLEU", 27.3]])
+    with Progress("encoding", 10, "sentences", every=0) as progress:
+        progress.advance(5)
+        console.say("in between")
+    console.warn("careful")
+
+
+def test_everything_goes_to_stderr_and_quiet_leaves_warnings(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    print_everything()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    for text in ("a line\n", "nmt: warning: careful\n", "Scores", "BLEU", "27.3", "encoding: 5 of 10", "in between\n"):
+        assert text in captured.err
+    console.set_quiet(True)
+    print_everything()
+    assert capsys.readouterr().err == "nmt: warning: careful\n"
+    monkeypatch.setattr(sys, "stderr", None)  # as under pythonw or with 2>&-
+    print_everything()
+
+
+def test_nothing_from_outside_can_steer_the_terminal(capsys: Captured) -> None:
+    console.warn("a\x1b[2Jb\nc" + "x" * 1000)
+    console.table("T", ["x"], [["\x1b]0;title\x07[red]not markup[/red]\r\n"]])
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "\x07" not in err
+    assert err.startswith("nmt: warning: a\\x1b[2Jb\\ncx")
+    assert err.index("\n") < 430
+    assert "[red]not markup[/red]" in err
+
+
+def test_a_table_in_a_file_keeps_its_lines_whole(capsys: Captured) -> None:
+    long = "disk while preparing, in " + "a-long-name/" * 8
+    console.table("[b]: " + "words " * 20, ["", "here"], [[long, "1,000 MB"], ["x", 2]])
+    console.table("N", ["", ""], [["no", "heading"]])
+    lines = [line.strip() for line in capsys.readouterr().err[:-1].split("\n") if "─" not in line]
+    assert lines[0] == "[b]: " + "words " * 19 + "words"
+    assert lines[2] == f"{long}   1,000 MB"
+    console.table("T", ["left", "right", "right too"], [["a", "b", "c"], ["a" * 9, "b" * 9, "c" * 9]])
+    assert capsys.readouterr().err.split("\n")[3] == "a" + " " * 8 + "   " + " " * 8 + "b" + "   " + " " * 8 + "c"
+    assert [line.split() for line in lines[1:2] + lines[3:]] == [["here"], ["x", "2"], ["N"], ["no", "heading"]]
+
+
+def test_durations_as_people_write_them() -> None:
+    short = {-3: "0 s", 0.4: "0 s", 59.4: "59 s", 59.6: "1 min 00 s", 185: "3 min 05 s", 3599.6: "1 h 00 min"}
+    long = {7800: "2 h 10 min", 86_399: "23 h 59 min", 86_400: "1 d 0 h", 273_600: "3 d 4 h"}
+    assert {seconds: duration(seconds) for seconds in short | long} == short | long
+
+
+@pytest.mark.parametrize(
+    ("total", "every", "done", "line"),
+    [
+        (100_000, 10, 0, "reading: 1,000 of 100,000 lines, 100/s, 16 min 30 s left, 3 dropped\n"),
+        (None, 10, 0, "reading: 1,000 lines, 100/s, 3 dropped\n"),
+        (3000, 10, 1000, "reading: 2,000 of 3,000 lines, 100/s, 10 s left, 3 dropped\n"),  # resumed: the rate is of now
+        (20, 30, 0, ""),
+    ],
+)
+def test_plain_progress_is_a_line_now_and_then(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, total: int | None, every: float, done: int, line: str
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    with Progress("reading", total, "lines", every=every, done=done) as progress:
+        for _ in range(15):
+            now += 1
+            progress.advance(100, "3 dropped")
+        assert progress.plain
+    assert capsys.readouterr().err == line
+    with Progress("training", 100, "steps", every=10) as slow:
+        now += 20
+        slow.advance(5)
+    assert capsys.readouterr().err == "training: 5 of 100 steps, 0.2/s, 6 min 20 s left\n"
+
+
+def test_a_live_line_on_a_terminal_leaves_stdout_alone(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress("encoding", 10, "sentences") as progress:
+        assert not progress.plain
+        progress.advance(5, "[bold]x[/bold]")
+        print("a result")
+        console.say("a [log] line")
+    captured = capsys.readouterr()
+    assert captured.out == "a result\n"
+    assert "a [log] line" in captured.err
+    assert progress.done == 5
+    assert console.is_live()
+    console.set_quiet(True)
+    assert not console.is_live()
+    assert Progress("encoding", 10, "sentences").plain
+    console.set_quiet(False)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not console.is_live()

@@ -1,0 +1,227 @@
+"""Which sentences make a step, and what drops out: properties that must hold for every corpus and seed."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt_cli.corpus.store import Corpus, Side
+from nmt_cli.recipe import schema
+from nmt_cli.training import batches
+from nmt_cli.training.batches import BatchPlan, default_memory_tokens, group_micro_batches
+from nmt_cli.transformer.model import PAD
+
+lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
+
+
+def corpus_of(sentence_lengths: list[tuple[int, int]]) -> Corpus:
+    """Return a corpus in memory; sentence i has the ids i + 3, ..., and ends with EOS (2)."""
+    sides = []
+    for side in (0, 1):
+        sizes = np.array([pair[side] for pair in sentence_lengths])
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        ids = np.concatenate([np.append(np.full(n - 1, i + 3 + 100 * side), 2) for i, n in enumerate(sizes)])
+        sides.append(Side(ids.astype("<u2"), offsets))
+    return Corpus(Path("nowhere"), {}, sides[0], sides[1])
+
+
+def skewed(count: int, seed: int = 0) -> list[tuple[int, int]]:
+    """Return lengths as real sentences have them: mostly short, some long, both sides alike."""
+    draw = np.random.default_rng(seed)
+    src = np.clip(draw.lognormal(3, 0.6, count), 1, 250).astype(int)
+    tgt = np.clip(src * draw.normal(1, 0.15, count), 1, 250).astype(int)
+    return list(zip(src.tolist(), tgt.tolist(), strict=True))
+
+
+def epoch(plan: BatchPlan, number: int) -> list[list[list[int]]]:
+    first = number * plan.steps_per_epoch
+    return [[m.tolist() for m in plan.micro_batches_of(first + i)] for i in range(plan.steps_per_epoch)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths, st.integers(1, 200), st.integers(1, 9), st.integers(0, 2**31))
+def test_an_epoch_holds_every_sentence_exactly_once(
+    pairs: list[tuple[int, int]], tokens: int, micro_batches: int, seed: int
+) -> None:
+    plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, seed)
+    assert 1 <= plan.steps_per_epoch <= len(pairs)
+    for number in (0, 3):
+        cut = epoch(plan, number)
+        assert all(len(step) == micro_batches for step in cut)
+        assert all(any(step) for step in cut), "no step is empty"
+        assert sorted(i for step in cut for m in step for i in m) == list(range(len(pairs)))
+        for step in cut:
+            keys = [(max(pairs[i]), sum(pairs[i]), i) for m in step for i in m]
+            assert keys == sorted(keys), "by length, then by cost, then by number"
+
+
+def test_steps_change_only_where_one_would_be_empty() -> None:
+    """Of three sentences, one of which is long, each is a step by itself; else the cost alone divides them."""
+    plan = BatchPlan(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
+    assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
+    assert batches._filled([0, 0, 0, 3]) == [0, 1, 2, 3]
+    assert batches._filled([0, 3, 3, 3]) == [0, 1, 2, 3]
+    assert batches._filled([0, 4, 4, 9]) == [0, 4, 5, 9]
+    for bounds in ([0, 4, 5, 9], [0, 1, 8, 9], [0, 9]):
+        assert batches._filled(bounds) == bounds
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths, st.integers(1, 200), st.integers(0, 2**31), st.permutations(range(12)))
+def test_a_step_is_a_pure_function_of_seed_and_number(
+    pairs: list[tuple[int, int]], tokens: int, seed: int, order: list[int]
+) -> None:
+    corpus = corpus_of(pairs)
+    in_order = BatchPlan(corpus, tokens, 3, seed)
+    expected = [[m.tolist() for m in in_order.micro_batches_of(step)] for step in range(12)]
+    out_of_order = BatchPlan(corpus, tokens, 3, seed)
+    for step in order:  # a resumed run starts anywhere
+        assert [m.tolist() for m in out_of_order.micro_batches_of(step)] == expected[step]
+
+
+def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, cut = corpus_of(skewed(300)), batches._cut
+    expected = epoch(BatchPlan(corpus, 500, 4, 1), 0)
+    plan = BatchPlan(corpus, 500, 4, 1)
+
+    def interrupted(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        plan.micro_batches_of(plan.steps_per_epoch)  # by the other thread
+        return cut(*arguments)
+
+    monkeypatch.setattr(batches, "_cut", interrupted)
+    assert [m.tolist() for m in plan.micro_batches_of(0)] == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("costs", "parts", "bounds"),
+    [([1] * 10, 5, [0, 2, 4, 6, 8, 10]), ([1, 1, 1, 1, 4], 2, [0, 4, 5]), ([5], 3, [0, 1, 1, 1]),
+     ([2, 9, 2], 1, [0, 3]), ([1, 2, 3, 4, 5, 6], 3, [0, 4, 5, 6]), ([9, 1, 1], 3, [0, 1, 1, 3])],
+)  # fmt: skip
+def test_a_part_ends_with_what_reaches_its_share(costs: list[int], parts: int, bounds: list[int]) -> None:
+    assert batches._cut(np.array(costs), parts) == bounds
+
+
+def test_a_step_waits_for_its_copy_and_keeps_what_is_on_the_gpu() -> None:
+    done, stream = list[Any](), object()
+    event = SimpleNamespace(wait=lambda on: done.append(("wait", on)))
+    buffers = [SimpleNamespace(is_cuda=cuda, record_stream=lambda on, i=i: done.append((i, on)))
+               for i, cuda in enumerate((True, False, True))]  # fmt: skip
+    batch = batches.StepBatch([SimpleNamespace(buffer=buffer) for buffer in buffers], 1, 1.0, event)  # type: ignore
+    batch.wait(stream)
+    assert done == [("wait", stream), (0, stream), (2, stream)]
+
+
+def test_nearly_all_sources_are_as_long_as_what_was_seen_or_shorter() -> None:
+    assert corpus_of([(n, 5) for n in range(1, 1501)]).seen_tokens == 1499
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "tokens", "groups"),
+    [(0, 1, 7, [[0, 1, 2], [3, 4], [5]]), (0, 1, 5, [[0, 1], [2], [3], [4], [5]]), (1, 2, 5, [[3], [5]])],
+)
+def test_micro_batches_are_grouped_up_to_the_memory(rank: int, world: int, tokens: int, groups: list[Any]) -> None:
+    assert group_micro_batches([3, 0, 4, 2, 5, 5], rank, world, tokens) == groups
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "processes", "tokens"), [(1, 1, 256), (1000, 1, 2122), (1000, 2, 1061), (10_000, 1, 8192)]
+)
+def test_tokens_computed_at_once_fit_the_memory(
+    megabytes: int, processes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training keeps 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes of a token of each side."""
+    monkeypatch.setattr(batches, "usable_memory", lambda: megabytes * 1_000_000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
+        small = schema.Model(**layers, d_model=256, d_ff=1024, num_heads=4)
+        assert default_memory_tokens(small, torch.device("cpu")) == tokens
+
+
+def test_the_order_of_an_epoch_is_that_of_every_version() -> None:
+    """A run may be resumed by another one."""
+    corpus = corpus_of([(3, 3)] * 8)
+    orders = {(seed, number): [step[0][0] for step in epoch(BatchPlan(corpus, 3, 1, seed), number)]
+              for seed, number in ((1, 0), (1, 1), (2, 0), (0, 1))}  # fmt: skip
+    assert orders == {
+        (1, 0): [1, 7, 0, 4, 6, 3, 5, 2],
+        (1, 1): [5, 0, 3, 1, 7, 4, 2, 6],
+        (2, 0): [2, 3, 1, 0, 4, 6, 5, 7],
+        (0, 1): [1, 4, 6, 5, 7, 3, 2, 0],
+    }
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(100, 1), (35, 1), (24, 1), (23, 2), (20, 2), (10, 4), (5, 7), (1, 7)])
+def test_an_epoch_has_the_nearest_number_of_steps(tokens: int, steps: int) -> None:
+    assert (
+        BatchPlan(corpus_of([(5, 5), (4, 6), (6, 4), (5, 5), (1, 9), (9, 1), (5, 5)]), tokens, 2, 1).steps_per_epoch
+        == steps
+    )
+
+
+def test_epochs_and_seeds_differ() -> None:
+    corpus = corpus_of(skewed(300))
+    plan = BatchPlan(corpus, 500, 4, 1)
+    assert plan.steps_per_epoch > 5
+    orders = [epoch(plan, 0), epoch(plan, 1), epoch(plan, 2), epoch(BatchPlan(corpus, 500, 4, 2), 0)]
+    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+    members = [sorted(i for m in step for i in m) for step in orders[0]]
+    assert members != [sorted(i for m in step for i in m) for step in orders[1]], "the plan, not their order"
+
+
+def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
+    pairs = skewed(4000)
+    plan = BatchPlan(corpus_of(pairs), 4000, 8, 1)
+    longer = np.array(pairs).max(1)
+    means, spreads = [], []
+    for step in epoch(plan, 0):
+        everything = longer[[i for m in step for i in m]]
+        means.append(everything.mean())
+        spreads += [longer[m].std() / everything.std() for m in step]
+        firsts = [longer[m].min() for m in step]
+        assert firsts == sorted(firsts), "sorted by length inside a step"
+    assert np.std(means) < 0.15 * np.mean(means), "a step is a random sample of all lengths"
+    assert np.median(spreads) < 0.2
+
+
+@pytest.mark.parametrize(("tokens", "micro_batches"), [(2000, 8), (25_000, 8), (25_000, 1)])
+def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: int) -> None:
+    pairs = skewed(12_000)
+    plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, 1)
+    src, tgt = (np.array([p[side] for p in pairs]) for side in (0, 1))
+    sizes = np.array([[side[[i for m in u for i in m]].sum() for side in (src, tgt)] for u in epoch(plan, 0)])
+    # Whole plan to an epoch: with few of them the rounding shows, and it is the same in all of them.
+    assert sizes.mean(0) == pytest.approx([tokens, tokens], rel=0.1)
+    assert sizes.sum(1) == pytest.approx(np.full(len(sizes), sizes.sum(1).mean()), rel=0.1 if tokens > 9999 else 0.25)
+
+
+def test_batches_are_packed_in_order_with_shifted_targets() -> None:
+    plan = BatchPlan(corpus_of([(3, 4), (1, 2), (5, 1)]), 100, 1, 1)
+    batch = plan.batch(np.array([2, 0, 1]), 0)
+    assert batch.src_N.tolist() == [5, 5, 5, 5, 2, 3, 3, 2, 2]
+    assert batch.tgt_out_N.tolist() == [2, 103, 103, 103, 2, 104, 2]
+    assert batch.tgt_in_N.tolist() == [PAD, PAD, 103, 103, 103, PAD, 104]
+    assert batch.src.lengths_B.tolist() == [5, 3, 1]
+    assert batch.tgt.lengths_B.tolist() == [1, 4, 2]
+    parts = [x for owner in (batch, batch.src, batch.tgt) for x in vars(owner).values() if isinstance(x, torch.Tensor)]
+    assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one copy to the device brings all"
+
+
+def test_a_sentence_drops_out_the_same_in_any_company_and_anew_in_every_step() -> None:
+    corpus, chosen = corpus_of(skewed(50)), np.array([30, 2, 11])
+    plan, other = (BatchPlan(corpus, 100, 2, seed) for seed in (1, 2))
+    batch, apart = plan.batch(chosen, 7), [plan.batch(chosen[i : i + 1], 7) for i in range(3)]
+    assert torch.equal(batch.src_seeds_N, torch.cat([one.src_seeds_N for one in apart]))
+    assert torch.equal(batch.tgt_seeds_N, torch.cat([one.tgt_seeds_N for one in apart]))
+    drawn = [
+        batch.src_seeds_N,
+        batch.tgt_seeds_N,
+        plan.batch(chosen, 8).src_seeds_N,
+        other.batch(chosen, 7).src_seeds_N,
+    ]
+    assert len(torch.cat(drawn).unique()) == sum(map(len, drawn))

@@ -1,0 +1,318 @@
+"""What computes a translation: the engine at any level, torch where there is none; and what is imported for it."""
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import texts
+import torch
+from tiny_model import WORDS, make_model
+
+from nmt_cli import Translator
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.engine import library
+from nmt_cli.system.errors import StorageError, UsageError
+from nmt_cli.transformer.directory import open_model
+from nmt_cli.transformer.weights import load_model
+from nmt_cli.translation import backends, torch_backend
+from nmt_cli.translation.segments import Feed, Results, SearchSettings, Segment
+
+LINES = [f"{a} {b}, {c} {a}" for a in WORDS[:6] for b in WORDS[3:9] for c in WORDS[9:12]]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def levels() -> list[str]:
+    """The levels that run here."""
+    with pytest.MonkeyPatch.context() as patch:
+        runs = []
+        for level in library.LEVELS:
+            patch.setenv("NMT_ENGINE", level)
+            try:
+                runs.append(library.describe())
+            except UsageError:
+                continue
+    assert runs
+    return runs
+
+
+def translations(model: Path, precision: str = "fp32") -> list[Any]:
+    with Translator(model, precision=precision, workers=1) as translator:
+        return list(translator.translate(LINES, n_best=2))
+
+
+def test_every_level_gives_the_same_translations(
+    model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, as torch does; where there is no fused multiply-add, all but those that rounding decides."""
+    found = {}
+    for level in [*levels, "off"]:
+        monkeypatch.setenv("NMT_ENGINE", level)
+        found[level] = translations(model)
+    for level, ours in found.items():
+        pairs = list(zip(ours, found[levels[0]], strict=True))
+        same = [(a, b) for a, b in pairs if [h.ids for h in a.hypotheses] == [h.ids for h in b.hypotheses]]
+        assert len(same) >= len(pairs) - (1 if level in ("base", "off") else 0), level
+        for a, b in same:
+            assert [h.score for h in a.hypotheses] == pytest.approx([h.score for h in b.hypotheses], abs=1e-4)
+
+
+def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` is float32 at levels without instructions for 8 bits; who asks for a precision gets it."""
+    opened = [open_model(model)]
+    for level in levels:
+        monkeypatch.setenv("NMT_ENGINE", level)
+        auto = "int8" if level in ("amx", "avx512", "avxvnni") else "fp32"
+        for precision, chosen in (("auto", auto), ("int8", "int8"), ("fp32", "fp32")):
+            backend = backends.choose(opened, precision, 3, 99)
+            assert backend.about == f"{chosen}, {level}"
+            assert len(backend.searches) == 3
+        assert len(translations(model, "int8")) == len(LINES)
+
+
+def test_8_bits_are_chosen_by_the_level() -> None:
+    """Of CPUs that are not here, too; a model in memory is computed in float32 at each."""
+    chosen = {level: backends.best_precision(level) for level in library.LEVELS}
+    assert chosen == {"amx": "int8", "avx512": "int8", "avxvnni": "int8", "avx2": "fp32", "base": "fp32"}
+
+
+def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
+    model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its own numbers are, and where 8 bits are faster."""
+    monkeypatch.setattr(backends, "FAST_INT8", levels)
+    loaded = load_model(model).model
+    segments = [Segment([5, 6, 7, EOS], SearchSettings(best=2)) for _ in range(3)]
+    for segment, weights in zip(segments, (loaded, copy.deepcopy(loaded).double(), loaded), strict=True):
+        backend = torch_backend.of_memory(weights, torch.bfloat16)
+        (run,) = backend.searches
+        assert backend.about == f"fp32, {library.describe()}"
+        assert [each for results in run(iter([segment])) for each in results] == [segment]
+    assert segments[0].hypotheses == segments[1].hypotheses == segments[2].hypotheses
+    monkeypatch.setenv("NMT_ENGINE", "off")
+    assert torch_backend.of_memory(loaded, torch.float32).about == "float32, torch on cpu"
+    threads = torch.get_num_threads()
+    backend = torch_backend.on_cpu([open_model(model)], threads + 2)
+    assert torch.get_num_threads() == threads + 2
+    assert (backend.about, len(backend.searches)) == ("float32, torch on cpu", 1)
+
+
+def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
+    counts = [(None, 2, 2), (None, 1, 1), (None, 64, 16), (5, 2, 5), (20, 64, 20)]
+    for workers, cores, threads in counts:
+        assert len(backends.choose([open_model(model)], "fp32", workers, cores).searches) == threads
+
+
+def test_without_the_engine_torch_translates_and_one_warning_says_so(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = translations(model)
+    assert "torch" not in capsys.readouterr().err
+    monkeypatch.setenv("NMT_ENGINE", "off")
+    found = translations(model)
+    assert capsys.readouterr().err.count("torch translates, several times as slowly") == 1
+    assert [each.text for each in found] == [each.text for each in expected]
+    with Translator(model, precision="auto") as translator:
+        assert translator.backend.about == "float32, torch on cpu"
+        (scored,) = translator.score([("der Hund", "rot und")])
+    monkeypatch.delenv("NMT_ENGINE")
+    with Translator(model, precision="fp32") as translator:
+        (exact,) = translator.score([("der Hund", "rot und")])
+    assert scored.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=1e-5)
+
+
+def test_a_precision_that_is_not_here_is_a_usage_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine, precision, words in (
+        ("", "fp16", "precision must be auto, fp32, bf16 or int8"),
+        ("", "bf16", "bf16 needs a GPU"),
+        ("off", "bf16", "bf16 needs a GPU"),
+        ("off", "int8", "int8 needs the engine"),
+        ("sse9", "auto", "NMT_ENGINE=sse9 is unknown"),
+    ):
+        monkeypatch.setenv("NMT_ENGINE", engine)
+        with pytest.raises(UsageError, match=words):
+            Translator(model, precision=precision)
+        done = texts.python("-m", "nmt_cli", "translate", "--model", model, "--precision", precision, NMT_ENGINE=engine)
+        assert done.returncode == 2
+        assert done.stderr.count("error:") == 1
+        assert done.stdout == ""
+
+
+def test_a_gpu_is_looked_for_only_where_there_may_be_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver's files say so; else torch is not imported to know."""
+    asked = []
+    monkeypatch.setattr(torch_backend, "has_gpu", lambda: asked.append(1) or True)
+    monkeypatch.setattr(torch_backend, "on_gpus", lambda models, precision, workers: (precision, workers))
+    for name in ("ACCELERATE_USE_CPU", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    opened = [open_model(model)]
+    monkeypatch.setattr(backends, "GPU_FILES", (str(tmp_path / "driver"),))
+    assert backends.choose(opened, "auto", 1, 1).searches
+    (tmp_path / "driver").touch()
+    assert backends.choose(opened, "bf16", 2, 1) == ("bf16", 2)
+    on_cpu = [("ACCELERATE_USE_CPU", value) for value in ("1", "true", "True", "YES")]
+    for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "-1"), *on_cpu):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert not backends.may_have_gpu()
+            assert backends.choose(opened, "auto", 1, 1).searches
+    assert asked == [1]
+    for name, value in (("CUDA_VISIBLE_DEVICES", "1"), ("ACCELERATE_USE_CPU", "0"), ("ACCELERATE_USE_CPU", "")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert backends.may_have_gpu()
+    monkeypatch.undo()
+    assert set(backends.GPU_FILES) >= {"/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd"}
+
+
+@pytest.mark.parametrize(
+    ("used", "launched", "forks"), [(False, False, True), (True, False, False), (False, True, False)]
+)
+def test_forks_are_not_made_of_a_process_that_uses_cuda(
+    model: Path, monkeypatch: pytest.MonkeyPatch, used: bool, launched: bool, forks: bool
+) -> None:
+    """One for each GPU else; in a launched job each process has its own."""
+    searched, counts, asked = [], list[int](), list[Any]()
+
+    class Processes:
+        started = False
+
+        def __init__(self, devices: list[torch.device], _prepare: object) -> None:
+            assert devices == [torch.device("cuda", i) for i in range(len(devices))]
+            counts.append(len(devices))
+
+        def search(self, _feed: Feed, _settings: SearchSettings) -> Results:
+            self.started = True
+            searched.append("forks")
+            yield []
+
+        def close(self) -> None:
+            searched.append("closed")
+
+    def search(*_: object) -> Iterator[list[Any]]:
+        searched.append("here")
+        yield []
+
+    monkeypatch.setattr(torch_backend, "Workers", Processes)
+    monkeypatch.setattr(torch_backend, "search_with_oom_retry", search)
+    monkeypatch.setattr(torch_backend, "for_inference", lambda *_: None)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda *_: None)
+    monkeypatch.setattr(torch_backend, "choose_device", lambda: torch.device("cuda", 1))
+    monkeypatch.setattr(torch_backend, "choose_dtype", lambda *how: asked.append(how) or torch.float32)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: searched.append(str(device)))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if launched:
+        monkeypatch.setenv("LOCAL_RANK", "1")
+    backend = torch_backend.on_gpus([open_model(model)], "auto", None)
+    (run,) = backend.searches
+    next(run(iter([Segment([5, EOS])])))
+    device = "cuda:1" if launched else "cuda:0"
+    assert searched == (["forks"] if forks else [device, device, "here"])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    next(run(iter([Segment([5, EOS])])))
+    assert searched[-1] == ("forks" if forks else "here"), "those that have started go on"
+    backend.close()
+    assert searched[-1] == "closed"
+    with pytest.raises(UsageError, match="int8 is for CPUs"):
+        torch_backend.on_gpus([open_model(model)], "int8", None)
+    assert backend.about == "float32, 2 GPUs"
+    assert torch_backend.on_gpus([open_model(model)], "auto", 1).about == "float32, 1 GPU"
+    assert torch_backend.on_gpus([open_model(model)], "bf16", 3).about == "float32, 2 GPUs"
+    assert asked == [(precision, torch.device(device)) for precision in ("auto", "auto", "bf16")]
+    assert counts == [2, 1, 2]
+
+
+def test_a_gpu_without_free_memory_is_named() -> None:
+    for error, told in (
+        (torch.OutOfMemoryError("CUDA out of memory"), StorageError),
+        (MemoryError(), StorageError),
+        (RuntimeError("a wrong shape"), RuntimeError),
+    ):
+        with pytest.raises((StorageError, RuntimeError)) as caught:
+            with torch_backend._enough_memory(torch.device("cuda", 1)):
+                raise error
+        assert type(caught.value) is told
+        assert told is RuntimeError or "cuda:1 has too little free memory" in str(caught.value)
+
+
+def test_a_search_of_equal_settings_takes_any_in_turn() -> None:
+    """Every segment is searched once, by its own settings, in order; one that waits for others to come is not lost."""
+    ways = [SearchSettings(beam=beam) for beam in (1, 2, 2, 1, 3)]
+    segments = [Segment([5, EOS], way) for way in ways * 3]
+    searched = []
+
+    def search(feed: Feed, settings: SearchSettings) -> Results:
+        for segment in feed:
+            if segment:
+                searched.append((segment, settings))
+            yield [segment] if segment else []
+
+    def feed() -> Feed:
+        for segment in segments:
+            yield None
+            yield segment
+            yield None
+
+    done = [each for results in backends.by_settings(search)(feed()) for each in results]
+    assert done == segments
+    assert searched == [(segment, segment.settings) for segment in segments]
+
+
+def test_a_translation_on_a_cpu_imports_neither_torch_nor_numpy(model: Path, tmp_path: Path) -> None:
+    """Their imports take longer than a translation. Samples need NumPy's random numbers, nothing needs the rest."""
+    heavy = ("torch", "numpy", "datasets", "safetensors", "pyarrow", "accelerate", "sacrebleu", "transformers")
+    (tmp_path / "in").write_text("der Hund\n\nrot und blau\n")
+    (tmp_path / "tgt").write_text("der Hund\n\nrot und blau\n")
+    code = (
+        "import sys\nfrom nmt_cli import cli\nsys.argv[0] = 'nmt'\n"
+        f"code = cli.run()\nsys.exit(str((code, [name for name in {heavy} if name in sys.modules])))"
+    )
+    command = ["-c", code, "translate", tmp_path / "in", "--model", model]
+    for more, imported in (
+        (["--alignments", "--n-best", "2", "--beam", "3", "--format", "jsonl"], []),
+        (["--score-pairs", tmp_path / "tgt"], []),
+        (["--precision", "int8", "--output", tmp_path / "out"], []),
+        (["--sample", "--top-k", "5"], ["numpy"]),
+    ):
+        done = texts.python(*command, *more, NMT_ENGINE="")
+        assert done.stderr.endswith(f"(0, {imported})\n"), done.stderr
+    library_code = (
+        f"import sys, nmt_cli\nwith nmt_cli.Translator({str(model)!r}) as t: list(t.translate(['der Hund']))\n"
+    )
+    done = texts.python("-c", f"{library_code}sys.exit(str([name for name in {heavy} if name in sys.modules]))")
+    assert done.stderr.endswith("[]\n"), done.stderr
+
+
+def test_without_the_engine_no_compiler_of_torch_is_imported(model: Path) -> None:
+    """It takes as long as torch."""
+    heavy = ("torch._dynamo", "torch._inductor", "sympy", "accelerate", "pyarrow", "sacrebleu")
+    code = (
+        "import sys, nmt_cli\nlight = 'torch' not in sys.modules\n"
+        f"with nmt_cli.Translator({str(model)!r}, workers=1) as t: assert len(list(t.translate(['der Hund']))) == 1\n"
+        f"sys.exit(str([name for name in {heavy} if name in sys.modules]) + str(light))"
+    )
+    assert texts.python("-c", code, NMT_ENGINE="off").stderr.endswith("[]True\n")
+
+
+def test_models_of_older_releases_translate(model: Path, tmp_path: Path) -> None:
+    """Their manifests have ranges of activations, which 8 bits no longer need."""
+    manifest = shutil.copytree(model, tmp_path / "old") / "manifest.json"
+    entries = json.loads(manifest.read_text())
+    for ranges in ({"output": 3.0, "encoder.0.feed_forward.inner": 1.5}, {}, None):
+        manifest.write_text(json.dumps({**entries, "activation_ranges": ranges}))
+        assert load_model(manifest.parent).manifest["activation_ranges"] == ranges
+        for precision in ("fp32", "int8"):
+            old, new = translations(manifest.parent, precision), translations(model, precision)
+            assert [each.hypotheses for each in old] == [each.hypotheses for each in new]

@@ -1,0 +1,175 @@
+"""Lines without letters are copied, in every way in; all others are searched as before."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import PAIR, client_of
+from tiny_model import content, make_model, memory_file
+
+from nmt_cli import Sampling, Terms, Translator
+from nmt_cli.corpus import tokenizer as spm
+from nmt_cli.recipe import schema
+from nmt_cli.storage.stored import load
+from nmt_cli.system.console import Progress
+from nmt_cli.transformer.weights import load_model, save_model
+from nmt_cli.translation import segments
+from nmt_cli.translation.translate import TranslateOptions, translate_lines
+
+WORDLESS = [
+    "3.14",
+    "12:30",
+    "---",
+    "€ 5",
+    "😀 👍🏽",
+    "٣٫١٤",
+    "½ ⅔ Ⅳ",
+    "№ 7 (+49) 30/12",
+    "1\u00a0000 %",
+    "\u0301",
+    "->",
+]
+WITH_WORDS = ["der Hund 5", "3x", "三", "5 °C", "ª"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("copies"))
+
+
+@pytest.fixture(scope="module")
+def translator(model: Path) -> Iterator[Translator]:
+    with Translator(model, precision="fp32", workers=1) as one:
+        yield one
+
+
+def run(translator: Translator, lines: list[str], form: str = "text", **options: Any) -> list[str]:
+    """The lines that `nmt translate` writes."""
+    source, target = memory_file("".join(f"{line}\n" for line in lines).encode()), memory_file()
+    with Progress("translating", None, "lines") as progress:
+        translate_lines(translator, TranslateOptions(format=form, **options), source, target, progress)
+    return content(target).decode().split("\n")[:-1]
+
+
+def test_a_line_is_copied_if_it_has_text_and_no_letter(translator: Translator) -> None:
+    assert [line.text for line in translator.translate(WORDLESS)] == WORDLESS
+    for lines, copied in ((WORDLESS, True), (WITH_WORDS, False), (["", " ", "\u200b"], False)):
+        assert [line.copy is not None for line in translator.translate(lines)] == [copied] * len(lines)
+
+
+def test_what_cannot_stand_in_a_line_is_not_copied(translator: Translator) -> None:
+    lines = ["\ufeff 1\t2\r", "3\u20284\x00", "\ud800 5", "  6  7 "]
+    assert [line.text for line in translator.translate(lines)] == ["1\t2", "3 4", "5", "6  7"]
+
+
+def test_the_translation_of_others_does_not_change(translator: Translator) -> None:
+    alone = [line.text for line in translator.translate(WITH_WORDS)]
+    mixed = [line.text for line in translator.translate([*WORDLESS, *WITH_WORDS])]
+    assert mixed == [*WORDLESS, *alone]
+
+
+def test_hypotheses_of_a_copy_are_as_many_as_asked_for(translator: Translator) -> None:
+    for options in ({"n_best": 2}, {"n_best": 2, "sampling": Sampling()}):
+        [line] = translator.translate(["12:30"], **options)  # type: ignore[arg-type]
+        assert [each.text for each in line.hypotheses] == ["12:30"] * 2
+        assert all(each.score == each.log_probability == 0 for each in line.hypotheses)
+        assert all(each.tokens == each.token_log_probabilities == each.ids == [] for each in line.hypotheses)
+
+
+def test_the_command_counts_copies_and_marks_them(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
+    translator.counts.clear()
+    lines = run(translator, ["3.14", "der Hund", "+ 5", "-"], "jsonl", alignments=True)
+    first, second, third, _ = map(json.loads, lines)
+    hypothesis = {"text": "3.14", "log_probability": 0.0, "score": 0.0, "tokens": [], "token_log_probabilities": []}
+    assert first == {"line": 1, "copied": True, "hypotheses": [{**hypothesis, "alignment": "0-0"}]}
+    assert "copied" not in second
+    assert third["hypotheses"][0]["alignment"] == "0-0 1-1"
+    assert "\n3 lines without letters copied\n4 lines, " in "\n" + capsys.readouterr().err
+    assert run(translator, ["12 - 3"], n := "text", search={"n_best": 2}) == ["0 ||| 12 - 3 ||| 0"] * 2, n
+    translator.counts.clear()
+    run(translator, ["12 - 3"])
+    assert "1 line without letters copied\n" in capsys.readouterr().err
+
+
+def test_a_forced_prefix_or_a_term_is_searched(translator: Translator, tmp_path: Path) -> None:
+    [forced, free] = translator.translate(["3.14", "3.14"], prefixes=["der Hund", ""])
+    assert forced.copy is None
+    assert forced.text.startswith("der Hund")
+    assert free.text == "3.14"
+    file = tmp_path / "terms.tsv"
+    file.write_text("24/7\tHund\n")
+    [said, other] = translator.translate(["24/7", "24/8"], terms=Terms.read(file))
+    assert said.copy is None
+    assert other.text == "24/8"
+
+
+def test_pairs_are_scored_whatever_they_hold(translator: Translator) -> None:
+    [scored] = translator.score([("3.14", "3.14")])
+    assert len(scored.tokens) > 1
+    assert scored.log_probability < 0
+
+
+def test_a_model_may_translate_digits(translator: Translator, tmp_path: Path) -> None:
+    [found] = translator.translate(["3 4"], copy_wordless=False)
+    assert found.copy is None
+    assert found.segments
+    for name, change in (("digits", "decoding.copy_wordless=false"), ("trees", "corpus.format=trees")):
+        with Translator(make_model(tmp_path / name, change), precision="fp32", workers=1) as other:
+            assert [line.copy for line in other.translate(["3 4", "."])] == [None, None], name
+
+
+def test_a_model_of_before_the_setting_copies_and_is_read_as_quickly(model: Path, tmp_path: Path) -> None:
+    text = (model / "recipe.yaml").read_text()
+    (tmp_path / "recipe.yaml").write_text(text.replace("  copy_wordless: true\n", ""))
+    assert text != (tmp_path / "recipe.yaml").read_text()
+    light = load(tmp_path / "recipe.yaml")
+    assert not isinstance(light, schema.Recipe)
+    assert light.decoding.copy_wordless is True
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose sources begin with the token of their target language."""
+    place = tmp_path_factory.mktemp("multilingual")
+    lines = [f">>{code}<< der Hund geht und die Katze ist rot" for code in ("deu", "fra")] * 50
+    (place / "tokenizer.model").write_bytes(spm.train(lines, 320, tags=[">>deu<<", ">>fra<<"]))
+    loaded = load_model(make_model(place / "first", "corpus.tgt=mul"))
+    settings, state = loaded.recipe, loaded.model.state_dict()
+    state["embedding.weight"] = state["embedding.weight"][:320]
+    save_model(place / "model", state, settings, place / "tokenizer.model", {"steps": [1]})
+    return place / "model"
+
+
+def test_the_token_of_a_target_language_is_no_letter_and_is_not_copied(multilingual: Path) -> None:
+    with Translator(multilingual, precision="fp32", workers=1) as translator:
+        lines = [">>deu<< 3.14", ">>deu<<3.14", ">>deu<< der Hund", ">>xyz<< 3.14", "3.14", ">>5", ">>fra<<"]
+        found = list(translator.translate(lines))
+        assert [line.copy is not None for line in found] == [True, True, False, False, True, True, True]
+        assert [found[i].text for i in (0, 1, 4, 5, 6)] == ["3.14", "3.14", "3.14", ">>5", ""]
+        assert translator.counts["copied"] == 4, "a token alone has nothing to copy"
+        rows = map(json.loads, run(translator, [">>deu<< 3 4", "3 4"], "jsonl", alignments=True))
+        assert [row["hypotheses"][0]["alignment"] for row in rows] == ["1-0 2-1", "0-0 1-1"]
+
+
+def test_the_server_copies_too(model: Path, multilingual: Path) -> None:
+    for place, target in ((model, "de"), (multilingual, "fr")):
+        with client_of(place) as client:
+            pair = {**PAIR, "target": target}
+            answer = client.post("/translate", json={"q": ["3.14\n\n12:30", "  --- "], **pair})
+            assert answer.json()["translatedText"] == ["3.14\n\n12:30", "---"]
+            answer = client.post("/translate", json={"q": "<p><b>5</b> + <i>6</i> = 11</p>", "format": "html", **pair})
+            assert answer.json()["translatedText"] == "<p><b>5</b> + <i>6</i> = 11</p>"
+            [shown] = client.post("/sentences", json={"q": " 12 € ", "alternatives": 1, **pair}).json()["sentences"]
+            assert shown["source"] == "12 €"
+            assert shown["hypotheses"] == [{"text": "12 €", "alignment": [[0, 0], [1, 1], [3, 3]]}] * 2
+
+
+def test_a_sentence_without_letters_is_searched_with_its_neighbour(model: Path) -> None:
+    """A long line is cut at its sentence ends, but never to a part without a letter."""
+    tokenizer = spm.Tokenizer(model / "tokenizer.model")
+    line = "12. der Hund geht! 3.14? die Katze ist rot. 17! 18! das Haus. 5!"
+    parts = [tokenizer.decode([ids[:-1]])[0] for ids in segments.split_line(tokenizer, line, 5, 100)]
+    assert parts == ["12. der Hund geht! 3.14?", "die Katze ist rot. 17! 18!", "das Haus. 5!"]
+    assert all(map(spm.has_letter, parts))

@@ -1,0 +1,452 @@
+"""The engine's search beside torch's: every shape of a model and every option; threads, levels, memory, bad numbers."""
+
+import contextlib
+import ctypes
+import gc
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from reference import random_pairs
+from test_search import V, engine_model, model_of, searched, sources_of
+
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.engine import library, weights
+from nmt_cli.engine.model import SIGNATURES, Model, expected_shapes
+from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
+from nmt_cli.engine.weights import Tensor
+from nmt_cli.system.errors import DataError, DivergedError, StorageError
+from nmt_cli.translation import engine_search, retry
+from nmt_cli.translation import search as torch_search
+from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
+
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"activation": "swish", "attention_bias": True},
+    {"activation": "gelu", "output_bias": True, "norm": "pre"},
+    {"positions": "learned", "d_model": 15, "tied_output": False},
+    {"source_vocabulary": 40, "attention_bias": True, "output_bias": True, "tied_output": False},
+    {"d_model": 32, "d_k": 16, "d_v": 16, "num_heads": 2, "d_ff": 64},
+    {"d_model": 48, "d_k": 33, "d_v": 50, "num_heads": 1, "d_ff": 100, "num_layers": 1},
+    {"d_model": 18, "d_k": 2, "d_v": 70, "num_heads": 5, "d_ff": 7, "num_layers": 3},
+]
+WAYS = [
+    SearchSettings(beam=4, extra_length=6, align=True),
+    SearchSettings(beam=1, extra_length=6, align=True),
+    SearchSettings(beam=5, alpha=1.3, extra_length=9, best=5, align=True),
+    SearchSettings(beam=40, alpha=0, extra_length=4, best=40),
+    SearchSettings(beam=1, extra_length=8, sampling=Sampling(1.4, 9, 0.9, 3)),
+    SearchSettings(beam=1, extra_length=8, sampling=Sampling(0.8)),
+    SearchSettings(beam=1, extra_length=8, sampling=Sampling(top_p=0.5)),
+]
+
+
+def assert_same(ours: Sequence[list[Hypothesis]], theirs: Sequence[list[Hypothesis]], tolerance: float = 2e-4) -> None:
+    """The same hypotheses in the same order, but for ties: where they differ, scores are equal within rounding."""
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=tolerance)
+        by_ids = {tuple(h.ids): h for h in other}
+        for h in mine:
+            if (same := by_ids.get(tuple(h.ids))) is None:
+                assert min(abs(h.score - o.score) for o in other) < tolerance
+                continue
+            assert h.token_log_probabilities == pytest.approx(same.token_log_probabilities, abs=tolerance)
+            assert h.log_probability == pytest.approx(same.log_probability, abs=tolerance)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_searched_as_by_torch(shape: dict[str, Any], way: SearchSettings) -> None:
+    for members in (1, 2):
+        models = [model_of(seed, eos=1.5, vocabulary=77, **shape) for seed in range(members)]
+        sources = sources_of(12, 4, vocabulary=39, longest=20)
+        prefixes = [[5, 6, 7][: i % 4] for i in range(12)]
+        ours, theirs = (searched(models, sources, way, engine=e, prefixes=prefixes) for e in (True, False))
+        assert_same(ours, theirs)
+        same = [(a, b) for pair in zip(ours, theirs, strict=True) for a, b in zip(*pair, strict=True) if a.ids == b.ids]
+        assert len(same) > 0.9 * sum(map(len, ours))
+        assert all(a.looked == b.looked for a, b in same)
+        assert all(len(a.looked) == (len(a.ids) if way.align else 0) for a in itertools.chain(*ours, *theirs))
+
+
+def test_segments_of_all_settings_share_one_search() -> None:
+    """Each is found as in a search of its own, whatever the settings and lengths beside it: the same bits."""
+    model = model_of(3, eos=1.5, max_length=64)
+    sources, draw = sources_of(80, 3, longest=40), random.Random(1)
+    ways = [draw.choice(WAYS) for _ in sources]
+    segments = [Segment(ids, way, [4] * (i % 3), (i,)) for i, (ids, way) in enumerate(zip(sources, ways, strict=True))]
+    list(engine_search.search([engine_model(model)], iter(segments)))
+    for i, segment in enumerate(segments):
+        alone = Segment(segment.ids, segment.settings, segment.prefix, (i,))
+        list(engine_search.search([engine_model(model)], iter([alone])))
+        assert segment.hypotheses == alone.hypotheses
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_rows_do_not_see_each_other(int8: bool) -> None:
+    """In any company a sentence has the same hypotheses and scores, to the last bit."""
+    model = engine_model(model_of(3, eos=2), int8=int8)
+    sources, how, found = sources_of(200, 3, longest=14), SearchSettings(best=2), []
+    for order, rows in ((1, 4), (1, 384), (-1, 100)):
+        segments = [Segment(ids, how) for ids in sources]
+        list(engine_search._search([model], iter(segments[::order]), rows))
+        found.append([segment.hypotheses for segment in segments])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_8_bits_are_nearly_float32(shape: dict[str, Any]) -> None:
+    """Token log-probabilities of given translations are near those of float32, in every shape."""
+    model = model_of(1, vocabulary=77, **{"d_model": 64, "d_ff": 128, **shape})
+    pairs = random_pairs(2, 39, [(9, 7)] * 40)
+    scores = []
+    for int8 in (False, True):
+        segments = [Segment(list(src), SearchSettings(1), list(tgt[:-1]), most=len(tgt)) for src, tgt in pairs]
+        list(engine_search.search([engine_model(model, int8=int8)], iter(segments)))
+        assert [s.hypotheses[0].ids for s in segments] == [list(tgt[:-1]) for _, tgt in pairs]
+        values = itertools.chain.from_iterable(s.hypotheses[0].token_log_probabilities for s in segments)
+        scores.append(torch.tensor(list(values)))
+    assert 0 < (scores[0] - scores[1]).square().mean().sqrt() < 0.1 * scores[0].std()
+
+
+NO_NUMBER = np.array([0x7FFFFFFF], np.uint32).view(np.float32).item()  # with all bits of its payload
+
+
+@pytest.mark.parametrize("bad", [float("nan"), NO_NUMBER, float("inf"), -float("inf")])
+@pytest.mark.parametrize("int8", [False, True])
+def test_numbers_that_are_not_finite_end_the_search(bad: float, int8: bool) -> None:
+    """In any weight that torch's search notices it in: neither a largest value nor bytes hide it."""
+    noticed = 0
+    for name in (name for name, _ in model_of(1, norm="pre").named_parameters() if not name.startswith("output.")):
+        model = model_of(1, norm="pre")
+        with torch.no_grad():
+            model.get_parameter(name).view(-1)[-1] = bad
+            if name == "embedding.weight":
+                model.output.weight[V - 1, -1] = bad
+        with contextlib.suppress(DivergedError):
+            searched([model], sources_of(5), SearchSettings())
+            continue
+        noticed += 1
+        segments = iter([Segment(ids, SearchSettings()) for ids in sources_of(5)])
+        with pytest.raises(DivergedError, match="not finite"):
+            list(engine_search.search([engine_model(model, int8=int8)], segments))
+    assert noticed > 30
+
+
+def test_a_sentence_that_is_given_up_leaves_room() -> None:
+    model = engine_model(model_of(2, eos=0, max_length=200))
+    first, second = (Segment(sources_of(1)[0], SearchSettings(extra_length=9), [5] * 150) for _ in range(2))
+
+    def feed() -> Any:
+        yield first
+        for _ in range(3):
+            yield None
+        first.cancelled = True
+        yield second
+
+    results = engine_search._search([model], feed(), 8)
+    done = list(itertools.chain.from_iterable(results))
+    assert done == [first, second]
+    assert not first.hypotheses
+    assert second.hypotheses
+
+
+def test_patient_sentences_let_others_go_on() -> None:
+    """They take one call of `run` in four beside others, every call by themselves, and find what they always find."""
+    model = engine_model(model_of(2, eos=0, max_length=200))
+    ids, limit = sources_of(1)[0], 24
+
+    def calls_until_done(*neighbours: bool) -> tuple[int, Any]:
+        search = Search([model], 4)
+        slots = search.enter([Sentence(ids, limit, width=2, patient=True)])
+        search.enter([Sentence(ids, 100, width=2, patient=patient) for patient in neighbours])
+        for call in itertools.count(1):
+            if found := dict(search.run(1)).get(slots[0]):
+                return call, found
+
+    alone, found = calls_until_done()
+    assert alone == limit
+    assert calls_until_done(True) == (limit, found)
+    calls, same = calls_until_done(False, True)
+    assert 4 * (limit - 1) < calls <= 4 * limit
+    assert same == found
+    patient, other = (Segment(ids, SearchSettings(2), most=24, patient=patient) for patient in (True, False))
+    done = itertools.chain.from_iterable(engine_search._search([model], iter([patient, other]), 8))
+    assert [segment.patient for segment in done] == [False, True]
+
+
+def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """A failed allocation starts the unfinished sentences again with fewer at once; with one it is an error."""
+    model, sources = engine_model(model_of(2)), sources_of(60)
+    expected = searched([model_of(2)], sources, SearchSettings(), engine=True)
+    enter, least = Search.enter, 100
+
+    def limited(search: Search, sentences: Sequence[Sentence]) -> list[int]:
+        if len(search._free) > least:
+            raise MemoryError
+        return enter(search, sentences)
+
+    monkeypatch.setattr(Search, "enter", limited)
+    segments = [Segment(ids, SearchSettings()) for ids in sources]
+    list(engine_search.search([model], iter(segments)))
+    assert [segment.hypotheses for segment in segments] == expected
+    assert "going on with 96 hypotheses" in capfd.readouterr().err
+    least = 0
+    with pytest.raises(StorageError, match="too little memory"):
+        list(engine_search.search([model], iter([Segment(sources[0], SearchSettings())])))
+
+
+def test_rows_grow_again_after_a_want_of_memory(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setattr(retry, "AGAIN", 3)
+    failures, rows_of = [8, 4], list[int]()
+
+    def search(feed: Any, rows: int) -> Any:
+        for segment in feed:
+            rows_of.append(rows)
+            if failures and segment is segments[1] and rows == failures[0]:
+                failures.pop(0)
+                raise MemoryError
+            yield [segment] if segment else []
+
+    segments = [Segment(ids) for ids in sources_of(9)]
+    feed = iter([*segments[:4], None, *segments[4:]])
+    assert list(itertools.chain.from_iterable(retry.retried(search, feed, 8, 1))) == segments
+    assert rows_of == [8, 8, 4, 2, 2, 2, 2, 2, 4, 4, 4, 8]
+    assert capfd.readouterr().err.count("out of memory: going on with") == 2
+
+
+def test_what_was_not_finished_is_searched_again_in_its_order(capfd: Any) -> None:
+    segments, taken = [Segment([i, EOS]) for i in range(6)], list[list[int]]()
+
+    def search(feed: Any, _: int) -> Any:
+        taken.append(tried := [])
+        held = list[Segment]()
+        for segment in feed:
+            tried.append(segment.ids[0])
+            held.append(segment)
+            if len(taken) == 1 and len(tried) == 4:
+                yield [held.pop(1)]
+                raise MemoryError
+        yield held
+
+    done = list(itertools.chain.from_iterable(retry.retried(search, iter(segments), 8, 1)))
+    assert [segment.ids[0] for segment in done] == [1, 0, 2, 3, 4, 5]
+    assert taken == [[0, 1, 2, 3], [0, 2, 3, 4, 5]]
+    assert capfd.readouterr().err.count("going on with 4 hypotheses at once") == 1
+
+
+def test_an_error_that_is_no_want_of_memory_is_not_tried_again() -> None:
+    tried = list[int]()
+
+    def search(feed: Any, rows: int) -> Any:
+        tried.append(rows)
+        yield [next(feed)]
+        raise RuntimeError("sizes do not match")
+
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        list(retry.retried(search, iter([Segment([EOS]), Segment([EOS])]), 8, 1))
+    assert tried == [8]
+
+
+def test_room_grows_and_is_used_again() -> None:
+    """Long and short, wide and narrow sentences in turn through few slots: pages and buffers are handed on."""
+    model = model_of(4, eos=1.2, max_length=128)
+    search, found = Search([engine_model(model)], 3), []
+    draw = random.Random(2)
+    cases = [(draw.randint(1, 100), draw.choice([1, 2, 7, 33, 64])) for _ in range(60)]
+    sentences = [Sentence([*[3 + i % 20 for i in range(n)], EOS], min(n + 11, 128), width=w) for n, w in cases]
+    waiting, running = list(enumerate(sentences)), dict[int, int]()
+    results = dict[int, Any]()
+    while waiting or running:
+        while waiting and len(running) < 3:
+            number, sentence = waiting.pop()
+            (slot,) = search.enter([sentence])
+            running[slot] = number
+        for slot, hypotheses in search.run(5):
+            results[running.pop(slot)] = hypotheses
+    for number, sentence in enumerate(sentences):
+        alone = Search([engine_model(model)], 1)
+        alone.enter([sentence])
+        ((_, expected),) = alone.run(1000)
+        found.append(results[number] == expected)
+    assert all(found)
+    assert NO_MEMORY < 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any]) -> None:
+    """By the name of the tensor that is missing or has another shape, before anything is read at its address."""
+    model, engine = model_of(1, **shape), library.load(SIGNATURES)
+    assert engine
+    state = {name: tensor.float().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+    needed = [name for name, _ in model.named_parameters() if not name.startswith("output.")]
+    assert set(needed) == set(expected_shapes(model.settings, V))
+    for name in needed:
+        less = {other: tensor for other, tensor in tensors.items() if other != name}
+        *rest, last = tensors[name].shape
+        for wrong in (less, {**less, name: Tensor(tensors[name].address, (*rest, last + 1))}):
+            with pytest.raises(DataError, match="do not fit their recipe"):
+                Model(engine, model.settings, wrong, state, int8=False)
+
+
+def weights_file(path: Path, header: dict[str, Any] | bytes, numbers: int = 6, size: int | None = None) -> Path:
+    """Write a safetensors file of so many numbers; `size` is what it says of its header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    data = np.arange(numbers, dtype=np.float32).tobytes()
+    path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(first: int, last: int, *shape: int, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [first, last]}
+
+
+def test_weights_lie_where_the_header_says(tmp_path: Path) -> None:
+    header = {"__metadata__": {"a": "b"}, "one": entry(16, 24, 2), "two": entry(0, 16, 2, 2), "none": entry(24, 24, 0)}
+    tensors, mapped = weights.read(weights_file(tmp_path / "w", header))
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {"one": (2,), "two": (2, 2), "none": (0,)}
+    for name, numbers in (("one", [4.0, 5.0]), ("two", [0.0, 1.0, 2.0, 3.0])):
+        assert list((ctypes.c_float * len(numbers)).from_address(tensors[name].address)) == numbers
+    assert len(mapped) == 24
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "words"),
+    [
+        ({"x": entry(0, 28, 7)}, None, "the bytes of x are not there"),  # beyond the file
+        ({"x": entry(4, 28, 6)}, None, "the bytes of x are not there"),
+        ({"x": entry(-4, 4, 2)}, None, "the bytes of x are not there"),  # before it
+        ({"x": entry(0, 8, 3)}, None, "the bytes of x are not there"),  # fewer than the shape says
+        ({"x": entry(0, 16, 3)}, None, "the bytes of x are not there"),  # more
+        ({"x": entry(0, 24, -2, -3)}, None, "the bytes of x are not there"),
+        ({"x": entry(0, 12, 6, dtype="BF16")}, None, "of another type than F32: x is BF16"),
+        ({"x": entry(0, 24, 6, dtype="I32")}, None, "of another type than F32: x is I32"),
+        ({"x": {"dtype": "F32", "shape": [6]}}, None, "is damaged"),
+        ({"x": {"dtype": "F32", "shape": 6, "data_offsets": [0, 24]}}, None, "is damaged"),
+        ({"x": [0, 24]}, None, "is damaged"),
+        (b"[]", None, "is damaged"),
+        (b"{", None, "is damaged"),
+        (b"[" * 200_000, None, "is damaged"),
+        (b"{}", 1 << 60, "is damaged"),
+        (b"", 0, "is damaged"),
+    ],
+)
+def test_a_damaged_file_of_weights_is_told_before_it_is_read(
+    tmp_path: Path, header: Any, size: int | None, words: str
+) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        weights.read(weights_file(tmp_path / "w", header, size=size))
+    assert str(tmp_path / "w") in str(caught.value)
+
+
+def test_an_empty_file_holds_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "w").touch()
+    with pytest.raises(DataError, match="is damaged"):
+        weights.read(tmp_path / "w")
+
+
+class Library:
+    """The engine, some of whose functions return something else."""
+
+    def __init__(self, **results: int) -> None:
+        self.engine, self.results, self.calls = library.load(SIGNATURES), results, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return (lambda *_: self.results[name]) if name in self.results else getattr(self.engine, name)
+
+
+@pytest.mark.parametrize(
+    ("results", "error"),
+    [
+        ({"model_new": 0}, StorageError),
+        ({"search_new": 0}, MemoryError),
+        ({"enter": -2}, MemoryError),
+        ({"enter": -1}, ArithmeticError),
+        ({"run": -2}, MemoryError),
+        ({"run": -1}, ArithmeticError),
+    ],
+)
+def test_what_the_engine_cannot_do_is_an_error_and_all_is_freed(
+    results: dict[str, int], error: type[Exception]
+) -> None:
+    """Want of memory and numbers that are not finite are told apart."""
+    model, fake = model_of(1), Library(**results)
+    state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+
+    def use() -> None:
+        search = Search([Model(fake, model.settings, tensors, state, int8=False)], 2)  # type: ignore[arg-type]
+        search.enter([Sentence([5, EOS], 5)])
+        search.run(1)
+
+    with pytest.raises(error) as caught:
+        use()
+    del caught
+    gc.collect()
+    freed = [name for name in ("model_free", "search_free") if name in fake.calls]
+    made = {"model_new": 0, "search_new": 1}.get(next(iter(results)), 2)
+    assert freed == ["model_free", "search_free"][:made]
+
+
+def test_what_a_slot_held_goes_with_its_sentence() -> None:
+    search = Search([engine_model(model_of(2))], 2)
+    for _ in range(3):
+        slots = search.enter([Sentence([5, EOS], 4), Sentence([6, EOS], 4)])
+        assert (len(search._kept), len(search._sentences), search._free) == (2, 2, [])
+        search.leave(slots[0])
+        assert slots[0] in search._free
+        while search._sentences:
+            search.run(1)
+        assert (search._kept, search._sentences, sorted(search._free)) == ({}, {}, [0, 1])
+
+
+def test_members_of_an_ensemble_may_count_to_different_lengths() -> None:
+    """No translation is longer than the least of them allows."""
+    models = [model_of(seed, eos=0, max_length=length) for seed, length in ((1, 12), (2, 20))]
+    for both in (models, models[::-1]):
+        assert Search([engine_model(model) for model in both], 1).longest == 12
+        for engine in (True, False):
+            ((best,),) = searched(both, [[5, 6, EOS]], SearchSettings(beam=2), engine=engine)
+            assert len(best.ids) == 11
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_a_source_beyond_all_bounds_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is a beam of more hypotheses than are computed at once. The others share what there is."""
+    held = list[tuple[int, int]]()  # source tokens and rows in slots, after each round of entering
+    monkeypatch.setattr(engine_search, "MEMORY_TOKENS", 12)
+    monkeypatch.setattr(torch_search, "MAX_SOURCE_TOKENS", 12)
+    run, step = Search.run, torch_search._Slots.step
+
+    def counted(search: Search, steps: int) -> Any:
+        inside = search._sentences.values()
+        held.append((sum(len(each.ids) for each in inside), sum(each.width for each in inside)))
+        return run(search, steps)
+
+    def counted_too(slots: Any) -> None:
+        inside = [segment for segment in slots.segments if segment]
+        held.append((sum(len(each.ids) for each in inside), sum(each.settings.beam for each in inside)))
+        step(slots)
+
+    monkeypatch.setattr(Search, "run", counted)
+    monkeypatch.setattr(torch_search._Slots, "step", counted_too)
+    sources, how = [[*range(3, 3 + n), EOS] for n in (4, 5, 20, 3, 3, 3, 14, 2)], SearchSettings(beam=6, extra_length=4)
+    model = model_of(2)
+    found = searched([model], sources, how, engine=engine, rows=4)
+    assert max(rows for _, rows in held) == 6
+    alone = [searched([model], [source], how, engine=engine)[0] for source in sources]
+    held.clear()
+    together = searched([model], sources, how, engine=engine, rows=600)
+    for others in (alone, together):
+        assert [best.ids for (best,) in others] == [best.ids for (best,) in found]
+    assert {tokens for tokens, _ in held if tokens > 12} == {21, 15}
+    assert max(rows for _, rows in held) == 18, "of three short ones"

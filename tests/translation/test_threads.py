@@ -1,0 +1,453 @@
+"""Many threads and one Translator: each translation depends on its line, the model and the options alone; the end of
+searches, threads and texts. On a CPU, by the engine."""
+
+import contextlib
+import gc
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate import Gate
+from tiny_model import WORDS, make_model
+
+from nmt_cli import Translator
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.system.errors import DivergedError, UsageError
+from nmt_cli.translation import backends, engine_search
+from nmt_cli.translation import pending as pending_module
+from nmt_cli.translation import translator as module
+from nmt_cli.translation.segments import Feed, Results, Sampling
+from nmt_cli.translation.translator import NOT_YET, Options, Pending
+
+LONG = "der Hund geht. " * 200
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+def lines_of(number: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [
+        " ".join(draw.choices(WORDS, k=draw.randint(1, 20))) + draw.choice(["", ".", ", rot"]) for _ in range(number)
+    ]
+
+
+def searching() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("search ")}
+
+
+@contextlib.contextmanager
+def load(threads: int) -> Iterator[None]:
+    """Keep cores busy with other threads' work while the block lasts, in bursts."""
+    over, draw = threading.Event(), random.Random(1)
+
+    def work() -> None:
+        while not over.is_set():
+            sum(range(draw.randrange(50_000)))
+            over.wait(draw.random() / 100)
+
+    busy = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in busy:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in busy:
+            thread.join()
+
+
+def test_the_same_command_gives_the_same_translations(model: Path) -> None:
+    """300 lines by two threads in 8 bits, ten times under load: the same bytes, though others translate meanwhile."""
+    lines = [*lines_of(299), LONG[:300]]
+    with Translator(model, precision="int8", workers=2) as two, load(3):
+        expected = [each.hypotheses for each in two.translate(lines, n_best=2)]
+        for i in range(10):
+            other = [two.submit(line) for line in lines_of(i * 9, seed=i)]
+            assert [each.hypotheses for each in two.translate(lines, n_best=2)] == expected
+            assert all(pending.result().text is not None for pending in other)
+    with Translator(model, precision="int8", workers=1) as one:
+        assert [each.hypotheses for each in one.translate(lines, n_best=2)] == expected
+
+
+def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
+    """Twelve threads at once: each translation is the one that it is alone, in its order."""
+    ways: list[dict[str, Any]] = [
+        {"beam": 1},
+        {"beam": 5, "n_best": 3},
+        {"alpha": 1.5, "alignments": True},
+        {"extra_length": 2, "split": False},
+        {"n_best": 2, "sampling": Sampling(0.9, 8, seed=4)},
+        {},
+    ]
+    tasks = [(lines_of(25, seed=i), ways[i % len(ways)]) for i in range(12)]
+    expected = []
+    for lines, way in tasks:
+        with Translator(model, precision="fp32", workers=1) as alone:
+            expected.append([each.hypotheses for each in alone.translate(lines, **way)])
+    ready = threading.Barrier(len(tasks))
+    with Translator(model, precision="fp32", workers=3) as shared, ThreadPoolExecutor(len(tasks)) as pool:
+
+        def together(task: tuple[list[str], dict[str, Any]]) -> list[Any]:
+            ready.wait(60)
+            return [each.hypotheses for each in shared.translate(task[0], **task[1])]
+
+        def one_by_one(task: tuple[list[str], dict[str, Any]]) -> list[Any]:
+            ready.wait(60)
+            pending = [shared.submit(line, Options(**task[1])) for line in task[0]]
+            return [each.result().hypotheses for each in pending]
+
+        assert list(pool.map(together, tasks)) == expected
+        found = list(pool.map(one_by_one, tasks))
+    for (_, way), ours, alone in zip(tasks, found, expected, strict=True):
+        if "sampling" in way:  # by the number of the line, which is 1
+            assert ours[0] == alone[0]
+        else:
+            assert ours == alone
+
+
+def test_a_text_tells_when_it_is_translated(model: Path) -> None:
+    told, all_told = list[Pending](), threading.Event()
+
+    def tell(pending: Pending) -> None:
+        assert pending.finished
+        told.append(pending)
+        if len(told) == 30:
+            all_told.set()
+
+    with Translator(model, workers=2) as translator:
+        pending = [translator.submit(line, done=tell) for line in [*lines_of(28), "", LONG]]
+        assert all_told.wait(60)
+        assert set(told) == set(pending)
+        assert all(each.result(0).text is not None for each in pending)
+        begun = translator.submit("der Hund", prefix="rot und").result()
+        assert begun.text.startswith("rot und")
+
+
+def test_lines_come_when_they_are_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when their last segment is found, before it is joined."""
+    lines, join = lines_of(4), pending_module.join
+    with Translator(model, workers=1) as translator:
+        expected = [each.text for each in translator.translate(lines)]
+
+        def join_late(*arguments: Any) -> None:
+            time.sleep(0.05)
+            join(*arguments)
+
+        monkeypatch.setattr(pending_module, "join", join_late)
+        assert [each.text for each in translator.translate(lines)] == expected
+
+
+@pytest.mark.parametrize("number", [0, 1001])
+def test_nobody_gets_too_many_hypotheses(model: Path, number: int) -> None:
+    with Translator(model) as translator:
+        for options in (Options(n_best=number), Options(n_best=number, sampling=Sampling())):
+            with pytest.raises(UsageError, match=f"n_best must be from 1 to 1,000, not {number:,}"):
+                translator.submit("rot", options)
+
+
+def test_a_short_text_is_there_before_a_long_one_that_was_sent_first(model: Path) -> None:
+    told: list[str] = []
+    with Translator(model, workers=1) as translator:
+        long = translator.submit(LONG * 5, done=lambda _: told.append("long"))
+        short = translator.submit("rot", done=lambda _: told.append("short"))
+        assert len(long.result().segments) > 400
+        assert short.finished
+    assert told == ["short", "long"]
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+def test_whoever_waits_may_wait_for_a_time(model: Path, gate: Gate) -> None:
+    with Translator(model, workers=1) as translator:
+        pending = translator.submit("der Hund")
+        with pytest.raises(TimeoutError):
+            pending.result(0.01)
+        gate.opened.set()
+        assert pending.result(60).text is not None
+        expected = pending.result(0)
+    assert pending.result(0) == expected, "it is there after the end of what made it"
+
+
+def test_segments_are_queued_by_their_places_in_the_larger_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves of one that failed have its place."""
+    with Translator(model, workers=1, later=3) as translator:
+        assert translator._scheduler._most_later == 3
+        submit, queued = translator._scheduler.submit, list[tuple[int, int]]()
+
+        def noted(segments: Any) -> None:
+            those = list(segments)
+            queued.extend((place, segment.depth) for place, segment in those)
+            submit(those)
+
+        monkeypatch.setattr(translator._scheduler, "submit", noted)
+        monkeypatch.setattr(translator, "seen_tokens", 6)
+        text = "der Hund geht. die Katze ist rot. das Haus."
+        assert len(translator.submit(text, place=2).result().segments) == 3
+        assert queued == [(2, 0), (3, 0), (4, 0)]
+        queued.clear()
+        assert len(next(iter(translator.translate([text]))).segments) == 3
+        assert sorted(queued) == [(0, 0), (1, 0), (2, 0)]
+        queued.clear()
+        monkeypatch.setattr(pending_module, "MAX_RETRIES", 1)
+        monkeypatch.setattr(pending_module.segments, "looping", lambda ids: ids[-1] != EOS)  # all fail once
+        halves = translator.submit(text).result().segments
+        assert [segment.depth for segment in halves] == [1, 1, 1, 1, 0]
+        starts = [segment.started for segment in halves]
+        assert starts[0] == starts[1] < starts[2] == starts[3], "what they stand for had waited, they had not"
+        assert sorted(queued) == [(place, depth) for place in range(3) for depth in ([0, 1, 1] if place < 2 else [0])]
+
+
+def test_the_load_is_what_waits_and_what_is_searched(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Translator(model, workers=1) as translator, monkeypatch.context() as patch:
+        patch.setattr(type(translator._scheduler), "waiting", 3)
+        patch.setattr(type(translator._scheduler), "searching", 5)
+        assert translator.load == (3, 5)
+
+
+def test_what_goes_wrong_while_a_text_is_joined_is_its_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thing that went wrong is what is told; other texts have their translations."""
+    join = pending_module.join
+
+    def failing(tokenizer: Any, pending: Pending) -> None:
+        if pending.split:
+            raise KeyError("split")
+        join(tokenizer, pending)
+
+    monkeypatch.setattr(pending_module, "join", failing)
+    with Translator(model, workers=1) as translator:
+        wrong, right = (translator.submit("der Hund", Options(split=split)) for split in (True, False))
+        with pytest.raises(KeyError, match="split"):
+            wrong.result(60)
+        assert right.result(60).text is not None
+        wrong.fail(ValueError())
+        with pytest.raises(KeyError, match="split"):
+            wrong.translation()
+
+
+def test_what_searches_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = list[int]()
+    backend = backends.Backend([lambda _: iter([])], "a test's", close=lambda: closed.append(1))
+    monkeypatch.setattr(backends, "choose", lambda *_: backend)
+    with Translator(model) as translator:
+        assert not closed
+    translator.close()
+    assert closed == [1]
+    translator = Translator(model)
+    del translator
+    gc.collect()
+    assert closed == [1, 1]
+
+
+def test_what_is_given_up_is_not_searched(model: Path, gate: Gate) -> None:
+    with Translator(model, workers=1) as translator:
+        first = translator.submit("der Hund")
+        long, last = translator.submit(LONG * 20), translator.submit("rot")
+        long.cancel()
+        with pytest.raises(UsageError, match="given up"):
+            long.result()
+        gate.opened.set()
+        assert first.result().text is not None
+        assert last.result().text is not None
+        translator.wait(lambda: not translator._scheduler.unfinished, 60)
+        assert len(gate.entered) < len(long.drafts[0]) / 2
+        results = translator.translate(lines_of(3000))
+        next(results)
+        before = len(gate.entered)
+        results.close()  # a call that is not taken to its end
+        translator.wait(lambda: not translator._scheduler.unfinished, 60)
+        assert len(gate.entered) - before < 1000
+
+
+def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Gate) -> None:
+    """For everybody who waits, and for whoever comes later."""
+    before, errors = searching(), list[Exception]()
+    translator = Translator(model, workers=2)
+    assert searching() == before, "threads begin with the first text"
+
+    def wait(work: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except UsageError as error:
+                errors.append(error)
+
+        (thread := threading.Thread(target=run)).start()
+        return thread
+
+    pending = translator.submit("der Hund")
+    waiting = [
+        wait(pending.result),
+        wait(lambda: list(translator.translate(lines_of(50)))),
+        wait(lambda: list(translator.translate(iter(lambda: NOT_YET, None)))),
+        wait(lambda: list(translator.score([("der Hund", "rot")]))),
+    ]
+    while len(translator._calls) < 2 or not gate.entered:
+        threading.Event().wait(0.01)
+    assert len(searching() - before) == 2
+    gate.opened.set()
+    translator.close()
+    translator.close()
+    assert searching() == before
+    for thread in waiting:
+        thread.join(60)
+    uses: list[Callable[[], object]] = [
+        lambda: translator.translate(["rot"]),
+        lambda: translator.submit("rot"),
+        lambda: translator.submit(""),
+        lambda: list(translator.score([("rot", "rot")])),
+    ]
+    for use in uses:
+        with pytest.raises(UsageError, match="closed"):
+            use()
+    assert 2 <= len(errors) <= 4, "what was translated before the end may be there"
+    assert all("closed" in str(error) for error in errors)
+
+
+def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_translated(model: Path, gate: Gate) -> None:
+    seen = list[Exception]()
+    translator = Translator(model, workers=2)
+
+    def translate(i: int) -> None:
+        with pytest.raises(DivergedError, match="not finite") as caught:
+            list(translator.translate(lines_of(20, i)) if i % 2 else [translator.submit("rot").result()])
+        seen.append(caught.value)
+
+    callers = [threading.Thread(target=translate, args=[i]) for i in range(6)]
+    for thread in callers:
+        thread.start()
+    while translator._scheduler.unfinished < 63:
+        threading.Event().wait(0.01)
+    gate.error = DivergedError("scores are not finite")
+    gate.opened.set()
+    for thread in callers:
+        thread.join(60)
+    assert len(seen) == 6
+    gate.error = None
+    with translator:
+        assert translator.submit("rot").result().text is not None
+
+
+def test_of_a_text_that_failed_nothing_more_is_searched(model: Path, gate: Gate) -> None:
+    gate.error = DivergedError("scores are not finite")
+    gate.opened.set()
+    with Translator(model, workers=1) as translator:
+        pending = translator.submit(LONG * 5)
+        with pytest.raises(DivergedError):
+            pending.result()
+        assert len(gate.entered) < len(pending.drafts[0]) / 2
+
+
+def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searched together: one always fails, the others have the translations that they have alone; all are told once."""
+    lines = lines_of(30, seed=3)
+    with Translator(model, precision="fp32", workers=1) as alone:
+        expected = [each.hypotheses for each in alone.translate(lines)]
+        poison = alone.tokenizer.encode(["Katze Katze Katze"])[0]
+    real = engine_search.search
+
+    def search(models: Any, feed: Feed) -> Results:
+        taken: list[Any] = []
+        for results in real(models, (taken.append(each) or each for each in feed)):
+            if any(each and each.ids[:-1] == poison for each in taken):
+                raise DivergedError("not finite")
+            yield results
+
+    monkeypatch.setattr(backends.engine_search, "search", search)
+    told = list[Pending]()
+    with Translator(model, precision="fp32", workers=2) as translator:
+        pending = [translator.submit(line, done=told.append) for line in [*lines[:9], "Katze Katze Katze", *lines[9:]]]
+        with pytest.raises(DivergedError):
+            pending.pop(9).result()
+        assert [each.result().hypotheses for each in pending] == expected
+        assert list(translator.translate(["", "rot"]))
+    assert len(told) == len(set(told)) == 31
+
+
+def test_done_is_called_once_whatever_happens(model: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """Also for texts that are given up, that `close` finds, and that have no words; one that raises stops no other."""
+    told = list[Pending]()
+
+    def tell(pending: Pending) -> None:
+        told.append(pending)
+        raise ZeroDivisionError
+
+    translator = Translator(model, workers=1)
+    given_up = translator.submit(LONG, done=tell)
+    empty = translator.submit("", done=tell)
+    first = translator.submit("rot", done=tell)
+    given_up.cancel()
+    gate.opened.set()
+    assert first.result().text is not None
+    assert empty.result().text == ""
+    gate.opened.clear()
+    late = [translator.submit(LONG, done=tell) for _ in range(3)]
+    closing = threading.Thread(target=translator.close)
+    closing.start()
+    gate.opened.set()
+    closing.join(60)
+    assert sorted(map(id, told)) == sorted(map(id, [given_up, empty, first, *late]))
+    assert len(caplog.records) == 6
+    for pending in late:
+        with pytest.raises(UsageError, match="closed"):
+            pending.result()
+
+
+def test_counts_are_right_whoever_counts(model: Path) -> None:
+    with Translator(model, workers=2) as translator, ThreadPoolExecutor(8) as pool:
+        texts = [line for i in range(8) for line in lines_of(200, seed=i)]
+        results = list(pool.map(lambda text: translator.submit(text).result(), texts))
+        assert translator.counts["lines"] == 1600
+        tokens = sum(len(each.ids) for result in results for part in result.segments for each in part.hypotheses)
+        assert translator.counts["tokens"] >= tokens
+
+
+def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where translations are not taken to their end, and where a text is still being translated."""
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 10_000)
+    before = searching()
+
+    def begin() -> weakref.ref[Translator]:
+        translator = Translator(model, workers=2)
+        assert len(list(islice(translator.translate(f"der Hund {i}" for i in count()), 3))) == 3
+        translator.submit(LONG)
+        assert len(searching() - before) == 2
+        return weakref.ref(translator)
+
+    forgotten = begin()
+    for _ in range(600):
+        gc.collect()
+        if forgotten() is None and searching() == before:
+            break
+        threading.Event().wait(0.05)
+    assert forgotten() is None
+    assert searching() == before
+
+
+def test_what_is_no_text_is_a_type_error(model: Path) -> None:
+    """A call that is wrong harms no other."""
+    with Translator(model, workers=1) as translator:
+        pending = translator.submit("der Hund")
+        for wrong in ([None], [1], [b"rot"], ["rot", ["blau"]]):
+            with pytest.raises(TypeError, match="must be text"):
+                list(translator.translate(wrong))
+            with pytest.raises(TypeError, match="must be text"):
+                translator.submit(wrong[-1])
+            with pytest.raises(TypeError, match="must be text"):
+                list(translator.translate(["rot"] * 2, prefixes=["", wrong[-1]]))
+        for one_text in ({"lines": "rot"}, {"lines": ["rot"], "prefixes": "rot"}, {"lines": b"rot"}, {"lines": None}):
+            with pytest.raises(TypeError):
+                list(translator.translate(**one_text))
+        assert pending.result().text == next(translator.translate(["der Hund"])).text
