@@ -11,7 +11,7 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.segment import Builder, render, segments_of
 from nmt_cli.documents.translate import read_document
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.texts import TextFormat
 
 WORDS = {"note": "Hinweis", "file": "Datei", "files": "Dateien", "the": "der", "see": "siehe", "and": "und"}
 
@@ -152,6 +152,6 @@ def test_a_page_is_in_the_target_language(text: str, expected: str) -> None:
     assert render(markup.parse(text, language="de")) == expected
     assert render(markup.parse(text)) == text
     assert render(read_document(text, "html", None, "de")[0]) == expected
-    assert Form("html", language="de").read(text).units == []
+    assert TextFormat("html", language="de").read(text).units == []
     assert render(markup.parse(text, language="deu_Latn")) == expected.replace("de", "deu-Latn")
     assert render(markup.parse(text, language="x' onload='y")) == text

@@ -8,10 +8,10 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
-from nmt_cli.serving.app import EVERY_HOST, create_app
+from nmt_cli.serving.app import ANY_HOST, create_app
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.origins import Access
-from nmt_cli.serving.pool import Pool, load
+from nmt_cli.serving.pool import ModelPool, load
 from nmt_cli.serving.service import Limits, Service
 
 TEXTS = ["der Hund geht.", "rot und", "die Katze ist nicht rot, das Haus"]
@@ -21,13 +21,13 @@ PAIR = {"source": "en", "target": "de"}
 @contextlib.contextmanager
 def service_of(*models: Path, queue: int = 1000, limits: Limits | None = None, **options: Any) -> Iterator[Service]:
     loaded = [one for model in models for one in load(model, "fp32", 2)]
-    with Pool(loaded, Metrics(), queue=queue) as pool:
+    with ModelPool(loaded, Metrics(), queue=queue) as pool:
         yield Service(pool, pool.metrics, limits or Limits(5000, 50), **options)
         assert pool.texts == 0, "requests that ended are counted still"
 
 
 @contextlib.contextmanager
-def client_of(*models: Path, access: Access = EVERY_HOST, **options: Any) -> Iterator[TestClient]:
+def client_of(*models: Path, access: Access = ANY_HOST, **options: Any) -> Iterator[TestClient]:
     with service_of(*models, **options) as service:
         with TestClient(create_app(service, access), raise_server_exceptions=True) as client:
             yield client

@@ -32,9 +32,9 @@ from nmt_cli.serving import app, detect, files, metrics
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.pool import ModelPool, ServedModel
 from nmt_cli.serving.service import SURE, Service
-from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.segments import Hypothesis
 
@@ -120,29 +120,29 @@ def test_a_line_with_fewer_hypotheses_stands_with_its_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "text", "units"),
+    ("text_format", "text", "units"),
     [
-        (Form(), "a %s\r\n\nb", ["a %s", "", "b"]),
-        (Form(joined=True), "a\nb", ["a\nb"]),
-        (Form(protect=True), "a %s (b)\nc", ["a (b)", "c"]),
-        (Form(protect=True, joined=True), "a %s\nb", ["a b"]),
-        (Form(protect=False), "a %s", ["a %s"]),
-        (Form("html"), "<p>a %s</p>b <i>c</i>", ["a", "b c"]),
-        (Form("html", False, ("I",)), "<p>a %s</p>b <i>c</i>", ["a %s", "b"]),
-        (Form("md"), "# a %s (b)\n\n*c*", ["a (b)", "c"]),
-        (Form("md", False), "# a %s", ["a %s"]),
-        (Form("po"), 'msgid "a %s (b)"\nmsgstr ""\n', ["a b"]),
-        (Form("po", False), 'msgid "a %s (b)"\nmsgstr ""\n', ["a %s (b)"]),
+        (TextFormat(), "a %s\r\n\nb", ["a %s", "", "b"]),
+        (TextFormat(joined=True), "a\nb", ["a\nb"]),
+        (TextFormat(protect=True), "a %s (b)\nc", ["a (b)", "c"]),
+        (TextFormat(protect=True, joined=True), "a %s\nb", ["a b"]),
+        (TextFormat(protect=False), "a %s", ["a %s"]),
+        (TextFormat("html"), "<p>a %s</p>b <i>c</i>", ["a", "b c"]),
+        (TextFormat("html", False, ("I",)), "<p>a %s</p>b <i>c</i>", ["a %s", "b"]),
+        (TextFormat("md"), "# a %s (b)\n\n*c*", ["a (b)", "c"]),
+        (TextFormat("md", False), "# a %s", ["a %s"]),
+        (TextFormat("po"), 'msgid "a %s (b)"\nmsgstr ""\n', ["a b"]),
+        (TextFormat("po", False), 'msgid "a %s (b)"\nmsgstr ""\n', ["a %s (b)"]),
     ],
 )
-def test_what_of_a_text_is_translated_by_itself(form: Form, text: str, units: list[str]) -> None:
-    assert units_of(form, [text, text]) == [units, units]
-    assert form.marked == (form.kind != "text" or bool(form.protect))
+def test_what_of_a_text_is_translated_by_itself(text_format: TextFormat, text: str, units: list[str]) -> None:
+    assert units_of(text_format, [text, text]) == [units, units]
+    assert text_format.marked == (text_format.kind != "text" or bool(text_format.protect))
 
 
 def test_a_segment_whose_translation_is_empty_stays_as_it_is_in_each_rank() -> None:
     ranks = [[Aligned(text, [(4, 0)])] for text in ("eins", "", "drei", "")]
-    assert write(Form("html"), ["<p>a <b>dog</b></p>"], [ranks]) == [
+    assert assemble(TextFormat("html"), ["<p>a <b>dog</b></p>"], [ranks]) == [
         ["<p><b>eins</b></p>", "<p>a <b>dog</b></p>", "<p><b>drei</b></p>"]
     ]
 
@@ -274,10 +274,10 @@ def test_texts_in_which_no_language_can_be_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_likeliest_language_that_a_model_has_for_the_target_counts() -> None:
-    models = [Model(Mock(), *pair) for pair in (("en", "de"), ("fr", "es"), ("pt", "de"))]
-    service = Service(Pool(models, Metrics(), queue=1), Metrics())
+    models = [ServedModel(Mock(), *pair) for pair in (("en", "de"), ("fr", "es"), ("pt", "de"))]
+    service = Service(ModelPool(models, Metrics(), queue=1), Metrics())
     service.detector.detect = Mock(return_value=[("fr", 40), ("de", 35), ("en", 15), ("pt", 10)])
-    found = [asyncio.run(service.language(["x"], "auto", target)) for target in ("de-AT", "es", "xx")]
+    found = [asyncio.run(service.source_language(["x"], "auto", target)) for target in ("de-AT", "es", "xx")]
     assert found == [("en", 15), ("fr", 40), ("fr", 40)]
 
 
@@ -316,8 +316,8 @@ def test_models_of_several_pairs_answer_each_its_own(model: Path, tmp_path: Path
 
 @pytest.mark.parametrize("target", ["pt", "PT-pt", "pt_BR", "pt-AO"])
 def test_the_language_of_a_target_is_enough_whatever_other_models_translate_from(target: str) -> None:
-    to_brazil, from_portugal = (Model(Mock(), *pair) for pair in (("en", "pt-BR"), ("pt-PT", "en")))
-    pool = Pool([from_portugal, to_brazil], Mock(), queue=1)
+    to_brazil, from_portugal = (ServedModel(Mock(), *pair) for pair in (("en", "pt-BR"), ("pt-PT", "en")))
+    pool = ModelPool([from_portugal, to_brazil], Mock(), queue=1)
     assert pool.find("en-US", target) is to_brazil
     assert pool.find(target, "en") is from_portugal
     with pytest.raises(Refusal, match="pt is not available as a target language from pt-BR"):
@@ -383,7 +383,7 @@ def test_a_failure_of_the_server_is_counted_as_one(model: Path, monkeypatch: pyt
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Service, "language", fail)
+    monkeypatch.setattr(Service, "source_language", fail)
     with service_of(model) as service, TestClient(create_app(service), raise_server_exceptions=False) as client:
         answer = client.post("/translate", json={"q": "rot", **PAIR})
         assert (answer.status_code, list(answer.json())) == (500, ["error"])
@@ -393,15 +393,15 @@ def test_a_failure_of_the_server_is_counted_as_one(model: Path, monkeypatch: pyt
 def test_files_are_there_for_half_an_hour_and_no_more_than_the_newest_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [7.0]
     monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    shelf = files.Shelf()
+    shelf = files.FileStore()
     old = shelf.put("a.txt", b"a")
     now[0] += 1799
     assert shelf.get(old) == b"a"
     now[0] += 1
-    with pytest.raises(Refusal, match="not any more"):
+    with pytest.raises(Refusal, match="has expired"):
         shelf.get(old)
     first, *rest = [shelf.put("b.txt", bytes([number])) for number in range(101)]
-    with pytest.raises(Refusal, match="not any more"):
+    with pytest.raises(Refusal, match="has expired"):
         shelf.get(first)
     assert [shelf.get(key) for key in rest] == [bytes([number]) for number in range(1, 101)]
 
@@ -449,8 +449,8 @@ def test_what_was_taken_at_once_has_not_waited_less_than_no_time(monkeypatch: py
 
 def test_a_pool_counts_and_closes_the_translators_of_all_models_once_each() -> None:
     one, other = Mock(load=(3, 5)), Mock(load=(10, 20))
-    models = [Model(one, "en", "de"), Model(one, "en", "fr"), Model(other, "de", "en")]
-    with Pool(models, Metrics(), queue=1) as pool:
+    models = [ServedModel(one, "en", "de"), ServedModel(one, "en", "fr"), ServedModel(other, "de", "en")]
+    with ModelPool(models, Metrics(), queue=1) as pool:
         page = pool.metrics.page().decode().split("\n")
         assert {"nmt_segments_waiting 13.0", "nmt_slots_in_use 25.0"} <= {*page}
         assert (pool.sources, pool.languages, pool.targets("en")) == (["en", "de"], ["en", "de", "fr"], ["de", "fr"])

@@ -118,7 +118,7 @@ def test_a_bug_before_and_after_the_search(model: Path, failing: str, monkeypatc
         if failing == "submit":
             monkeypatch.setattr(Translator, "submit", submit)
         else:
-            monkeypatch.setattr("nmt_cli.serving.service.write", None)
+            monkeypatch.setattr("nmt_cli.serving.service.assemble", None)
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 500
         check_nothing_is_left(service)
 

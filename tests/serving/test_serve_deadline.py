@@ -30,7 +30,7 @@ from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Budget
 from nmt_cli.serving.service import Limits, Service
-from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 
@@ -76,7 +76,7 @@ PAGE = "<p>der <b>Hund</b> geht.</p>" * 40
 
 
 def test_a_process_parses_and_writes_as_this_one_does() -> None:
-    form = Form("html", ignored=("i",), language="de")
+    form = TextFormat("html", ignored=("i",), language="de")
     found = [[Aligned("the dog runs.", [(3, 0), (7, 4), (12, 9)])] * 40]
 
     async def parse_and_write(workers: Workers) -> tuple[Any, Any, int]:
@@ -86,14 +86,14 @@ def test_a_process_parses_and_writes_as_this_one_does() -> None:
         await workers.close()
         return units, written, len(before) - len(await processes())
 
-    assert with_workers(parse_and_write) == (units_of(form, [PAGE, "<p>rot"]), write(form, [PAGE], [found]), 1)
+    assert with_workers(parse_and_write) == (units_of(form, [PAGE, "<p>rot"]), assemble(form, [PAGE], [found]), 1)
 
 
 def test_what_is_not_of_its_kind_is_refused_by_a_process_that_lives_on() -> None:
     async def refuse(workers: Workers) -> list[list[str]]:
         with pytest.raises(DataError, match="no message catalogue"):
-            await workers.in_process(Form("po"), ["/etc/hostname"])
-        return await workers.in_process(Form(), ["a"])  # type: ignore[no-any-return]
+            await workers.in_process(TextFormat("po"), ["/etc/hostname"])
+        return await workers.in_process(TextFormat(), ["a"])  # type: ignore[no-any-return]
 
     assert with_workers(refuse) == [["a"]]
 
@@ -108,10 +108,10 @@ def test_a_process_ends_with_the_request_that_it_works_for(seconds: float) -> No
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await workers.in_process(Form("html"), [text])
+                    await workers.in_process(TextFormat("html"), [text])
         await asyncio.sleep(0.3)
         assert await processes() == before
-        return await workers.in_process(Form("html"), ["<p>a"])  # type: ignore[no-any-return]
+        return await workers.in_process(TextFormat("html"), ["<p>a"])  # type: ignore[no-any-return]
 
     assert with_workers(give_up) == [["a"]]
 
@@ -119,18 +119,18 @@ def test_a_process_ends_with_the_request_that_it_works_for(seconds: float) -> No
 def test_a_process_that_is_killed_is_an_answer_to_try_again() -> None:
     async def kill(workers: Workers) -> list[list[str]]:
         before = await processes()
-        await workers.in_process(Form("html"), ["<p>a"])
+        await workers.in_process(TextFormat("html"), ["<p>a"])
         [new] = {*await processes()} - {*before}
         os.kill(new, signal.SIGTERM)  # of the whole group: requests in hand are finished first
         os.kill(new, signal.SIGINT)
-        assert await workers.in_process(Form("html"), ["<p>a"]) == [["a"]]
-        work = asyncio.ensure_future(workers.in_process(Form("html"), ["<b>der</b> Hund " * 400_000]))
+        assert await workers.in_process(TextFormat("html"), ["<p>a"]) == [["a"]]
+        work = asyncio.ensure_future(workers.in_process(TextFormat("html"), ["<b>der</b> Hund " * 400_000]))
         await asyncio.sleep(0.3)
         os.kill(new, signal.SIGKILL)
         with pytest.raises(Refusal, match="try again later") as caught:
             await work
         assert caught.value.status == 503
-        return await workers.in_process(Form("html"), ["<p>b"])  # type: ignore[no-any-return]
+        return await workers.in_process(TextFormat("html"), ["<p>b"])  # type: ignore[no-any-return]
 
     assert with_workers(kill) == [["b"]]
 
@@ -139,17 +139,17 @@ def test_code_in_the_working_directory_is_not_run(tmp_path: Path, monkeypatch: p
     for name in ("json", "nmt_cli", "anyio", "ctypes"):
         (tmp_path / f"{name}.py").write_text("open('RAN', 'w')")
     monkeypatch.chdir(tmp_path)
-    assert with_workers(lambda workers: workers.in_process(Form("html"), ["<p>a"])) == [["a"]]
+    assert with_workers(lambda workers: workers.in_process(TextFormat("html"), ["<p>a"])) == [["a"]]
     assert not (tmp_path / "RAN").exists()
 
 
 def test_a_process_heeds_a_limit_of_memory_that_is_lower_than_its_own() -> None:
     code = """
         import asyncio, resource
-        from nmt_cli.serving.texts import Form
+        from nmt_cli.serving.texts import TextFormat
         from nmt_cli.serving.work import Workers
         resource.setrlimit(resource.RLIMIT_AS, (900_000_000, 900_000_000))
-        print(asyncio.run(Workers().in_process(Form("html"), ["<p>a"])))
+        print(asyncio.run(Workers().in_process(TextFormat("html"), ["<p>a"])))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert done.stdout == "[['a']]\n", done.stderr
@@ -162,12 +162,12 @@ def test_a_loop_in_a_thread_stops_at_the_next_item() -> None:
         seen.append(item)
         time.sleep(0.01)
 
-    assert in_time(Workers().mapped(look, range(10_000)), 0.1) < 10
+    assert in_time(Workers().map_in_thread(look, range(10_000)), 0.1) < 10
     time.sleep(0.1)
     count = len(seen)
     time.sleep(0.1)
     assert 0 < count == len(seen) < 10_000
-    assert asyncio.run(Workers().mapped(pow, [2, 3], [3, 2])) == [8, 9]
+    assert asyncio.run(Workers().map_in_thread(pow, [2, 3], [3, 2])) == [8, 9]
 
 
 def ask_through(app: Callable[..., Awaitable[None]], seconds: float) -> list[dict[str, Any]]:
@@ -218,20 +218,20 @@ def test_a_timeout_of_the_application_itself_is_no_deadline() -> None:
 def test_the_deadline_covers_the_work_before_and_after_the_search(
     model: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    real = getattr(pool.Model, stage)
+    real = getattr(pool.ServedModel, stage)
 
     def slow(*arguments: Any) -> Any:
         time.sleep(0.02)
         return real(*arguments)
 
-    monkeypatch.setattr(pool.Model, stage, slow)
+    monkeypatch.setattr(pool.ServedModel, stage, slow)
     text = "<p>der Hund</p>" * 150
     with service_of(model, limits=Limits(seconds=1)) as service, TestClient(create_app(service)) as client:
         answer = client.post("/translate", json={"q": text, "format": "html", **PAIR})
         assert (answer.status_code, "longer than 1 seconds" in answer.json()["error"]) == (504, True)
-        held = service.pool.texts, service.pool.costs.held, service.reading.bytes
+        held = service.pool.texts, service.pool.costs.used, service.body_memory.bytes
         assert held == (0, 0, 0)
-        monkeypatch.setattr(pool.Model, stage, real)
+        monkeypatch.setattr(pool.ServedModel, stage, real)
         assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
 
 
@@ -240,17 +240,17 @@ def test_the_deadline_covers_the_work_before_and_after_the_search(
 )
 def test_a_budget_refuses_what_would_exceed_it_beside_others(held: int, amount: int, fits: bool) -> None:
     budget = Budget(100, 10)
-    with budget.holding(held):
-        before = budget.held
+    with budget.reserve(held):
+        before = budget.used
         if fits:
-            with budget.holding(amount):
-                assert budget.held == before + (amount if amount > 10 else 0)
+            with budget.reserve(amount):
+                assert budget.used == before + (amount if amount > 10 else 0)
         else:
-            with pytest.raises(Refusal, match="Too much text") as caught, budget.holding(amount):
+            with pytest.raises(Refusal, match="Too much text") as caught, budget.reserve(amount):
                 pass
             assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
-        assert budget.held == before == (held if held > 10 else 0)
-    assert budget.held == 0
+        assert budget.used == before == (held if held > 10 else 0)
+    assert budget.used == 0
 
 
 def read(body: bytes, kind: str) -> Fields:
@@ -260,7 +260,7 @@ def read(body: bytes, kind: str) -> Fields:
         return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
 
     scope = {"type": "http", "headers": [(b"content-type", kind.encode())], "query_string": b""}
-    found = asyncio.run(fields.read(Request(scope, receive), 1 << 20, 5, fields.Reading()))
+    found = asyncio.run(fields.read(Request(scope, receive), 1 << 20, 5, fields.BodyMemory()))
     assert not chunks
     return found
 
@@ -275,17 +275,17 @@ def test_a_form_is_read_whatever_its_size(count: int) -> None:
 
 def test_long_requests_beside_each_other_are_refused_and_short_ones_pass(model: Path) -> None:
     with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
-        service.pool.costs.most = 20_000
+        service.pool.costs.limit = 20_000
         sentences = "der Hund geht. " * 200
-        with service.pool.costs.holding(18_000):
+        with service.pool.costs.reserve(18_000):
             answer = client.post("/translate", json={"q": sentences, **PAIR})
             assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
             assert client.post("/translate", json={"q": "der Hund geht. " * 40, **PAIR}).status_code == 200
             alternatives = {"q": "der Hund geht. " * 40, "alternatives": 7, **PAIR}
             assert client.post("/translate", json=alternatives).status_code == 429
-            assert service.pool.costs.held == 18_000
+            assert service.pool.costs.used == 18_000
         assert client.post("/translate", json={"q": sentences, **PAIR}).status_code == 200
-        assert service.pool.costs.held == 0
+        assert service.pool.costs.used == 0
 
 
 @pytest.mark.parametrize(
@@ -304,12 +304,12 @@ def test_the_cost_of_a_request_is_bounded(model: Path, path: str, text: str, alt
     """Characters, 50 for each line or sentence, and as much again for each alternative."""
     fields = {"q": text, "alternatives": alternatives, **PAIR}
     with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
-        service.pool.most_cost = cost
+        service.pool.max_cost = cost
         assert client.post(f"/{path}", json=fields).status_code == 200
-        service.pool.most_cost = cost - 1
+        service.pool.max_cost = cost - 1
         answer = client.post(f"/{path}", json=fields)
         assert (answer.status_code, "too many" in answer.json()["error"]) == (400, True)
-        assert service.pool.costs.held == 0
+        assert service.pool.costs.used == 0
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_client_that_goes_away_while_its_text_is_parsed_ends_that_work(model: 
         await create_app(service)(scope, receive, send)
         assert time.monotonic() - begun < 5
         assert await processes() == before
-        assert (service.pool.texts, service.pool.costs.held) == (0, 0)
+        assert (service.pool.texts, service.pool.costs.used) == (0, 0)
 
     with service_of(model, limits=Limits()) as service:
         asyncio.run(ask(service))

@@ -17,9 +17,9 @@ from nmt_cli import Translator
 from nmt_cli.documents.xml import Outline
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.pool import ModelPool, ServedModel
 from nmt_cli.serving.service import Service
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.texts import TextFormat
 
 MARKED = 'der <b>Hund</b> <x id="3"></x> geht'
 
@@ -123,9 +123,9 @@ def test_xml_is_no_html_and_its_segments_end_where_the_client_wants(
     assert ask(client, text, tag_handling="xml")[0]["text"] == (
         f"<doc><title>{pieces[1]}</title>{pieces[2]}<code>{pieces[3]}</code></doc>"
     )
-    seen = list[Form]()
-    read = Form.read
-    monkeypatch.setattr(Form, "read", lambda form, *rest: seen.append(form) or read(form, *rest))
+    seen = list[TextFormat]()
+    parse = TextFormat.parse
+    monkeypatch.setattr(TextFormat, "parse", lambda each, *rest: seen.append(each) or parse(each, *rest))
     ask(client, text, tag_handling="xml", splitting_tags="a, b", non_splitting_tags=["c"], outline_detection="0")
     ask(client, text, tag_handling="xml")
     outlines = Outline(("a", "b"), ("c",), detect=False), Outline()
@@ -146,8 +146,8 @@ def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp
 
 def test_languages_are_said_without_script_and_country_but_for_targets_that_have_several() -> None:
     pairs = [("eng_Latn", "de"), ("de-AT", "eng_Latn"), ("pt-BR", "en"), ("en", "pt"), ("pt", "tlh"), ("de", "en-GB")]
-    models = [Model(Mock(), *pair) for pair in pairs]
-    pool = Pool(models, Metrics(), queue=1)
+    models = [ServedModel(Mock(), *pair) for pair in pairs]
+    pool = ModelPool(models, Metrics(), queue=1)
     with TestClient(create_app(Service(pool, pool.metrics))) as client:
         listed = client.get("/v2/languages").json()
         assert [tuple(each.values()) for each in listed] == [("EN", "English"), ("DE", "German"), ("PT", "Portuguese")]

@@ -28,7 +28,7 @@ from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.origins import Access
-from nmt_cli.serving.pool import _Countdown, while_connected
+from nmt_cli.serving.pool import Completion, while_connected
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system.errors import DivergedError, UsageError
 
@@ -163,7 +163,7 @@ def test_what_is_too_large_is_read_to_its_end() -> None:
 
     request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
     with pytest.raises(Refusal, match="its 18 bytes exceed the limit of 10"):
-        asyncio.run(fields.read(request, 10, 5, fields.Reading()))
+        asyncio.run(fields.read(request, 10, 5, fields.BodyMemory()))
     assert not chunks
 
 
@@ -457,21 +457,21 @@ def test_no_more_of_a_code_is_said_again_than_a_code_may_have(client: TestClient
 
 
 def test_a_request_without_texts_does_not_wait() -> None:
-    async def over(left: int) -> bool:
-        return _Countdown(left).over.done()
+    async def done(left: int) -> bool:
+        return Completion(left).future.done()
 
-    assert [asyncio.run(over(left)) for left in (0, 1)] == [True, False]
+    assert [asyncio.run(done(left)) for left in (0, 1)] == [True, False]
 
 
 def test_a_text_that_is_done_after_its_request_was_given_up_is_no_error() -> None:
     async def give_up() -> list[Any]:
         errors = list[Any]()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-        countdown = _Countdown(1)
+        completion = Completion(1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await countdown.over
-        countdown.tell(Mock())
+                await completion.future
+        completion.count_down(Mock())
         await asyncio.sleep(0.01)
         return errors
 

@@ -288,7 +288,7 @@ def test_a_connection_at_work_is_never_cut_for_another(monkeypatch: pytest.Monke
         await asyncio.sleep(0.5)
         assert not waiting.done()
         assert not late.done(), "three are at work"
-        assert listener.taken == 3
+        assert listener.count == 3
         work.set()
         for reader, _ in busy:
             assert b"200" in await reader.readline()
@@ -313,7 +313,7 @@ def test_the_places_of_connections_that_ended_are_free_again() -> None:
             if number % 4 != 1:
                 assert b"HTTP/1.1" in await reader.readline()
             writer.close()
-        while listener.taken:
+        while listener.count:
             await asyncio.sleep(0.01)
 
     listening(app, 20, test)
@@ -336,7 +336,7 @@ def test_who_reads_nothing_of_an_answer_is_cut_and_who_reads_slowly_is_not(monke
         for _ in range(10):
             await asyncio.sleep(0.2)
             read += len(await reader.readexactly(MEGABYTE))
-        assert listener.taken == 1, "the other is gone"
+        assert listener.count == 1, "the other is gone"
         while data := await reader.read(MEGABYTE):
             read += len(data)
         assert read == size
@@ -355,12 +355,12 @@ def test_the_default_follows_the_limit_of_open_files(monkeypatch: pytest.MonkeyP
         (opened + 32 + 100, 100, 100),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert connections.connections(asked) == most
+        assert connections.connection_limit(asked) == most
     with pytest.raises(UsageError, match=r"too few for 101 connections. Raise the limit: ulimit -n \d+"):
-        connections.connections(101)
+        connections.connection_limit(101)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (opened + 16, 1 << 20))
     with pytest.raises(UsageError, match="too few for 1 connections"):
-        connections.connections(None)
+        connections.connection_limit(None)
 
 
 def test_when_the_system_has_no_file_for_a_connection_one_line_says_so(
@@ -378,7 +378,7 @@ def test_when_the_system_has_no_file_for_a_connection_one_line_says_so(
         assert 2 <= fails.accept.call_count <= 20
         listener._port = real
         writer.write(GET + b"\r\n")
-        while not listener.taken:
+        while not listener.count:
             await asyncio.sleep(0.01)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -387,13 +387,13 @@ def test_when_the_system_has_no_file_for_a_connection_one_line_says_so(
     listening(app, 5, test)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "nmt: warning: no connection can be taken: Too many open files. Raise ulimit -n, or give less --connections"
+        "nmt: warning: cannot accept connections: Too many open files. Raise ulimit -n, or lower --connections"
     ]
 
 
 def test_bodies_that_come_at_once_are_bounded_together_but_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MOST_BYTES", 300_000)
-    reading = fields.Reading()
+    monkeypatch.setattr(fields, "MAX_BODY_BYTES", 300_000)
+    reading = fields.BodyMemory()
 
     async def body(*sizes: int, wait: asyncio.Event | None = None) -> Any:
         chunks = [{"type": "http.request", "body": b" " * size, "more_body": True} for size in sizes]
@@ -438,4 +438,4 @@ def test_a_request_that_is_refused_gives_back_what_it_took(model: Path) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
         for data in (b"{" * 100_000, b" " * 100_000, b"x" * 10_000_000):
             assert client.post("/translate", content=data, headers={"Content-Type": "application/json"}).is_client_error
-            assert service.reading.bytes == 0
+            assert service.body_memory.bytes == 0

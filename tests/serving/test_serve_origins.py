@@ -16,12 +16,12 @@ from test_serve_process import failed, server
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from nmt_cli.serving.keys import read_keys
-from nmt_cli.serving.origins import Access, access
+from nmt_cli.serving.origins import Access, access_for
 from nmt_cli.system.errors import DataError, UsageError
 
 TEXT = {"q": "", **PAIR}
 GLOSSARY = {"name": "n", "source_lang": "EN", "target_lang": "DE", "entries": "rot\tBaum", "entries_format": "tsv"}
-LOCAL = access("127.0.0.1", [], [])
+LOCAL = access_for("127.0.0.1", [], [])
 EXTENSION = "moz-extension://5f3f1d5c-0a0b-4e9e-9d39-2f1f8a9b1c11"
 
 
@@ -108,15 +108,15 @@ def test_a_second_host_header_must_be_ours_too(client: TestClient) -> None:
 def test_names_that_are_given_and_addresses_that_are_bound(
     host: str, names: list[str], allowed: list[str], refused: list[str]
 ) -> None:
-    rule = access(host, names, [])
-    assert [each for each in allowed if not rule._is_ours(each)] == []
-    assert [each for each in refused if rule._is_ours(each)] == []
+    rule = access_for(host, names, [])
+    assert [each for each in allowed if not rule.has_host(each)] == []
+    assert [each for each in refused if rule.has_host(each)] == []
 
 
 @pytest.mark.parametrize("name", ["https://example.org", "example.org:443", "a b", "", "*.example.org", "a/b", "a\nb"])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"^--allow-host .* is no host name\. Give example\.org, without a port$"):
-        access("127.0.0.1", [name], [])
+        access_for("127.0.0.1", [name], [])
 
 
 ORIGINS = ["http://example.org", "https://example.org:8443", "http://[::1]:3000", "http://localhost:3000", EXTENSION]
@@ -142,11 +142,11 @@ NO_ORIGINS += [
 
 
 def test_origins_that_may_be_named() -> None:
-    assert access("127.0.0.1", [], ORIGINS).origins == tuple(ORIGINS)
-    assert access("127.0.0.1", [], ["HTTPS://Example.Org"]).origins == ("https://example.org",)
+    assert access_for("127.0.0.1", [], ORIGINS).origins == tuple(ORIGINS)
+    assert access_for("127.0.0.1", [], ["HTTPS://Example.Org"]).origins == ("https://example.org",)
     for text in NO_ORIGINS:
         with pytest.raises(UsageError, match=r"^--cors .*is no origin\. Give https://example\.org"):
-            access("127.0.0.1", [], [text])
+            access_for("127.0.0.1", [], [text])
 
 
 def test_a_text_that_is_no_origin_ends_the_command(model: Path) -> None:
@@ -190,8 +190,8 @@ def test_a_page_of_another_origin_changes_nothing_and_reads_nothing(client: Test
         answer = client.get(path, headers={"Origin": origin})
         assert not [name for name in answer.headers if name.startswith("access-control-")]
     refused = client.post("/translate", data=TEXT, headers={"Origin": origin})
-    advice = ". Start nmt serve with --cors" if "://" in origin else ""
-    assert f"must not ask this server{advice}" in refused.json()["error"]
+    advice = ". To allow them, start nmt serve with --cors" if "://" in origin else ""
+    assert f"must not use this server{advice}" in refused.json()["error"]
     preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     answer = client.options("/translate", headers=preflight)
     assert answer.status_code == 405
@@ -220,7 +220,7 @@ def test_a_client_that_is_no_browser_may_ask(client: TestClient) -> None:
 
 
 def test_several_origins_may_be_named_and_read_what_they_ask(model: Path) -> None:
-    rule = access("127.0.0.1", [], ["https://one.example", EXTENSION])
+    rule = access_for("127.0.0.1", [], ["https://one.example", EXTENSION])
     with client_of(model, access=rule) as client:
         client.base_url = "http://127.0.0.1:5000"
         for origin in ("https://one.example", EXTENSION):
@@ -234,7 +234,7 @@ def test_several_origins_may_be_named_and_read_what_they_ask(model: Path) -> Non
 
 
 def test_a_star_is_every_origin(model: Path) -> None:
-    with client_of(model, access=access("127.0.0.1", [], ["*"])) as client:
+    with client_of(model, access=access_for("127.0.0.1", [], ["*"])) as client:
         client.base_url = "http://127.0.0.1:5000"
         assert ask(client, "https://evil.example") == PASSED
         answer = client.get("/languages", headers={"Origin": "https://evil.example"})
@@ -245,7 +245,7 @@ def test_a_preflight_for_a_private_network_is_allowed_where_the_origin_is(model:
     """A page of the internet that asks a server of the local network."""
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Private-Network": "true"}
     for origins in (["*"], ["https://one.example"]):
-        with client_of(model, access=access("127.0.0.1", [], origins)) as client:
+        with client_of(model, access=access_for("127.0.0.1", [], origins)) as client:
             client.base_url = "http://127.0.0.1:5000"
             answer = client.options("/translate", headers={**asked, "Origin": "https://one.example"})
             assert answer.status_code == 200
@@ -372,4 +372,4 @@ def test_keys_that_can_be_guessed_or_read_by_others_are_warned_of(
 
 def test_every_host_is_asked_for_where_nothing_else_is_said() -> None:
     """The application alone, as other servers may run it."""
-    assert Access()._is_ours("any.example")
+    assert Access().has_host("any.example")

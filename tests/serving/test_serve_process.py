@@ -30,7 +30,7 @@ from serving import resident
 from nmt_cli.serving import server as server_module
 from nmt_cli.serving.connections import Protocol
 from nmt_cli.serving.origins import Access
-from nmt_cli.serving.pool import Model
+from nmt_cli.serving.pool import ServedModel
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system import signals
 from nmt_cli.system.errors import BusyError, UsageError
@@ -204,9 +204,9 @@ def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch,
     loaded, seen = list[tuple[Any, ...]](), dict[str, Any]()
     closed = Mock()
 
-    def load(*arguments: Any) -> list[Model]:
+    def load(*arguments: Any) -> list[ServedModel]:
         loaded.append(arguments)
-        return [Model(closed, "en", arguments[0].name)]
+        return [ServedModel(closed, "en", arguments[0].name)]
 
     async def answer(sockets: list[socket.socket]) -> None:
         assert not sockets
@@ -215,13 +215,13 @@ def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch,
         seen.update(config=config, ready=ready, port=port.getsockname()[1], most=most)
         return SimpleNamespace(serve=answer)
 
-    port = server_module._bound("127.0.0.1", 0)
+    port = server_module.bind("127.0.0.1", 0)
     monkeypatch.setattr(server_module, "load", load)
     monkeypatch.setattr(server_module, "_Server", listening)
     monkeypatch.setattr(
         server_module, "create_app", lambda service, access: seen.update(service=service, access=access)
     )
-    monkeypatch.setattr(server_module, "_bound", lambda *arguments: seen.update(bound=arguments) or port)
+    monkeypatch.setattr(server_module, "bind", lambda *arguments: seen.update(bound=arguments) or port)
     models = Path("de"), Path("fr")
     options = (models, "::1", 7, tmp_path / "keys", 3, "bf16", 5, 6, 8, 1.5, ("http://z",), False, ("y",), 9)
     assert server_module.serve(server_module.ServeOptions(*options)) == 0
@@ -248,23 +248,23 @@ def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch,
 def test_only_this_machine_needs_no_key(host: str, own: bool) -> None:
     options = server_module.ServeOptions((), host)
     if own:
-        assert server_module._keys(options) == []
+        assert server_module.api_keys(options) == []
     else:
-        with pytest.raises(UsageError, match="needs --api-key-file"):
-            server_module._keys(options)
+        with pytest.raises(UsageError, match="give --api-key-file"):
+            server_module.api_keys(options)
 
 
 def test_a_port_is_taken_before_the_models_are_loaded_and_listens_after() -> None:
-    with contextlib.closing(server_module._bound("127.0.0.1", 0)) as port:
+    with contextlib.closing(server_module.bind("127.0.0.1", 0)) as port:
         assert port.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(port.getsockname())
         port.listen()
-        with pytest.raises(BusyError, match="Stop what uses it, or choose another --port"):
-            server_module._bound(*port.getsockname())
+        with pytest.raises(BusyError, match="Stop its process, or choose another --port"):
+            server_module.bind(*port.getsockname())
     with pytest.raises(UsageError, match=r"cannot serve at port 0 of 192\.0\.2\.1: Cannot assign requested address"):
-        server_module._bound("192.0.2.1", 0)  # an address that nobody has
-    told = server_module._cannot_serve("h", 80, PermissionError(errno.EACCES, "Permission denied"))
+        server_module.bind("192.0.2.1", 0)  # an address that nobody has
+    told = server_module.bind_error("h", 80, PermissionError(errno.EACCES, "Permission denied"))
     assert isinstance(told, UsageError)
     assert str(told) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"
 
