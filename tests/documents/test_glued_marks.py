@@ -152,6 +152,6 @@ def test_a_page_is_in_the_target_language(text: str, expected: str) -> None:
     assert render(markup.parse(text, language="de")) == expected
     assert render(markup.parse(text)) == text
     assert render(read_document(text, "html", None, "de")[0]) == expected
-    assert TextFormat("html", language="de").read(text).units == []
+    assert TextFormat("html", language="de").parse(text).units == []
     assert render(markup.parse(text, language="deu_Latn")) == expected.replace("de", "deu-Latn")
     assert render(markup.parse(text, language="x' onload='y")) == text

@@ -425,7 +425,7 @@ def test_the_target_language_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_server_fills_the_header_for_its_target_language() -> None:
     texts = pytest.importorskip("nmt_cli.serving.texts")
     form = texts.TextFormat("po", language="ru")
-    [[written]] = texts.write(form, [TEMPLATE], [[[Aligned("x", [(1, 0)])] * len(form.read(TEMPLATE).units)]])
+    [[written]] = texts.assemble(form, [TEMPLATE], [[[Aligned("x", [(1, 0)])] * len(form.parse(TEMPLATE).units)]])
     assert '"Language: ru\\n"' in written
 
 

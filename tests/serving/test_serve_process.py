@@ -250,7 +250,7 @@ def test_only_this_machine_needs_no_key(host: str, own: bool) -> None:
     if own:
         assert server_module.api_keys(options) == []
     else:
-        with pytest.raises(UsageError, match="give --api-key-file"):
+        with pytest.raises(UsageError, match="Give --api-key-file"):
             server_module.api_keys(options)
 
 
