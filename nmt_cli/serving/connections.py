@@ -206,7 +206,7 @@ class Listener:
     """
 
     def __init__(self, port: socket.socket, limit: int, make: Callable[[], Protocol]) -> None:
-        self._port = port
+        self.port = port
         self._limit = limit
         self._make = make
         self._loop = asyncio.get_running_loop()
@@ -227,16 +227,16 @@ class Listener:
         """Accept the connections in the backlog, then stop listening."""
         self._accept()
         self._stop()
-        self._port.close()
+        self.port.close()
 
     def _listen(self) -> None:
         self._timer.stop()
-        if self._port.fileno() >= 0:
-            self._loop.add_reader(self._port, self._accept)
+        if self.port.fileno() >= 0:
+            self._loop.add_reader(self.port, self._accept)
 
     def _stop(self, seconds: float | None = None) -> None:
         """Accept no connection for some seconds, or until an open one ends."""
-        self._loop.remove_reader(self._port)
+        self._loop.remove_reader(self.port)
         self._timer.stop()
         if seconds is not None:
             self._timer.start(seconds, self._listen)
@@ -246,7 +246,7 @@ class Listener:
             self._close_oldest()
         for _ in range(self._limit - len(self._open)):
             try:
-                connection, _ = self._port.accept()
+                connection, _ = self.port.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:

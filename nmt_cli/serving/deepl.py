@@ -112,7 +112,8 @@ async def glossary_pairs(request: Request) -> JSONResponse:
 
 async def create_glossary(request: Request) -> JSONResponse:
     service, fields = await _open(request)
-    name, entries = fields.text("name").strip(), fields.text("entries")
+    name = fields.text("name").strip()
+    entries = fields.text("entries")
     if not name or len(name) > glossaries.MAX_NAME:
         raise Refusal(400, f"Invalid request: name must have 1 to {glossaries.MAX_NAME:,} characters")
     model = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))

@@ -1,4 +1,4 @@
-"""Language detection with py3langid, if it is installed, in a third of the memory that its own loader takes."""
+"""Language detection with py3langid's model, in a third of the memory that py3langid itself takes."""
 
 import copy
 import functools
@@ -12,14 +12,16 @@ from typing import Any
 
 from nmt_cli.corpus.languages import NAMES, base_of
 
-MOST_CHARACTERS = 2000  # longer texts are detected by their beginning
+MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
 SURE = 90  # percent, above which a detected language decides even if no model reads it
 # Languages that are easily mistaken for one another
 NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
-BLOCK = 1024  # states that are compared at once
+BLOCK = 1024  # states compared at once
 
 
 class Detector:
+    """Detects the language of texts, among all known languages."""
+
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
         """`sources` are the languages that models translate from, `languages` those of both sides."""
         self._default = sources[0]
@@ -28,14 +30,14 @@ class Detector:
 
     @functools.cached_property
     def _identifiers(self) -> tuple[Any, Any] | None:
-        """py3langid's classifier for the models' languages, and for every language with a name; None if py3langid is
-        not installed or lacks one of the models' languages.
+        """Two classifiers: one for the models' languages, one for all known languages.
 
-        Loading takes a second and 25 MB, so it waits for the first request that needs it.
+        None if py3langid is not installed or lacks one of the models' languages. Loading takes a second and 25 MB, so
+        it waits for the first request that needs it.
         """
         near = set().union(*map(_near, self._codes))
         try:
-            everything = _load(NAMES.keys() - near | self._codes.keys())
+            everything = load_classifier(NAMES.keys() - near | self._codes.keys())
         except ModuleNotFoundError:
             return None
         if not self._codes.keys() <= {*everything.labels}:
@@ -47,15 +49,15 @@ class Detector:
     def detect(self, text: str) -> list[tuple[str, int]]:
         """Return the models' languages with their probabilities in percent, the likeliest first.
 
-        A language that no model has comes first if its probability is at least SURE. All are 0 without py3langid, and
-        for texts without letters.
+        A language without a model is listed first if its probability is at least SURE. Without py3langid, or without
+        letters in the text, the only result is the first source language with 0.
         """
         with self._lock:
             identifiers = self._identifiers
         if not identifiers or not any(map(str.isalpha, text)):
             return [(self._default, 0)]
         ours, everything = identifiers
-        text = text[:MOST_CHARACTERS]
+        text = text[:MAX_CHARACTERS]
         among_all = everything.rank(text)
         ranked = ours.rank(text)
         best = among_all[0][0]
@@ -69,8 +71,8 @@ class Detector:
         return found + [(self._codes[code], round(100 * value)) for code, value in ranked]
 
 
-def _load(languages: Collection[str]) -> Any:
-    """Return py3langid's classifier for those of the languages that its model has."""
+def load_classifier(languages: Collection[str]) -> Any:
+    """Return py3langid's classifier for the languages that its model knows."""
     import numpy as np
     from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
 
@@ -78,7 +80,7 @@ def _load(languages: Collection[str]) -> Any:
         with lzma.open(MODEL_DIR / MODEL_FILE) as compressed:
             shutil.copyfileobj(compressed, file, 1 << 20)
         file.seek(0)
-        with np.load(file, allow_pickle=False) as model:  # reads an array when it is asked for
+        with np.load(file, allow_pickle=False) as model:  # each array is read when it is used
             transitions = Transitions(model["nextmove"], model["nextmove_row"])
             labels = model["classes"].tolist()
             columns = [column for column, label in enumerate(labels) if label in languages]
@@ -104,7 +106,7 @@ class Transitions:
         table = table.reshape(-1, 256)
         fallbacks = np.zeros(len(rows), np.uint32)
         known = np.zeros(len(rows), bool)
-        level = np.zeros(1, np.intp)  # the states after as many bytes
+        level = np.zeros(1, np.intp)  # the states at one depth
         edges = []
         while len(level):
             known[level] = True
@@ -115,9 +117,9 @@ class Transitions:
                 at, letters = np.nonzero(own != inherited)
                 targets = own[at, letters]
                 edges.append((block[at], letters.astype(np.uint8), targets))
-                new = ~known[targets]
-                shorter = inherited[at, letters][new]
-                fallbacks[targets[new]] = np.where(known[shorter], shorter, 0)
+                new = ~known[targets]  # they fall back to the target that their parent would inherit
+                fallback = inherited[at, letters][new]
+                fallbacks[targets[new]] = np.where(known[fallback], fallback, 0)
                 reached.append(targets[new])
             level = np.unique(np.concatenate(reached)).astype(np.intp)
         states, letters, targets = (np.concatenate(column) for column in zip(*edges, strict=True))

@@ -55,12 +55,14 @@ async def translate_file(request: Request) -> JSONResponse:
     service: Service = request.app.state.service
     fields = await service.read(request)
     service.check_key(request, fields, "api_key", "apiKey")
-    sent, source, target = fields.file("file"), fields.text("source"), fields.text("target")
-    name = PurePath(sent.filename or "")
+    upload = fields.file("file")
+    source = fields.text("source")
+    target = fields.text("target")
+    name = PurePath(upload.filename or "")
     if name.suffix.lower() not in KINDS:
         raise Refusal(400, f"Invalid request: file format not supported. Send one of {', '.join(sorted(KINDS))}")
     try:
-        text = (await sent.read()).decode()
+        text = (await upload.read()).decode()
     except UnicodeDecodeError:
         raise Refusal(400, "Invalid request: file is not text in UTF-8") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""

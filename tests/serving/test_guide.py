@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from texts import ROOT
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from test_serve_process import server
+from serving import server
 
 GUIDE = (ROOT / "nmt_cli/serving/README.md").read_text()
 COMMANDS = [
@@ -22,9 +21,9 @@ COMMANDS = [
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-def test_requests_of_the_guide_succeed(tmp_path: Path) -> None:
+def test_requests_of_the_guide_succeed(model: Path) -> None:
     assert len(COMMANDS) == 4
-    with server(str(make_model(tmp_path)), "--precision", "fp32") as (_, address):
+    with server(str(model), "--precision", "fp32") as (_, address):
         for command in COMMANDS:
             script = command.replace("http://127.0.0.1:5000", address).replace("curl -s", "curl -sf")
             done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)

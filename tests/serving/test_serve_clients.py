@@ -1,5 +1,4 @@
-"""The clients that people use, as they come from their registries, ask `nmt serve`. Each in an environment of its own;
-skipped where it cannot be installed."""
+"""Published clients work with `nmt serve`; each is installed into an environment of its own, or skipped."""
 
 import json
 import re
@@ -10,18 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from serving import said
-from test_serve_process import server
+from serving import said, server
 
 from nmt_cli import Translator
 
 pytestmark = pytest.mark.clients
 TEXTS = ["der Hund geht.", "rot & und <das>", "die Katze ist\nnicht rot 🙂"]
 
-# What each is told to do: TEXTS is `texts`, URL is `url`; it prints the translations as JSON.
+# A script per client. `texts` and `url` are given; the script must set `said` to the translations.
 PYTHON = {
     "libretranslatepy==2.1.4": """
 from libretranslatepy import LibreTranslateAPI
@@ -73,8 +70,11 @@ except deepl.exceptions.GlossaryNotFoundException:
     said = [one.text for one in results]
 """,
 }
-# Weblate asks with units of its data base; these are in memory only. What it has in its caches, it does not look up.
-WEBLATE, NATIVE = "weblate==5.14.3", ("borgbackup", "pycairo", "pygobject", "tesserocr")  # these need libraries
+# Weblate without a database: units are in memory, and its caches are filled.
+WEBLATE, NATIVE = (
+    "weblate==5.14.3",
+    ("borgbackup", "pycairo", "pygobject", "tesserocr"),
+)  # packages that need system libraries
 SETTINGS = """
 from weblate.settings_example import *
 DATABASES = {"default": {"ENGINE": "django.db.backends.dummy"}}
@@ -84,7 +84,7 @@ SECRET_KEY, SITE_DOMAIN = "-", "localhost"
 MACHINERY = """
 import os, sys
 from unittest.mock import MagicMock
-for name in ("cairo", "gi", "gi.repository"):  # it draws with these
+for name in ("cairo", "gi", "gi.repository"):  # for drawing
     sys.modules[name] = MagicMock()
 import django
 os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
@@ -122,11 +122,6 @@ const { translate } = require("libretranslate");
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("clients"))
-
-
-@pytest.fixture(scope="module")
 def address(model: Path) -> Iterator[str]:
     with server(str(model), "--precision", "fp32") as (_, address):
         yield address
@@ -139,7 +134,7 @@ def expected(model: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("package", PYTHON)
-def test_clients_in_python(package: str, address: str, expected: list[str], tmp_path: Path) -> None:
+def test_python_clients(package: str, address: str, expected: list[str], tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
     python = tmp_path / "bin" / "python"
     installed = subprocess.run([python, "-m", "pip", "install", "-q", package], capture_output=True, check=False)
@@ -152,9 +147,8 @@ def test_clients_in_python(package: str, address: str, expected: list[str], tmp_
 
 
 @pytest.mark.timeout(900)
-def test_the_machinery_of_weblate(model: Path, tmp_path: Path) -> None:
-    """LibreTranslate's and DeepL's: languages, batches of units, placeholders as each of them writes them ([X3X],
-    <x id="3"></x>), and a glossary."""
+def test_weblates_machinery(model: Path, tmp_path: Path) -> None:
+    """LibreTranslate and DeepL: languages, batches, both forms of placeholders ([X3X], <x id="3"></x>), a glossary."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
     python = tmp_path / "bin" / "python"
     listed = "import importlib.metadata as m; print(*m.requires('weblate'), sep='\\n')"
@@ -183,7 +177,7 @@ def test_the_machinery_of_weblate(model: Path, tmp_path: Path) -> None:
     assert "Baum" in found["DeepLTranslation"][1]
 
 
-def test_the_client_in_javascript(address: str, expected: list[str], tmp_path: Path) -> None:
+def test_the_javascript_client(address: str, expected: list[str], tmp_path: Path) -> None:
     if not shutil.which("npm"):
         pytest.skip("npm is not here")
     install = ["npm", "install", "libretranslate@1.0.1"]
