@@ -40,7 +40,7 @@ def client_of(*models: Path, access: Access = ANY_HOST, **options: Any) -> Itera
             yield client
 
 
-def said(translator: Translator, *lines: str, **options: Any) -> list[list[str]]:
+def hypotheses(translator: Translator, *lines: str, **options: Any) -> list[list[str]]:
     """Return the texts of each line's hypotheses, best first, as `nmt translate` gives them."""
     return [[each.text for each in line.hypotheses] for line in translator.translate(lines, **options)]
 

@@ -19,7 +19,7 @@ import tiny_model
 from tiny_model import WORDS, make_model
 
 pytest.importorskip("starlette")
-from serving import PAIR, TEXTS, client_of, said, service_of
+from serving import PAIR, TEXTS, client_of, hypotheses, service_of
 from starlette.testclient import TestClient
 from texts import ROOT
 
@@ -60,7 +60,7 @@ def ask(client: TestClient, **fields: Any) -> Any:
 
 
 def test_text_is_translated_line_by_line_like_the_command(client: TestClient, alone: Translator) -> None:
-    [[hund], [rot]] = said(alone, *TEXTS[:2])
+    [[hund], [rot]] = hypotheses(alone, *TEXTS[:2])
     assert ask(client, q=f"{TEXTS[0]}\n\r\n  {TEXTS[1]} \n") == {"translatedText": f"{hund}\n\r\n{rot}\n"}
     assert ask(client, q="") == {"translatedText": ""}
     assert ask(client, q=[]) == {"translatedText": []}
@@ -68,7 +68,7 @@ def test_text_is_translated_line_by_line_like_the_command(client: TestClient, al
 
 
 def test_json_forms_and_query_strings_are_equivalent(client: TestClient, alone: Translator) -> None:
-    expected = [best for [best] in said(alone, *TEXTS)]
+    expected = [best for [best] in hypotheses(alone, *TEXTS)]
     fields: dict[str, Any] = {"q": TEXTS, **PAIR}
     multipart = [("q", (None, text)) for text in TEXTS] + [(name, (None, code)) for name, code in PAIR.items()]
     asked: list[dict[str, Any]] = [{"json": fields}, {"data": fields}, {"params": fields}, {"files": multipart}]
@@ -87,7 +87,7 @@ def test_json_forms_and_query_strings_are_equivalent(client: TestClient, alone: 
 
 
 def test_alternatives_are_the_distinct_rest_of_the_n_best_list(client: TestClient, alone: Translator) -> None:
-    lists = said(alone, *TEXTS, n_best=4)
+    lists = hypotheses(alone, *TEXTS, n_best=4)
     expected = [list(dict.fromkeys(each)) for each in lists]
     answer = ask(client, q=TEXTS, alternatives=3)
     assert answer["translatedText"] == [best for best, *_ in expected]
@@ -157,10 +157,10 @@ def test_protect_keeps_placeholders(model: Path) -> None:
         answer = ask(client, q=text)["translatedText"]
         sent = client.post("/translate_file", data=PAIR, files={"file": ("a.txt", text)}).json()
         assert client.get(sent["translatedFileUrl"]).text == answer
-        [said] = client.post("/v2/translate", json={"text": [text], "source_lang": "EN", "target_lang": "DE"}).json()[
-            "translations"
-        ]
-        assert said["text"] == answer
+        [translation] = client.post(
+            "/v2/translate", json={"text": [text], "source_lang": "EN", "target_lang": "DE"}
+        ).json()["translations"]
+        assert translation["text"] == answer
     assert answer == command(model, text, "--protect")
     assert "[X12X]" in answer
     assert "%s" in answer
@@ -209,7 +209,7 @@ def test_auto_detects_the_source_language(client: TestClient, alone: Translator)
     pytest.importorskip("py3langid")
     english = "The dog walks across the street and looks at the house."
     answer = ask(client, q=[english, "The cat"], source="auto")
-    assert answer["translatedText"] == [best for [best] in said(alone, english, "The cat")]
+    assert answer["translatedText"] == [best for [best] in hypotheses(alone, english, "The cat")]
     [found, _] = answer["detectedLanguage"]
     assert found["language"] == "en"
     assert type(found["confidence"]) is int
@@ -300,7 +300,7 @@ def test_each_language_pair_uses_its_model(model: Path, tmp_path: Path, client: 
     with Translator(back, precision="fp32") as translator, client_of(model, back) as both:
         assert both.get("/languages").json()[1] == {"code": "de", "name": "German", "targets": ["en"]}
         assert ask(both, q=TEXTS[0]) == ask(client, q=TEXTS[0])
-        [[expected]] = said(translator, TEXTS[0])
+        [[expected]] = hypotheses(translator, TEXTS[0])
         assert ask(both, q=TEXTS[0], source="de", target="en") == {"translatedText": expected}
 
 
@@ -324,7 +324,7 @@ def test_a_model_with_several_target_languages_serves_each(tmp_path: Path, monke
         [source, *_] = client.get("/languages").json()
         assert source == {"code": "en", "name": "English", "targets": ["deu", "fra"]}
         for target, token in (("de", ">>deu<<"), ("fra", ">>fra<<"), ("fr-CA", ">>fra<<")):
-            [[expected]] = said(translator, f"{token} {TEXTS[0]}")
+            [[expected]] = hypotheses(translator, f"{token} {TEXTS[0]}")
             assert ask(client, q=TEXTS[0], target=target) == {"translatedText": expected}
         answer = client.post("/sentences", json={"q": TEXTS[0], "source": "en", "target": "fr"}).json()
         [hypothesis] = answer["sentences"][0]["hypotheses"]
@@ -340,7 +340,7 @@ def test_sentences_have_alternatives_and_aligned_words(client: TestClient, alone
     assert "".join(each["before"] + each["source"] for each in found) + answer["after"] == text
     assert [each["source"] for each in found] == ["der Hund geht.", "rot und", "das Haus!"]
     texts = [[each["text"] for each in sentence["hypotheses"]] for sentence in found]
-    assert texts == said(alone, "der Hund geht.", "rot und", "das Haus!", n_best=3)
+    assert texts == hypotheses(alone, "der Hund geht.", "rot und", "das Haus!", n_best=3)
     for sentence in found:
         for hypothesis in sentence["hypotheses"]:
             pairs = hypothesis["alignment"]
@@ -490,7 +490,7 @@ def test_thirty_two_concurrent_clients_get_the_same_answers_as_alone(client: Tes
         if "format" in task:
             expected.append([ask(client, **task)["translatedText"]])
         else:
-            [best] = said(alone, task["q"], n_best=1 + task.get("alternatives", 0))
+            [best] = hypotheses(alone, task["q"], n_best=1 + task.get("alternatives", 0))
             expected.append(list(dict.fromkeys(best)))
     order = draw.sample(range(len(tasks)), len(tasks))
     with ThreadPoolExecutor(32) as threads:

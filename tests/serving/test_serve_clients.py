@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("starlette")
-from serving import said, server
+from serving import hypotheses, server
 
 from nmt_cli import Translator
 
 pytestmark = pytest.mark.clients
 TEXTS = ["der Hund geht.", "rot & und <das>", "die Katze ist\nnicht rot 🙂"]
 
-# A script per client. `texts` and `url` are given; the script must set `said` to the translations.
+# A script per client. `texts` and `url` are given; the script must set `translations` to the translations.
 PYTHON = {
     "libretranslatepy==2.1.4": """
 from libretranslatepy import LibreTranslateAPI
 api = LibreTranslateAPI(url)
 assert api.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
 assert {found["language"] for found in api.detect("Das Haus ist rot.")} <= {"en", "de"}
-said = [api.translate(text, "en", "de") for text in texts]
+translations = [api.translate(text, "en", "de") for text in texts]
 """,
     "libretranslate-aio==0.1.3": """
 import libretranslate_aio as library
@@ -38,11 +38,11 @@ with library.LibreTranslate(base_url=url) as api:
         api.translate("rot", "en", "xx")
     except library.BadRequestError as error:
         assert "xx is not supported" in str(error)
-    said = api.translate(texts, "en", "de").translated_text
+    translations = api.translate(texts, "en", "de").translated_text
 """,
     "deep-translator==1.11.4": """
 from deep_translator import LibreTranslator
-said = LibreTranslator(source="en", target="de", api_key="-", custom_url=url + "/").translate_batch(texts)
+translations = LibreTranslator(source="en", target="de", api_key="-", custom_url=url + "/").translate_batch(texts)
 """,
     "deepl==1.32.0": """
 import deepl
@@ -67,7 +67,7 @@ api.delete_glossary(glossary)
 try:
     api.get_glossary(glossary.glossary_id)
 except deepl.exceptions.GlossaryNotFoundException:
-    said = [one.text for one in results]
+    translations = [one.text for one in results]
 """,
 }
 # Weblate without a database: units are in memory, and its caches are filled.
@@ -101,22 +101,22 @@ component = Component(id=1, slug="component", project=project, source_language=e
 translation = Translation(id=1, component=component, language=de)
 cache.set(project.get_glossary_tsv_cache_key(en, de), "rot\\tBaum")
 units = [(text, Unit(id=1, translation=translation, source=text, flags="python-format")) for text in texts]
-said = {}
+translations = {}
 for kind, settings in ((LibreTranslateTranslation, {"url": url}), (DeepLTranslation, {"url": url + "/v2"})):
     machine = kind({"key": "-", **settings})
     machine.validate_settings()
     pair = [machine.map_language_code(code) for code in ("en", "de")]
     assert machine.is_supported(*pair)
     found = machine._translate(*pair, units)
-    said[kind.__name__] = [found[text][0]["text"] for text in texts]
-said["glossaries"] = len(machine.get_glossaries(use_cache=False))
+    translations[kind.__name__] = [found[text][0]["text"] for text in texts]
+translations["glossaries"] = len(machine.get_glossaries(use_cache=False))
 """
 NODE = """
 const { translate } = require("libretranslate");
 (async () => {
-  const said = [];
-  for (const text of texts) said.push(await translate({ query: text, source: "en", target: "de", apiurl: url }));
-  console.log(JSON.stringify(said));
+  const translations = [];
+  for (const query of texts) translations.push(await translate({ query, source: "en", target: "de", apiurl: url }));
+  console.log(JSON.stringify(translations));
 })();
 """
 
@@ -130,7 +130,7 @@ def address(model: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def expected(model: Path) -> list[str]:
     with Translator(model, precision="fp32") as translator:
-        return ["\n".join(best for [best] in said(translator, *text.split("\n"))) for text in TEXTS]
+        return ["\n".join(best for [best] in hypotheses(translator, *text.split("\n"))) for text in TEXTS]
 
 
 @pytest.mark.parametrize("package", PYTHON)
@@ -140,7 +140,7 @@ def test_python_clients(package: str, address: str, expected: list[str], tmp_pat
     installed = subprocess.run([python, "-m", "pip", "install", "-q", package], capture_output=True, check=False)
     if installed.returncode:
         pytest.skip(f"{package} cannot be installed here")
-    script = f"import json\nurl, texts = {address!r}, {TEXTS!r}\n{PYTHON[package]}\nprint(json.dumps(said))\n"
+    script = f"import json\nurl, texts = {address!r}, {TEXTS!r}\n{PYTHON[package]}\nprint(json.dumps(translations))\n"
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected
@@ -162,7 +162,7 @@ def test_weblates_machinery(model: Path, tmp_path: Path) -> None:
     (tmp_path / "settings.py").write_text(SETTINGS)
     texts = ["der Hund %(name)s geht.", "rot & <b>und</b> %s", "die Katze"]
     with server(str(model), "--precision", "fp32", "--protect") as (_, address):
-        script = f"import json\nurl, texts = {address!r}, {texts!r}\n{MACHINERY}\nprint(json.dumps(said))\n"
+        script = f"import json\nurl, texts = {address!r}, {texts!r}\n{MACHINERY}\nprint(json.dumps(translations))\n"
         done = subprocess.run(
             [python, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )

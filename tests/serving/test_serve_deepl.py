@@ -10,7 +10,7 @@ import pytest
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from serving import TEXTS, client_of, said
+from serving import TEXTS, client_of, hypotheses
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
@@ -34,7 +34,7 @@ def client(model: Path) -> Iterator[TestClient]:
 def best(model: Path) -> dict[str, str]:
     with Translator(model, precision="fp32", workers=1) as translator:
         texts = [*TEXTS, f"{TEXTS[0]} {TEXTS[1]}"]
-        return dict(zip(texts, (one for [one] in said(translator, *texts)), strict=True))
+        return dict(zip(texts, (one for [one] in hypotheses(translator, *texts)), strict=True))
 
 
 def ask(client: TestClient, *texts: str, **fields: Any) -> list[dict[str, Any]]:

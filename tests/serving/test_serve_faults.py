@@ -245,7 +245,7 @@ def test_incomplete_requests_time_out(model: Path, monkeypatch: pytest.MonkeyPat
         )
         place = made.sockets[0].getsockname()
 
-        async def said(*parts: str) -> str:
+        async def exchange(*parts: str) -> str:
             reader, writer = await asyncio.open_connection(*place)
             for part in parts:
                 writer.write(part.encode())
@@ -253,14 +253,14 @@ def test_incomplete_requests_time_out(model: Path, monkeypatch: pytest.MonkeyPat
             writer.close()
             return answer.decode()
 
-        assert await said() == ""
-        assert await said(head) == ""
-        assert "408" in (cut := await said(head, "\r\n", body[:5])).split("\n")[0]
+        assert await exchange() == ""
+        assert await exchange(head) == ""
+        assert "408" in (cut := await exchange(head, "\r\n", body[:5])).split("\n")[0]
         assert "took longer than 0.2 seconds" in cut
         assert "\r\nconnection: close\r\n" in cut.lower()
-        whole = await said(head, "Connection: close\r\n\r\n", body)
+        whole = await exchange(head, "Connection: close\r\n\r\n", body)
         assert "translatedText" in whole
-        twice = await said(head, "\r\n", body, head)  # the second request is incomplete
+        twice = await exchange(head, "\r\n", body, head)  # the second request is incomplete
         assert twice.count("translatedText") == 1
         made.close()
 
@@ -288,11 +288,11 @@ def test_keys_are_checked_on_every_translation_route(model: Path) -> None:
         for header in ("Bearer one", "bearer  one ", "DEEPL-AUTH-KEY one"):
             assert client.post("/translate", json=body, headers={"Authorization": header}).status_code == 200, header
         other = {"Authorization": "Basic one"}  # perhaps from a proxy; the key is in the field
-        told = "An API key is needed, as api_key or in the header Authorization"
-        assert client.post("/translate", json=body, headers=other).json() == {"error": told}
+        message = "An API key is needed, as api_key or in the header Authorization"
+        assert client.post("/translate", json=body, headers=other).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": "one"}, headers=other).status_code == 200
-        told = "An API key is needed, in the header Authorization"
-        assert client.get("/metrics", params={"api_key": "one"}).json() == {"error": told}
+        message = "An API key is needed, in the header Authorization"
+        assert client.get("/metrics", params={"api_key": "one"}).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": ["one"]}).status_code == 400
         refused(client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE"}), 403, "needed", "message")
         refused(client.get("/metrics"), 400, "needed")
@@ -438,14 +438,14 @@ def test_the_server_survives_an_error_of_the_model(model: Path, gate: Gate) -> N
 
 
 def test_errors_repeat_at_most_forty_characters_of_a_code(client: TestClient) -> None:
-    for source, target, told in (
+    for source, target, message in (
         ("x" * 99, "de", f"{'x' * 40} is not supported"),
         ("en", "y" * 99, f"{'y' * 40} is not supported"),
         (f"de-{'x' * 99}", "en", f"en is not available as a target language from de-{'x' * 37}"),
         ("de", f"en-{'x' * 99}", f"en-{'x' * 37} is not available as a target language from de"),
     ):
         answer = client.post("/translate", json={"q": "rot", "source": source, "target": target})
-        assert (answer.status_code, answer.json()) == (400, {"error": told})
+        assert (answer.status_code, answer.json()) == (400, {"error": message})
 
 
 def test_a_request_without_texts_completes_at_once() -> None:

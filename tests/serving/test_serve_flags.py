@@ -179,13 +179,13 @@ FOREIGN = {
 def test_a_certain_foreign_language_is_refused_by_name(client: TestClient, name: str) -> None:
     pytest.importorskip("py3langid")
     text, code = FOREIGN[name], name[-3:-1]
-    told = f"The text was detected as {name}, which is not supported: name its language if that is wrong"
+    message = f"The text was detected as {name}, which is not supported: name its language if that is wrong"
     answer = client.post("/translate", json={"q": text, "source": "auto", "target": "de"})
-    assert (answer.status_code, answer.json()) == (400, {"error": told})
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
     answer = client.post("/v2/translate", json={"text": [text], "target_lang": "DE"})
-    assert (answer.status_code, answer.json()) == (400, {"message": told})
+    assert (answer.status_code, answer.json()) == (400, {"message": message})
     answer = client.post("/sentences", json={"q": text, "source": "Auto", "target": "de"})
-    assert (answer.status_code, answer.json()) == (400, {"error": told})
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
     [first, *others] = client.post("/detect", json={"q": text}).json()
     assert first["language"] == code
     assert first["confidence"] >= 90

@@ -51,6 +51,14 @@ def test_a_glossary_is_created_shown_used_and_deleted(client: TestClient) -> Non
     assert client.post("/v2/translate", json=TEXT).json()["translations"][0]["text"] == plain
 
 
+def test_a_glossary_is_parsed_again_after_others_were_used(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glossaries, "MAX_PARSED_FORMS", 1)
+    keys = [create(client, entries=entries) for entries in ("rot\tBaum|Haus\n#1\tHund", "rot\tKatze")]
+    for key, forms in [*zip(keys, ({"Baum", "Haus"}, {"Katze"}), strict=True)] * 2:
+        answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key}).json()
+        assert forms & {*answer["translations"][0]["text"].split()}
+
+
 @pytest.mark.parametrize(
     ("kind", "entries", "tsv"),
     [
@@ -102,8 +110,8 @@ def test_entries_up_to_the_limit_on_characters_are_accepted(client: TestClient) 
 
 def test_a_glossary_for_another_language_pair_is_refused(client: TestClient, model: Path, tmp_path: Path) -> None:
     key = create(client)
-    told = client.post("/v2/translate", json={**TEXT, "glossary_id": key, "source_lang": ""}).json()
-    assert told == {"message": "Invalid request: glossary_id needs source_lang"}
+    message = client.post("/v2/translate", json={**TEXT, "glossary_id": key, "source_lang": ""}).json()
+    assert message == {"message": "Invalid request: glossary_id needs source_lang"}
     for change in ({"source_lang": None}, {"target_lang": "EN"}, {"glossary_ids": [key]}, {"glossary_id": [key]}):
         answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key, **change})
         assert (answer.status_code, list(answer.json())) == (400, ["message"]), change

@@ -407,10 +407,10 @@ def test_concurrent_large_bodies_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.sleep(0.01)
         assert reading.bytes == 200_000
         for sizes in ((150_000,), (60_000, 150_000)):
-            with pytest.raises(fields.Refusal, match="Too many large requests") as told:
+            with pytest.raises(fields.Refusal, match="Too many large requests") as caught:
                 await body(*sizes)
-            assert told.value.status == 503
-            assert told.value.headers == {"Retry-After": "1", "Connection": "close"}
+            assert caught.value.status == 503
+            assert caught.value.headers == {"Retry-After": "1", "Connection": "close"}
         await body(30_000, 30_000)
         assert reading.bytes == 200_000
         event.set()

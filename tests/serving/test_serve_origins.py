@@ -69,9 +69,9 @@ def test_foreign_host_names_are_refused(client: TestClient, host: str) -> None:
     for method, path in (("GET", "/v2/glossaries"), ("POST", "/translate"), ("GET", "/metrics"), ("GET", "/")):
         answer = client.request(method, path, headers={"Host": host})
         assert answer.status_code == 421
-        [told] = answer.json().values()
-        assert "is no name of this server" in told
-        assert "\n" not in told
+        [message] = answer.json().values()
+        assert "is no name of this server" in message
+        assert "\n" not in message
 
 
 def test_every_host_header_is_checked(client: TestClient) -> None:
@@ -299,10 +299,10 @@ def test_a_server_names_the_option_that_allows_a_host_or_origin(model: Path) -> 
                 return error.code, error.read().decode()
 
         assert asked()[0] == asked(Host="translate.example")[0] == asked(Origin="https://one.example")[0] == 200
-        code, told = asked(Host="evil.example")
-        assert (code, "--allow-host evil.example" in told) == (421, True)
-        code, told = asked(Origin="https://evil.example")
-        assert (code, "--cors https://evil.example" in told) == (403, True)
+        code, message = asked(Host="evil.example")
+        assert (code, "--allow-host evil.example" in message) == (421, True)
+        code, message = asked(Origin="https://evil.example")
+        assert (code, "--cors https://evil.example" in message) == (403, True)
 
 
 LONG_KEY = b"0123456789abcdef"
@@ -327,9 +327,9 @@ def test_keys_are_lines_without_comments(tmp_path: Path, data: bytes, keys: list
 )
 def test_an_invalid_key_is_reported_by_line_and_not_shown(tmp_path: Path, line: str) -> None:
     (tmp_path / "keys").write_bytes(b"# ours\n" + LONG_KEY + b"\n" + line.encode())
-    with pytest.raises(DataError, match=r"keys, line 3 is no key: it must be printable ASCII without spaces") as told:
+    with pytest.raises(DataError, match=r"keys, line 3 is no key: it must be printable ASCII without spaces") as caught:
         read_keys(tmp_path / "keys")
-    assert line not in str(told.value)
+    assert line not in str(caught.value)
     (tmp_path / "keys").write_bytes(LONG_KEY.decode().encode("utf-16"))
     with pytest.raises(DataError, match="line 1 is no key"):
         read_keys(tmp_path / "keys")

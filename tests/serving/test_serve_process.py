@@ -214,9 +214,9 @@ def test_the_port_is_bound_before_it_listens() -> None:
             server_module.bind(*port.getsockname())
     with pytest.raises(UsageError, match=r"cannot serve at port 0 of 192\.0\.2\.1: Cannot assign requested address"):
         server_module.bind("192.0.2.1", 0)  # a documentation address
-    told = server_module.bind_error("h", 80, PermissionError(errno.EACCES, "Permission denied"))
-    assert isinstance(told, UsageError)
-    assert str(told) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"
+    message = server_module.bind_error("h", 80, PermissionError(errno.EACCES, "Permission denied"))
+    assert isinstance(message, UsageError)
+    assert str(message) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"
 
 
 def test_the_server_handles_signals_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
