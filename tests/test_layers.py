@@ -76,7 +76,17 @@ OWNERS = {
     "prometheus_client": {"serving.metrics"},
     "py3langid": {"serving.detect"},
     # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.
-    "numpy": {"corpus", "scoring", "training", "interop", "reporting", *NETWORK, "translation.search", SEGMENTS},
+    "numpy": {
+        "corpus",
+        "scoring",
+        "training",
+        "interop",
+        "reporting",
+        *NETWORK,
+        "translation.search",
+        SEGMENTS,
+        "serving.detect",
+    },
     "torch": {"training", "interop", "reporting", *NETWORK, *SEARCH_BY_TORCH, TRANSLATOR},
 }
 HEAVY = set(OWNERS) - {"yaml", "pydantic", "rich", "markdown_it", "typer"}  # rich imports markdown_it

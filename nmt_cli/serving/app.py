@@ -1,4 +1,4 @@
-"""The application: its routes, what every answer has, and the words of errors."""
+"""The Starlette application: routes, middleware and error responses."""
 
 import time
 from pathlib import Path
@@ -23,29 +23,29 @@ from nmt_cli.system.console import counted, say
 from nmt_cli.system.errors import printable
 
 PAGE = Path(__file__).parent / "page"
-CLIENT_GONE = 499  # as nginx counts those
-SAFE = {
-    "Cache-Control": "no-cache",  # a newer version's page is taken at once
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that went away
+PAGE_HEADERS = {
+    "Cache-Control": "no-cache",  # browsers load the page anew after an upgrade
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
     "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
 
-EVERY_HOST = Access()
+ANY_HOST = Access()
 
 
 class PageFiles(StaticFiles):
-    """The files of the page, as they lie in `page/`; none may load anything from elsewhere, nor hold scripts inline."""
+    """Serves the files of `page/` with headers that forbid inline scripts and foreign resources."""
 
     def file_response(self, *arguments: object, **options: object) -> Response:
         response = super().file_response(*arguments, **options)  # type: ignore[arg-type]
-        response.headers.update(SAFE)
+        response.headers.update(PAGE_HEADERS)
         return response
 
 
 async def page(request: Request) -> Response:
-    return FileResponse(PAGE / "index.html", headers=SAFE)
+    return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
 
 
 async def metrics(request: Request) -> Response:
@@ -61,13 +61,13 @@ ROUTES: list[BaseRoute] = [
     *sentences.ROUTES,
     Route("/metrics", metrics),
     Route("/", page),
-    Mount("/page", PageFiles(directory=PAGE)),  # what it loads
+    Mount("/page", PageFiles(directory=PAGE)),
 ]
 
 
-def create_app(service: Service, access: Access = EVERY_HOST) -> Starlette:
-    """Return the application; `access` decides which hosts and pages may ask it."""
-    middleware = [Middleware(Watch, service=service), Middleware(Guard, service=service, access=access)]
+def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
+    """Return the application; `access` decides which hosts and web pages may use it."""
+    middleware = [Middleware(RequestLog, service=service), Middleware(AccessCheck, service=service, access=access)]
     if access.origins:
         cors = Middleware(
             CORSMiddleware,
@@ -78,9 +78,10 @@ def create_app(service: Service, access: Access = EVERY_HOST) -> Starlette:
         )
         middleware.append(cors)
     middleware.append(Middleware(Deadline, seconds=service.limits.seconds, refuse=_error))
-    handlers = {HTTPException: _http_error, Refusal: _refusal, ClientDisconnect: _gone, Exception: _failure}
+    handlers = {HTTPException: _http_error, Refusal: _refusal, ClientDisconnect: _disconnected, Exception: _failure}
     app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
-    app.state.service, app.state.shelf = service, files.Shelf()
+    app.state.service = service
+    app.state.files = files.FileStore()
     return app
 
 
@@ -97,43 +98,47 @@ async def _refusal(request: Request, error: Refusal) -> Response:
     return _error(request, error.status, error.text, error.headers)
 
 
-async def _gone(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=CLIENT_GONE)  # nobody hears it
+async def _disconnected(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)  # for the log; the client is gone
 
 
 async def _failure(request: Request, error: Exception) -> Response:
     return _error(request, 500, "The server failed: this is a bug of nmt serve")
 
 
-class Guard:
-    """Refuses requests that use another host's name, and requests from other sites' pages."""
+class AccessCheck:
+    """Middleware that refuses foreign host names and foreign web pages."""
 
     def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
-        self.app, self.service, self.access = app, service, access
+        self.app = app
+        self.service = service
+        self.access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None
         if scope["type"] == "http":
             refusal = self.access.refuse(scope["method"], Headers(scope=scope), bool(self.service.keys))
         if refusal:
-            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body is not read
+            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body stays unread
             await response(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
-class Watch:
-    """Counts every request and says one line of it, without any of its text."""
+class RequestLog:
+    """Middleware that counts each request and logs one line about it, without its text."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
+        self.app = app
+        self.service = service
         self.paths = {route.path for route in ROUTES if isinstance(route, Route)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun, status = time.monotonic(), CLIENT_GONE
+        begun = time.monotonic()
+        status = CLIENT_CLOSED_REQUEST
 
         async def watched(message: Message) -> None:
             nonlocal status

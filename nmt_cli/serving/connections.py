@@ -1,4 +1,4 @@
-"""Connections: their number, their memory, and their patience with slow clients."""
+"""Limits on connections: their number, their memory and their time."""
 
 import asyncio
 import contextlib
@@ -19,98 +19,101 @@ from uvicorn.server import ServerState
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 
-HEADER_SECONDS = 30  # for a request's headers to arrive
-WRITE_SECONDS = 30  # in which a client has to read WRITE_BYTES of an answer
+HEADER_SECONDS = 30  # time for a request's headers to arrive
+WRITE_SECONDS = 30  # a client must read WRITE_BYTES of a response in this time
 WRITE_BYTES = 1 << 16
-MOST_HEAD = 1 << 16  # bytes of a request that are no body: URL, headers, sizes of chunks, trailers
-MOST_HEADERS = 100
-MOST_PIPELINED = 32  # requests that a client sends before it has read the answers to those before
-PIECE = 1 << 13  # bytes that are parsed before the limits are looked at
-LINGER_SECONDS, LINGER_BYTES = 1, 1 << 20  # in which a refused client may read why
-GRACE_SECONDS = 1  # that a connection waits for its client before another may take its place
-MOST_CONNECTIONS = 512
-SPARE_FILES = 32  # for what else is opened while the server runs
+MAX_HEAD_BYTES = 1 << 16  # of a request without its body: URL, headers, chunk sizes, trailers
+MAX_HEADERS = 100
+MAX_PIPELINED = 32  # requests that a client may send before it reads the responses
+PIECE = 1 << 13  # bytes to parse before the limits are checked
+LINGER_SECONDS = 1  # how long a refused client may read the response
+LINGER_BYTES = 1 << 20  # and how much it may still send
+GRACE_SECONDS = 1  # an idle connection can be closed for a new one after this time
+DEFAULT_CONNECTIONS = 512
+SPARE_FILES = 32  # file descriptors for everything but connections
 BACKLOG = 128
-RETRY_SECONDS = 1  # after the system had no file for a connection
-WARN_SECONDS = 60
+RETRY_SECONDS = 1  # after the system had no file descriptor for a connection
+WARN_SECONDS = 60  # between two warnings
 
 
 class _Timer:
-    """Calls something after some time, unless it is stopped or started again before."""
+    """Calls a function after a delay, unless it is stopped or started again first."""
 
-    runs = False
+    running = False
 
     def start(self, seconds: float, function: Callable[[], None]) -> None:
         def call() -> None:
-            self.runs = False
+            self.running = False
             function()
 
         self.stop()
         self._handle = asyncio.get_running_loop().call_later(seconds, call)
-        self.runs = True
+        self.running = True
 
     def stop(self) -> None:
-        if self.runs:
+        if self.running:
             self._handle.cancel()
-        self.runs = False
+        self.running = False
 
 
-class Refused(Exception):
-    """The parser must go no further."""
+class StopParsing(Exception):
+    """Raised in a callback of the parser to make it stop."""
 
 
 class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits on headers, pipelined requests and slow clients."""
 
-    _deaf = False  # further data is dropped
+    _discarding = False  # ignore further data
     _refused = False
-    _head = 0  # bytes of this request that are no body
+    _head_bytes = 0  # of this request, without its body
     _in_head = False
     _refusal: tuple[int, str] | None = None
-    since = 0.0  # when it last began to wait for its client
+    waiting_since = 0.0  # when it last began to wait for the client
     on_lost: Callable[["Protocol"], None] | None = None
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
-        self._timer = _Timer()  # until the headers are there
-        self._slow = _Timer()  # until the answer is read
+        self._header_timer = _Timer()
+        self._write_timer = _Timer()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=0)  # pause_writing whenever the client leaves anything unread
+        transport.set_write_buffer_limits(high=0)  # call pause_writing whenever the client leaves data unread
         super().connection_made(transport)
-        self.since = time.monotonic()
-        self._wait()
+        self.waiting_since = time.monotonic()
+        self._update_header_timer()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            self._head += len(data)
-            if self._head > LINGER_BYTES:
+            self._head_bytes += len(data)
+            if self._head_bytes > LINGER_BYTES:
                 self.transport.abort()
         for begin in range(0, len(data), PIECE):
-            if self._deaf or self.transport.is_closing():
+            if self._discarding or self.transport.is_closing():
                 return
             piece = data[begin : begin + PIECE]
-            self._head += len(piece)
+            self._head_bytes += len(piece)
             super().data_received(piece)
-            if self._head > MOST_HEAD:
-                self._refusal = 431, f"The headers of a request may have {MOST_HEAD:,} bytes"
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refusal = 431, f"The headers of a request may have {MAX_HEAD_BYTES:,} bytes"
                 self.send_400_response("")
-        self._wait()
+        self._update_header_timer()
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= MOST_PIPELINED:  # these are answered, then the connection ends
-            self.cycle.keep_alive, self._deaf = False, True
-            raise Refused
-        self._in_head, self.since = True, time.monotonic()
+        if len(self.pipeline) >= MAX_PIPELINED:  # answer these, then close the connection
+            self.cycle.keep_alive = False
+            self._discarding = True
+            raise StopParsing
+        self._in_head = True
+        self.waiting_since = time.monotonic()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # a trailer, which no route uses
+        if not self._in_head:  # a trailer; no route uses them
             return
-        if len(self.headers) >= MOST_HEADERS:
-            self._refusal = 431, f"A request may have {MOST_HEADERS} headers"
-            raise Refused
+        if len(self.headers) >= MAX_HEADERS:
+            self._refusal = 431, f"A request may have {MAX_HEADERS} headers"
+            raise StopParsing
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -118,28 +121,29 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._head -= len(body)
+        self._head_bytes -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._head = 0
+        self._head_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self.since = time.monotonic()
+        self.waiting_since = time.monotonic()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed request, unless the answer to an earlier one is due."""
-        if self._deaf:
+        """Refuse a malformed request; close the connection instead if an earlier request is still being answered."""
+        if self._discarding:
             return
-        self._deaf = True
+        self._discarding = True
         running = self._in_request()
         if running and (self.cycle.response_started or not self.cycle.more_body):
             self.transport.abort()
             return
         if running:
-            self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
+            self.cycle.disconnected = True
+            self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
         status, text = self._refusal or (400, msg)
         body = json.dumps({"error": text}).encode()
@@ -154,55 +158,60 @@ class Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.since = time.monotonic()
+        self.waiting_since = time.monotonic()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        self._slow.stop()
+        self._write_timer.stop()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.stop()
-        self._slow.stop()
+        self._header_timer.stop()
+        self._write_timer.stop()
         super().connection_lost(exc)
         if self.on_lost:
             self.on_lost(self)
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether nothing happens here until the client sends or reads something."""
+        """Whether nothing happens until the client sends or reads data."""
         return self.flow is not None and (self.flow.write_paused or not self._in_request() or self.cycle.more_body)
 
     def _in_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _wait(self) -> None:
+    def _update_header_timer(self) -> None:
         if self._in_request():
-            self._timer.stop()
-        elif not self._timer.runs:
-            self._timer.start(HEADER_SECONDS, self._give_up)
+            self._header_timer.stop()
+        elif not self._header_timer.running:
+            self._header_timer.start(HEADER_SECONDS, self._close_if_idle)
 
-    def _give_up(self) -> None:
+    def _close_if_idle(self) -> None:
         if not self._in_request():
             self.transport.close()
 
     def _watch_reader(self, before: int | None = None) -> None:
-        """Cut the connection if the client reads less than WRITE_BYTES of its answer in WRITE_SECONDS."""
+        """Close the connection if the client reads less than WRITE_BYTES of its response in WRITE_SECONDS."""
         left = self.transport.get_write_buffer_size()
         if before is not None and left > before - WRITE_BYTES:
             self.transport.abort()
         else:
-            self._slow.start(WRITE_SECONDS, lambda: self._watch_reader(left))
+            self._write_timer.start(WRITE_SECONDS, lambda: self._watch_reader(left))
 
 
 class Listener:
-    """Takes connections from a socket, `most` at once. The others wait in the socket's backlog, and take the places of
-    connections that wait for their clients."""
+    """Accepts up to `limit` connections from a socket.
 
-    def __init__(self, port: socket.socket, most: int, make: Callable[[], Protocol]) -> None:
-        self._port, self._most, self._make = port, most, make
+    Further ones wait in the socket's backlog. Each replaces the connection that has waited longest for its client.
+    """
+
+    def __init__(self, port: socket.socket, limit: int, make: Callable[[], Protocol]) -> None:
+        self.port = port
+        self._limit = limit
+        self._make = make
         self._loop = asyncio.get_running_loop()
-        self._open, self._tasks = set[Protocol](), set[asyncio.Task[None]]()
+        self._open = set[Protocol]()
+        self._tasks = set[asyncio.Task[None]]()
         self._timer = _Timer()
         self._warned = -float(WARN_SECONDS)
         port.setblocking(False)
@@ -210,40 +219,40 @@ class Listener:
         self._listen()
 
     @property
-    def taken(self) -> int:
-        """The connections that there are."""
+    def count(self) -> int:
+        """The number of open connections."""
         return len(self._open)
 
     def close(self) -> None:
-        """Accept the connections in the backlog, and no more."""
+        """Accept the connections in the backlog, then stop listening."""
         self._accept()
         self._stop()
-        self._port.close()
+        self.port.close()
 
     def _listen(self) -> None:
         self._timer.stop()
-        if self._port.fileno() >= 0:
-            self._loop.add_reader(self._port, self._accept)
+        if self.port.fileno() >= 0:
+            self._loop.add_reader(self.port, self._accept)
 
     def _stop(self, seconds: float | None = None) -> None:
-        """Take no connection, for some time or until one ends."""
-        self._loop.remove_reader(self._port)
+        """Accept no connection for some seconds, or until an open one ends."""
+        self._loop.remove_reader(self.port)
         self._timer.stop()
         if seconds is not None:
             self._timer.start(seconds, self._listen)
 
     def _accept(self) -> None:
-        if len(self._open) >= self._most:
-            self._make_room()
-        for _ in range(self._most - len(self._open)):
+        if len(self._open) >= self._limit:
+            self._close_oldest()
+        for _ in range(self._limit - len(self._open)):
             try:
-                connection, _ = self._port.accept()
+                connection, _ = self.port.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
-                self._warn(f"no connection can be taken: {error.strerror}. Raise ulimit -n, or give less --connections")
+                self._warn(f"cannot accept connections: {error.strerror}. Raise ulimit -n, or lower --connections")
                 self._stop(RETRY_SECONDS)
                 return
             connection.setblocking(False)
@@ -257,12 +266,12 @@ class Listener:
     async def _connect(self, protocol: Protocol, connection: socket.socket) -> None:
         await self._loop.connect_accepted_socket(lambda: protocol, connection)
 
-    def _make_room(self) -> None:
-        """Cut the connection that has waited longest for its client; look again later where none has waited enough."""
-        self._warn(f"all {self._most} connections are in use: those that wait longest for their clients are cut")
+    def _close_oldest(self) -> None:
+        """Close the connection that has waited longest for its client; try again later if all are recent."""
+        self._warn(f"all {self._limit} connections are in use: closing those that wait longest for their clients")
         waiting = [each for each in self._open if each.waits_for_client]
-        oldest = min(waiting, key=lambda each: each.since, default=None)
-        if oldest and time.monotonic() - oldest.since >= GRACE_SECONDS:
+        oldest = min(waiting, key=lambda each: each.waiting_since, default=None)
+        if oldest and time.monotonic() - oldest.waiting_since >= GRACE_SECONDS:
             oldest.transport.abort()
             self._stop()  # until _lost
         else:
@@ -270,7 +279,7 @@ class Listener:
 
     def _lost(self, protocol: Protocol) -> None:
         self._open.discard(protocol)
-        self._loop.call_soon(self._listen)  # the system has its file back only then
+        self._loop.call_soon(self._listen)  # only then is the file descriptor free
 
     def _warn(self, text: str) -> None:
         if time.monotonic() - self._warned >= WARN_SECONDS:
@@ -278,17 +287,17 @@ class Listener:
             warn(text)
 
 
-def connections(asked: int | None) -> int:
-    """Return the most connections at once; UsageError if the limit of open files does not allow `asked`."""
+def connection_limit(wanted: int | None) -> int:
+    """Return the number of connections to allow; UsageError if too few files may be open for `wanted` of them."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return asked or MOST_CONNECTIONS
+        return wanted or DEFAULT_CONNECTIONS
     with contextlib.suppress(OSError):
         opened = len(list(Path("/dev/fd").iterdir()))
     room = limit - opened - SPARE_FILES
-    if room < (asked or 1):
+    if room < (wanted or 1):
         raise UsageError(
-            f"{limit:,} open files are too few for {asked or 1:,} connections. Raise the limit: "
-            f"ulimit -n {opened + SPARE_FILES + (asked or MOST_CONNECTIONS)}"
+            f"{limit:,} open files are too few for {wanted or 1:,} connections. Raise the limit: "
+            f"ulimit -n {opened + SPARE_FILES + (wanted or DEFAULT_CONNECTIONS)}"
         )
-    return asked or min(MOST_CONNECTIONS, room)
+    return wanted or min(DEFAULT_CONNECTIONS, room)

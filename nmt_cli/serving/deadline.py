@@ -1,4 +1,4 @@
-"""One deadline for the whole of a request: reading it, its work, and the beginning of its answer."""
+"""Middleware that limits the time of a request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,11 +11,13 @@ Refuse = Callable[[Request, int, str], Response]
 
 
 class Deadline:
-    """Middleware that cancels a request after `seconds` and answers 504."""
+    """Cancels a request after `seconds` and answers 504, unless the response has already begun."""
 
     def __init__(self, app: ASGIApp, seconds: float, refuse: Refuse) -> None:
-        """`refuse` makes the answer of a request from a status and a sentence."""
-        self.app, self.seconds, self.refuse = app, seconds, refuse
+        """`refuse` returns the response for a request, a status and an error message."""
+        self.app = app
+        self.seconds = seconds
+        self.refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -1,7 +1,7 @@
-"""DeepL's dialect. Errors are {"message": text}.
+"""DeepL's routes. Error responses are {"message": text}.
 
-What has no meaning here is taken and does nothing: formality, context, model_type. Of glossaries there is version 2,
-with one dictionary each.
+The fields formality, context and model_type are accepted and ignored. Glossaries are those of API version 2, with one
+dictionary each.
 """
 
 from starlette.requests import Request
@@ -14,16 +14,16 @@ from nmt_cli.documents.document import Outline
 from nmt_cli.serving import glossaries
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.service import Service
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.texts import TextFormat
 
 PREFIX = "/v2/"
 SPLIT = "1", "0", "nonewlines"
-# Of these languages DeepL's clients want a country as target.
+# DeepL's clients expect a country in these target languages.
 COUNTRIES = {
     "EN": {"EN-GB": "English (British)", "EN-US": "English (American)"},
     "PT": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
 }
-UNLIMITED = 1_000_000_000_000  # characters, as DeepL says it
+UNLIMITED = 1_000_000_000_000  # characters; DeepL's value for no limit
 
 
 async def _open(request: Request) -> tuple[Service, Fields]:
@@ -36,36 +36,37 @@ async def _open(request: Request) -> tuple[Service, Fields]:
 async def translate(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "text")
-    target, source = fields.text("target_lang"), fields.text("source_lang", default="") or "auto"
-    terms = _terms(service, fields, source, target)
-    most = service.limits.texts
+    target = fields.text("target_lang")
+    source = fields.text("source_lang", default="") or "auto"
+    terms = await _terms(service, fields, source, target)
+    limit = service.limits.texts
     outline = Outline(
-        splitting=_names(fields, "splitting_tags", most),
-        joining=_names(fields, "non_splitting_tags", most),
-        detect=not fields.given("outline_detection") or fields.flag("outline_detection"),
+        splitting=_names(fields, "splitting_tags", limit),
+        joining=_names(fields, "non_splitting_tags", limit),
+        detect=not fields.has("outline_detection") or fields.flag("outline_detection"),
     )
-    form = Form(
-        kind=fields.word("tag_handling", ("", "html", "xml")) or "text",
+    text_format = TextFormat(
+        kind=fields.choice("tag_handling", ("", "html", "xml")) or "text",
         protect=service.protect,
-        ignored=_names(fields, "ignore_tags", most),
+        ignored=_names(fields, "ignore_tags", limit),
         outline=outline,
-        joined=fields.word("split_sentences", SPLIT) != "1",
+        joined=fields.choice("split_sentences", SPLIT) != "1",
         spaced=fields.flag("preserve_formatting"),
     )
-    billed = fields.flag("show_billed_characters")
-    answer = await service.translate(request, texts, (source, target), form, terms=terms)
+    show_billed = fields.flag("show_billed_characters")
+    answer = await service.translate(request, texts, (source, target), text_format, terms=terms)
     translations = list[dict[str, object]]()
     for text, [translation, *_] in zip(texts, answer.texts, strict=True):
-        one: dict[str, object] = {"detected_source_language": base_of(answer.source).upper(), "text": translation}
-        if billed:
-            one["billed_characters"] = len(text)
-        translations.append(one)
+        item: dict[str, object] = {"detected_source_language": base_of(answer.source).upper(), "text": translation}
+        if show_billed:
+            item["billed_characters"] = len(text)
+        translations.append(item)
     return JSONResponse({"translations": translations})
 
 
-def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
-    """Return the terms of the glossary that a request names."""
-    if fields.given("glossary_ids"):
+async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
+    """Return the terms of the glossary that a request names, if any."""
+    if fields.has("glossary_ids"):
         raise Refusal(400, "Invalid request: glossary_ids is not supported: name one glossary, as glossary_id")
     key = fields.text("glossary_id", default="")
     if not key:
@@ -74,20 +75,20 @@ def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms 
         raise Refusal(400, "Invalid request: glossary_id needs source_lang")
     glossary = service.glossaries.get(key)
     glossary.check_pair(source, target)
-    return glossary.terms
+    return await service.glossaries.terms(glossary, service.pool.workers)
 
 
-def _names(fields: Fields, name: str, most: int) -> tuple[str, ...]:
-    """Return the names in a field: a list, or one text with commas."""
-    if not fields.given(name):
+def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
+    """Return the names in a field, which is a list or a text with commas."""
+    if not fields.has(name):
         return ()
-    texts, _ = fields.texts(name, most)
+    texts, _ = fields.texts(name, limit)
     return tuple(each.strip() for text in texts for each in text.split(",") if each.strip())
 
 
 async def languages(request: Request) -> JSONResponse:
     service, fields = await _open(request)
-    target = fields.word("type", ("source", "target")) == "target"
+    target = fields.choice("type", ("source", "target")) == "target"
     codes = [model.target for model in service.pool.models] if target else service.pool.sources
     listed = dict[str, str]()
     for code in codes:
@@ -111,27 +112,27 @@ async def glossary_pairs(request: Request) -> JSONResponse:
 
 async def create_glossary(request: Request) -> JSONResponse:
     service, fields = await _open(request)
-    name, entries = fields.text("name").strip(), fields.text("entries")
-    if not name or len(name) > glossaries.MOST_NAME:
-        raise Refusal(400, f"Invalid request: name must have 1 to {glossaries.MOST_NAME:,} characters")
+    name = fields.text("name").strip()
+    entries = fields.text("entries")
+    if not name or len(name) > glossaries.MAX_NAME:
+        raise Refusal(400, f"Invalid request: name must have 1 to {glossaries.MAX_NAME:,} characters")
     model = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))
-    kind = fields.word("entries_format", glossaries.FORMATS)
-    if len(entries) > (most := service.limits.characters):
-        raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({most:,})")
+    kind = fields.choice("entries_format", glossaries.FORMATS)
+    if len(entries) > (limit := service.limits.characters):
+        raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({limit:,})")
     terms = await service.pool.workers.in_thread(glossaries.parse, entries, kind)
-    glossary = glossaries.Glossary(name, base_of(model.source), base_of(model.target), terms)
-    service.glossaries.add(glossary)
-    return JSONResponse(glossary.about(), 201)
+    glossary = service.glossaries.add(name, base_of(model.source), base_of(model.target), terms)
+    return JSONResponse(glossary.summary(), 201)
 
 
 async def list_glossaries(request: Request) -> JSONResponse:
     service, _ = await _open(request)
-    return JSONResponse({"glossaries": [glossary.about() for glossary in service.glossaries]})
+    return JSONResponse({"glossaries": [glossary.summary() for glossary in service.glossaries]})
 
 
 async def show_glossary(request: Request) -> JSONResponse:
     service, _ = await _open(request)
-    return JSONResponse(service.glossaries.get(request.path_params["key"]).about())
+    return JSONResponse(service.glossaries.get(request.path_params["key"]).summary())
 
 
 async def delete_glossary(request: Request) -> Response:
@@ -142,7 +143,7 @@ async def delete_glossary(request: Request) -> Response:
 
 async def glossary_entries(request: Request) -> Response:
     service, _ = await _open(request)
-    tsv = service.glossaries.get(request.path_params["key"]).tsv()
+    tsv = service.glossaries.get(request.path_params["key"]).tsv
     return Response(tsv, media_type="text/tab-separated-values")
 
 

@@ -1,64 +1,142 @@
-"""Which language a text is in. Uses py3langid where it is installed."""
+"""Language detection with py3langid's model, in a third of the memory that py3langid itself takes."""
 
 import copy
 import functools
+import lzma
+import shutil
+import tempfile
 import threading
-from collections.abc import Sequence
+from array import array
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from nmt_cli.corpus.languages import NAMES, base_of
 
-MOST_CHARACTERS = 2000  # of a text that are looked at
-SURE = 90  # percent: then a text is in a language that no model has, or in the target language already
-# Languages so near to each other that one is easily taken for another
+MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
+SURE = 90  # percent, above which a detected language decides even if no model reads it
+# Languages that are easily mistaken for one another
 NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
+BLOCK = 1024  # states compared at once
 
 
 class Detector:
+    """Detects the language of texts, among all known languages."""
+
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
-        """`sources` are the languages that some model translates from, `languages` all there are."""
-        self._only = sources[0]
+        """`sources` are the languages that models translate from, `languages` those of both sides."""
+        self._default = sources[0]
         self._codes = {base_of(code): code for code in reversed(languages)}
         self._lock = threading.Lock()
 
     @functools.cached_property
     def _identifiers(self) -> tuple[Any, Any] | None:
-        """py3langid twice, for the languages of the models and for all that have a name; None where it is not installed
-        or does not know those of the models.
+        """Two classifiers: one for the models' languages, one for all known languages.
 
-        It is loaded when it is first asked for: that takes a second and 70 MB.
+        None if py3langid is not installed or lacks one of the models' languages. Loading takes a second and 25 MB, so
+        it waits for the first request that needs it.
         """
+        near = set().union(*map(_near, self._codes))
         try:
-            from py3langid.langid import MODEL_FILE, LanguageIdentifier
+            everything = load_classifier(NAMES.keys() - near | self._codes.keys())
         except ModuleNotFoundError:
             return None
-        everything = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         if not self._codes.keys() <= {*everything.labels}:
             return None
         ours = copy.copy(everything)
         ours.set_languages(self._codes.keys())
-        near = set().union(*map(_near, self._codes))
-        everything.set_languages({*everything.labels} & NAMES.keys() - near | self._codes.keys())
         return ours, everything
 
     def detect(self, text: str) -> list[tuple[str, int]]:
-        """Return the models' languages, each with its probability in percent, the likeliest first; 0 where nothing is
-        known. A language that no model has comes first where it is sure, and lowers the others where it is not."""
+        """Return the models' languages with their probabilities in percent, the likeliest first.
+
+        A language without a model is listed first if its probability is at least SURE. Without py3langid, or without
+        letters in the text, the only result is the first source language with 0.
+        """
         with self._lock:
             identifiers = self._identifiers
         if not identifiers or not any(map(str.isalpha, text)):
-            return [(self._only, 0)]
+            return [(self._default, 0)]
         ours, everything = identifiers
-        text = text[:MOST_CHARACTERS]
-        among_all, ranked = everything.rank(text), ours.rank(text)
+        text = text[:MAX_CHARACTERS]
+        among_all = everything.rank(text)
+        ranked = ours.rank(text)
         best = among_all[0][0]
-        probability = sum(sure for code, sure in among_all if code in _near(best))
+        probability = sum(value for code, value in among_all if code in _near(best))
         found = list[tuple[str, int]]()
         if best not in self._codes:
-            ranked = [(code, dict(among_all)[code]) for code, _ in ranked]
+            probabilities = dict(among_all)
+            ranked = [(code, probabilities[code]) for code, _ in ranked]
             if 100 * probability >= SURE:
                 found.append((best, round(100 * probability)))
-        return found + [(self._codes[code], round(100 * probability)) for code, probability in ranked]
+        return found + [(self._codes[code], round(100 * value)) for code, value in ranked]
+
+
+def load_classifier(languages: Collection[str]) -> Any:
+    """Return py3langid's classifier for the languages that its model knows."""
+    import numpy as np
+    from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
+
+    with tempfile.TemporaryFile() as file:
+        with lzma.open(MODEL_DIR / MODEL_FILE) as compressed:
+            shutil.copyfileobj(compressed, file, 1 << 20)
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as model:  # each array is read when it is used
+            transitions = Transitions(model["nextmove"], model["nextmove_row"])
+            labels = model["classes"].tolist()
+            columns = [column for column, label in enumerate(labels) if label in languages]
+            weights = model["ptc"][:, columns]
+            biases = model["pc"][columns]
+            features = array("i", model["out_feat"].tolist())
+    kept = [labels[column] for column in columns]
+    rows = range(len(features))
+    return LanguageIdentifier(weights, biases, kept, transitions, features, norm_probs=True, tk_row=rows)
+
+
+class Transitions:
+    """The next states of a byte automaton, indexed by `state << 8 | byte` as a full table would be.
+
+    A state stores only the transitions in which it differs from its fallback state, as in an Aho-Corasick automaton:
+    2 MB for py3langid's model, not 39.
+    """
+
+    def __init__(self, table: Any, rows: Any) -> None:
+        """`rows` has for each state its row of `table`, which holds 256 next states. State 0 is the start."""
+        import numpy as np
+
+        table = table.reshape(-1, 256)
+        fallbacks = np.zeros(len(rows), np.uint32)
+        known = np.zeros(len(rows), bool)
+        level = np.zeros(1, np.intp)  # the states at one depth
+        edges = []
+        while len(level):
+            known[level] = True
+            reached = [level[:0]]
+            for block in np.split(level, range(BLOCK, len(level), BLOCK)):
+                own = table[rows[block]]
+                inherited = table[rows[fallbacks[block]]] if block[0] else np.zeros_like(own)
+                at, letters = np.nonzero(own != inherited)
+                targets = own[at, letters]
+                edges.append((block[at], letters.astype(np.uint8), targets))
+                new = ~known[targets]  # they fall back to the target that their parent would inherit
+                fallback = inherited[at, letters][new]
+                fallbacks[targets[new]] = np.where(known[fallback], fallback, 0)
+                reached.append(targets[new])
+            level = np.unique(np.concatenate(reached)).astype(np.intp)
+        states, letters, targets = (np.concatenate(column) for column in zip(*edges, strict=True))
+        order = np.argsort(states, kind="stable")
+        self._letters = letters[order].tobytes()
+        self._targets = array("I", targets[order].tobytes())
+        self._starts = array("I", np.searchsorted(states[order], range(len(rows) + 1)).astype(np.uint32).tobytes())
+        self._fallbacks = array("I", fallbacks.tobytes())
+
+    def __getitem__(self, index: int) -> int:
+        state, letter = index >> 8, index & 255
+        starts = self._starts
+        while (at := self._letters.find(letter, starts[state], starts[state + 1])) < 0:
+            if not state:
+                return 0
+            state = self._fallbacks[state]
+        return self._targets[at]
 
 
 def _near(code: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""LibreTranslate's routes for files: one is sent, and its translation fetched for half an hour."""
+"""LibreTranslate's routes for files: clients upload one and can download its translation for half an hour."""
 
 import secrets
 import time
@@ -10,39 +10,41 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from nmt_cli.documents.formats import SUFFIXES
-from nmt_cli.serving.fields import Refusal, checked
+from nmt_cli.serving.fields import Refusal, checked_text
 from nmt_cli.serving.service import Service
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.texts import TextFormat
 
 KINDS = SUFFIXES | {".txt": "text"}
-MOST_FILES, MOST_BYTES, SECONDS = 100, 1 << 25, 1800
+MAX_FILES = 100
+MAX_BYTES = 1 << 25  # of all files
+SECONDS = 1800  # how long a file is kept
 
 
-class Shelf:
-    """Files that wait to be fetched, in memory: the newest, for a while."""
+class FileStore:
+    """Keeps translated files in memory until they expire or newer ones need the room."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._bytes = 0
 
     def put(self, name: str, data: bytes) -> str:
-        """Keep a file, and return the name by which alone it can be found."""
+        """Keep a file and return its key, which cannot be guessed."""
         key = f"{secrets.token_urlsafe(16)}.{name}"
         self._files[key] = time.monotonic(), data
         self._bytes += len(data)
-        self._clear()
+        self._evict()
         return key
 
     def get(self, key: str) -> bytes:
-        self._clear()
+        self._evict()
         if key not in self._files:
-            raise Refusal(404, "There is no such file, or not any more")
+            raise Refusal(404, "There is no such file, or it has expired")
         return self._files[key][1]
 
-    def _clear(self) -> None:
+    def _evict(self) -> None:
         while self._files:
             put, _ = next(iter(self._files.values()))
-            fits = len(self._files) <= MOST_FILES and (self._bytes <= MOST_BYTES or len(self._files) == 1)
+            fits = len(self._files) <= MAX_FILES and (self._bytes <= MAX_BYTES or len(self._files) == 1)
             if fits and time.monotonic() - put < SECONDS:
                 return
             _, (_, data) = self._files.popitem(last=False)
@@ -53,27 +55,29 @@ async def translate_file(request: Request) -> JSONResponse:
     service: Service = request.app.state.service
     fields = await service.read(request)
     service.check_key(request, fields, "api_key", "apiKey")
-    sent, source, target = fields.file("file"), fields.text("source"), fields.text("target")
-    name = PurePath(sent.filename or "")
+    upload = fields.file("file")
+    source = fields.text("source")
+    target = fields.text("target")
+    name = PurePath(upload.filename or "")
     if name.suffix.lower() not in KINDS:
         raise Refusal(400, f"Invalid request: file format not supported. Send one of {', '.join(sorted(KINDS))}")
     try:
-        text = (await sent.read()).decode()
+        text = (await upload.read()).decode()
     except UnicodeDecodeError:
         raise Refusal(400, "Invalid request: file is not text in UTF-8") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
-    text = checked("file", text.removeprefix(mark))
+    text = checked_text("file", text.removeprefix(mark))
     service.count(request, [text])
-    form = Form(KINDS[name.suffix.lower()], service.protect)
-    answer = await service.translate(request, [text], (source, target), form)
-    key = request.app.state.shelf.put(f"translated{name.suffix.lower()}", (mark + answer.texts[0][0]).encode())
+    text_format = TextFormat(KINDS[name.suffix.lower()], service.protect)
+    answer = await service.translate(request, [text], (source, target), text_format)
+    key = request.app.state.files.put(f"translated{name.suffix.lower()}", (mark + answer.texts[0][0]).encode())
     return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
 
 
 async def download(request: Request) -> Response:
     key = request.path_params["key"]
     headers = {"Content-Disposition": f'attachment; filename="translated{PurePath(key).suffix}"'}
-    return Response(request.app.state.shelf.get(key), media_type="application/octet-stream", headers=headers)
+    return Response(request.app.state.files.get(key), media_type="application/octet-stream", headers=headers)
 
 
 ROUTES = [

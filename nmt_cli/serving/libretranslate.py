@@ -1,4 +1,4 @@
-"""LibreTranslate's routes. Errors are {"error": text}."""
+"""LibreTranslate's routes. Error responses are {"error": text}."""
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -8,8 +8,8 @@ from starlette.routing import Route
 from nmt_cli.corpus.languages import name_of
 from nmt_cli.serving.fields import Fields
 from nmt_cli.serving.files import KINDS
-from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
+from nmt_cli.serving.texts import TextFormat
 
 FORMATS = "text", "html"
 
@@ -25,13 +25,13 @@ async def translate(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, several = service.texts_of(request, fields, "q")
     source, target = fields.text("source"), fields.text("target")
-    alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
-    form = Form(fields.word("format", FORMATS), service.protect)
-    answer = await service.translate(request, texts, (source, target), form, alternatives)
+    alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
+    text_format = TextFormat(fields.choice("format", FORMATS), service.protect)
+    answer = await service.translate(request, texts, (source, target), text_format, alternatives)
     content: dict[str, object] = {"translatedText": [each[0] for each in answer.texts]}
     if answer.confidence is not None:
-        found = {"confidence": answer.confidence, "language": answer.source}
-        content["detectedLanguage"] = [found] * len(texts) if several else found
+        detected = {"confidence": answer.confidence, "language": answer.source}
+        content["detectedLanguage"] = [detected] * len(texts) if several else detected
     if alternatives:
         content["alternatives"] = [each[1 : alternatives + 1] for each in answer.texts]
     if not several:
@@ -50,8 +50,8 @@ async def languages(request: Request) -> JSONResponse:
 async def detect(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "q")
-    found = await run_in_threadpool(service.detector.detect, "\n".join(texts))  # loads the detector, once
-    return JSONResponse([{"confidence": sure, "language": code} for code, sure in found])
+    found = await run_in_threadpool(service.detector.detect, "\n".join(texts))  # the first call takes a second
+    return JSONResponse([{"confidence": confidence, "language": code} for code, confidence in found])
 
 
 async def health(request: Request) -> JSONResponse:

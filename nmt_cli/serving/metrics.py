@@ -1,4 +1,4 @@
-"""What Prometheus may ask for: requests, texts, seconds, slots and memory."""
+"""Prometheus metrics: requests, texts, latency, slots and memory."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -17,21 +17,21 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()
         self.requests = Counter("nmt_requests", "Requests", ["route", "code"], registry=own)
-        self.texts = Counter("nmt_texts", "Texts that requests brought", registry=own)
-        self.characters = Counter("nmt_characters", "Characters of these", registry=own)
+        self.texts = Counter("nmt_texts", "Texts in requests", registry=own)
+        self.characters = Counter("nmt_characters", "Characters in these texts", registry=own)
         self._queued = Histogram("nmt_queue_seconds", "Wait for a slot, per line", buckets=SECONDS, registry=own)
         self._searched = Histogram("nmt_search_seconds", "Search, per request", buckets=SECONDS, registry=own)
-        self._waiting = Gauge("nmt_segments_waiting", "Segments that wait for a slot", registry=own)
-        self._slots = Gauge("nmt_slots_in_use", "Segments that are being searched", registry=own)
+        self._waiting = Gauge("nmt_segments_waiting", "Segments waiting for a slot", registry=own)
+        self._slots = Gauge("nmt_slots_in_use", "Segments in search", registry=own)
         ProcessCollector(registry=own)  # memory, processor time, open files
 
     def watch(self, load: Callable[[], tuple[int, int]]) -> None:
-        """Ask `load` for the segments that wait and those that are searched."""
+        """Read the gauges from `load`, which returns the numbers of waiting segments and of segments in search."""
         self._waiting.set_function(lambda: load()[0])
         self._slots.set_function(lambda: load()[1])
 
     def observe(self, texts: Sequence[Pending], begun: float) -> None:
-        """Count the seconds of a request's texts, which are translated now and were submitted at `begun`."""
+        """Record the waiting and search time of a finished request that was submitted at `begun`."""
         starts = [segments[0].started for text in texts for segments in text.drafts if segments]
         for start in starts:
             self._queued.observe(max(start - begun, 0))

@@ -1,4 +1,4 @@
-"""Which pages may ask: against pages that send requests with their reader's browser (CSRF, DNS rebinding)."""
+"""Decides which host names and web pages may use the server, against CSRF and DNS rebinding."""
 
 import ipaddress
 import re
@@ -10,40 +10,42 @@ from starlette.datastructures import Headers
 
 from nmt_cli.system.errors import UsageError, printable
 
-# A host of a Host header or an origin, and its port
+# The host and port in a Host header or an origin
 _HOST = r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::([0-9]{1,5}))?"
 _AUTHORITY = re.compile(_HOST, re.IGNORECASE | re.ASCII)
 _ORIGIN = re.compile(f"[a-z][a-z0-9+.-]{{0,30}}://{_HOST}", re.IGNORECASE | re.ASCII)
-_USUAL_PORTS = "80", "443"
-_SAFE = "GET", "HEAD", "OPTIONS"
+_DEFAULT_PORTS = "80", "443"
+_SAFE_METHODS = "GET", "HEAD", "OPTIONS"
 ANY = "*"
 
 
 @dataclass(frozen=True)
 class Access:
-    """The names under which clients reach the server, and the pages elsewhere that may ask it."""
+    """The host names of the server, and the origins whose pages may use it."""
 
     hosts: frozenset[str] = frozenset({ANY})
-    addresses: bool = False  # each address is one of ours
+    addresses: bool = False  # accept every IP address as a host name
     origins: tuple[str, ...] = ()
 
     def refuse(self, method: str, headers: Headers, keys: bool) -> tuple[int, str] | None:
-        """Return the status and the sentence for a request that must not be answered."""
+        """Return the status and message for a request to refuse; None to accept it."""
         hosts = headers.getlist("Host")
         for host in hosts:
-            if not self._is_ours(host):
+            if not self.has_host(host):
                 shown = printable(host, 100)
-                return 421, f"{shown} is no name of this server. Start nmt serve with --allow-host {shown} if it is"
+                advice = f"If it should be, start nmt serve with --allow-host {shown}"
+                return 421, f"{shown} is no name of this server. {advice}"
         origin = headers.get("Origin")
-        if keys or origin is None or method in _SAFE or ANY in self.origins or origin in self.origins:
+        if keys or origin is None or method in _SAFE_METHODS or ANY in self.origins or origin in self.origins:
             return None
         if any(_is_same(origin, host) for host in hosts):
             return None
         shown = printable(origin, 100)
-        advice = f". Start nmt serve with --cors {shown} if they may" if _ORIGIN.fullmatch(origin) else ""
-        return 403, f"Pages of {shown} must not ask this server{advice}"
+        advice = f". To allow them, start nmt serve with --cors {shown}" if _ORIGIN.fullmatch(origin) else ""
+        return 403, f"Pages of {shown} must not use this server{advice}"
 
-    def _is_ours(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
+        """Return whether a Host header names this server."""
         found = _AUTHORITY.fullmatch(host)
         if not found:
             return False
@@ -58,17 +60,17 @@ class Access:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Return whether a page's origin is the host that it asks, with TLS (which a proxy may end) or without."""
+    """Return whether an origin has this host and port. The scheme may differ, because a proxy may terminate TLS."""
     pair = []
     for found in (_ORIGIN.fullmatch(origin), _AUTHORITY.fullmatch(host)):
         if not found:
             return False
-        pair.append((found[1].lower(), None if found[2] in _USUAL_PORTS else found[2]))
+        pair.append((found[1].lower(), None if found[2] in _DEFAULT_PORTS else found[2]))
     return pair[0] == pair[1]
 
 
-def access(host: str, names: Sequence[str], origins: Sequence[str]) -> Access:
-    """Return who may ask a server at the address `host`; UsageError for a name or an origin that is none."""
+def access_for(host: str, names: Sequence[str], origins: Sequence[str]) -> Access:
+    """Return the rules for a server at the address `host`; UsageError for a malformed name or origin."""
     for name in names:
         found = _AUTHORITY.fullmatch(name)
         if name != ANY and (not found or found[2]):

@@ -1,9 +1,9 @@
-"""The models by language pair, and the texts of all requests that they translate."""
+"""The models by language pair, and the translation of all requests' texts with them."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ from nmt_cli.documents.alignment import align
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.work import SHORT, Workers
+from nmt_cli.serving.work import SHORT_TEXT, Workers
 from nmt_cli.system.errors import NmtError, UsageError, from_os_error
 from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.pending import Options, Pending, Translation
@@ -25,67 +25,80 @@ from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
 WARM_UP = "Hello."
-# Segments of long texts that a thread of a CPU searches at once beside other texts: more would slow down these.
-LATER = 1
-# What texts cost while they are in hand, in characters: memory, and time in which Python collects garbage.
-SEGMENT = 50  # for each line or sentence, beside its own characters
-COST_TIMES = 4  # a request, each alternative counted, may cost so many times the characters that it may have
-SMALL_COST = 2500  # costs of no more always find room
+# How many segments of long texts a CPU thread searches at once beside other texts; more would slow those down.
+BACKGROUND_SEGMENTS = 1
+# The cost of texts in characters, for the memory that they take and the time that Python's garbage collection takes
+COST_PER_UNIT = 50  # of a line or sentence, added to its own characters
+COST_FACTOR = 4  # a request may cost this many times its limit of characters
+SMALL_COST = 2500  # requests of this cost are always admitted
 
 
 @dataclass(frozen=True)
-class Model:
+class ServedModel:
+    """A translator for one language pair."""
+
     translator: Translator
     source: str  # language codes
     target: str
-    begin: str = ""  # what a source begins with, if the model has several target languages
+    prefix: str = ""  # of every source, to select one of the model's target languages
 
-    def submit(self, place: int, unit: str, options: Options, countdown: "_Countdown") -> Pending:
-        """Begin to translate a unit of a text, the one at `place`; others' texts do not wait for all of its units."""
-        return self.translator.submit(self.begin + unit, options, done=countdown.tell, place=place)
+    def submit(self, position: int, unit: str, options: Options, done: Callable[[Pending], None]) -> Pending:
+        """Start to translate a text's unit; later positions give way to the first units of other texts."""
+        return self.translator.submit(self.prefix + unit, options, done=done, place=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return a unit's translation of this rank, or the last, linked to the unit."""
-        found, skip = align(self.translator, translation, self.begin + unit, rank), len(self.begin)
-        return Aligned(found.text, [(end, max(start - skip, 0)) for end, start in found.links])
+        """Return a unit's translation of this rank, or the last one, aligned with the unit."""
+        result = align(self.translator, translation, self.prefix + unit, rank)
+        skip = len(self.prefix)
+        return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
 
 
 class Budget:
-    """The memory that requests may hold at once, in any unit.
+    """A limit on the sum of the amounts that requests reserve at once.
 
-    Small amounts always pass, and so does a large one if no other is held.
+    Small amounts are always granted and not counted; a large one is always granted if no other is reserved.
     """
 
-    def __init__(self, most: int, small: int) -> None:
-        self.most, self.small, self.held = most, small, 0
+    def __init__(self, limit: int, small: int) -> None:
+        self.limit = limit
+        self.small = small
+        self.used = 0
 
     @contextlib.contextmanager
-    def holding(self, amount: int) -> Iterator[None]:
-        """Hold an amount within the block; 429 where too much is held already."""
+    def reserve(self, amount: int) -> Iterator[None]:
+        """Reserve an amount within the block; 429 if other requests have reserved too much."""
         amount = amount if amount > self.small else 0
-        if amount and self.held and self.held + amount > self.most:
+        if amount and self.used and self.used + amount > self.limit:
             raise Refusal(429, "Too much text is waiting: try again later", retry_after=RETRY_SECONDS)
-        self.held += amount
+        self.used += amount
         try:
             yield
         finally:
-            self.held -= amount
+            self.used -= amount
 
 
-class Pool(contextlib.AbstractContextManager["Pool"]):
-    """Translates for all requests. At most `queue` texts are in hand, unless one request alone has more."""
+class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
+    """The models of all language pairs. It admits up to `queue` texts at once, or one request with more."""
 
     def __init__(
-        self, models: Sequence[Model], metrics: Metrics, *, queue: int, most_cost: int = COST_TIMES * 100_000
+        self,
+        models: Sequence[ServedModel],
+        metrics: Metrics,
+        *,
+        queue: int,
+        max_cost: int = COST_FACTOR * 100_000,
     ) -> None:
-        """`most_cost` is that of a request, and of all long requests in hand."""
-        self.models, self.metrics, self.queue, self.most_cost = models, metrics, queue, most_cost
-        self.texts = 0  # in hand
-        self.costs = Budget(most_cost, SMALL_COST)
+        """`max_cost` limits the cost of one request, and of all large requests together."""
+        self.models = models
+        self.metrics = metrics
+        self.queue = queue
+        self.max_cost = max_cost
+        self.texts = 0  # admitted and not yet answered
+        self.costs = Budget(max_cost, SMALL_COST)
         self.workers = Workers()
         pairs = [(model.source, model.target) for model in models]
-        if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
-            raise UsageError(f"two models translate {twice[0]} to {twice[1]}. Leave one of them out")
+        if repeated := next((pair for pair in pairs if pairs.count(pair) > 1), None):
+            raise UsageError(f"two models translate {repeated[0]} to {repeated[1]}. Leave one of them out")
         self.sources = list(dict.fromkeys(model.source for model in models))
         self.languages = list(dict.fromkeys([*self.sources, *(model.target for model in models)]))
         self.translators = list({id(model.translator): model.translator for model in models}.values())
@@ -102,11 +115,11 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     def targets(self, source: str) -> list[str]:
         return [model.target for model in self.models if model.source == source]
 
-    def find(self, source: str, target: str) -> Model:
-        """Return the model of two language codes; 400 where there is none."""
-        for asked in (source, target):
-            if match(asked, self.languages) is None:
-                raise Refusal(400, f"{asked[:40]} is not supported")
+    def find(self, source: str, target: str) -> ServedModel:
+        """Return the model for two language codes; 400 if there is none."""
+        for code in (source, target):
+            if match(code, self.languages) is None:
+                raise Refusal(400, f"{code[:40]} is not supported")
         from_code = match(source, self.sources)
         to_code = match(target, self.targets(from_code or ""))
         for model in self.models:
@@ -115,68 +128,72 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
 
     @contextlib.contextmanager
-    def room(self, texts: Sequence[str], options: Options) -> Iterator[None]:
-        """Hold room for texts within the block; 429 where too many others are in hand, 400 for too much text."""
+    def admit(self, texts: Sequence[str], options: Options) -> Iterator[None]:
+        """Count texts within the block; 429 if too many others are pending, 400 if they cost too much."""
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
         self.texts += len(texts)
         try:
-            with self.holding(sum(map(len, texts)) * options.n_best):
+            with self._reserve(sum(map(len, texts)) * options.n_best):
                 yield
         finally:
             self.texts -= len(texts)
 
-    def holding(self, cost: int, beside: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Hold a cost; 400 if that and the cost `beside` are too much for a request."""
-        if cost + beside > self.most_cost:
+    def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
+        """Reserve a cost; 400 if it is too high for one request, with the cost that the request has `reserved`."""
+        if cost + reserved > self.max_cost:
             raise Refusal(400, "Invalid request: its lines, sentences and alternatives are too many. Divide the text")
-        return self.costs.holding(cost)
+        return self.costs.reserve(cost)
 
     async def translate(
-        self, model: Model, texts: Sequence[Sequence[str]], options: Options
+        self, model: ServedModel, texts: Sequence[Sequence[str]], options: Options
     ) -> list[list[Translation]]:
-        """Translate the units of texts. Those of a caller that is cancelled are given up."""
+        """Translate the units of texts. Cancellation cancels their translation."""
         units = list(chain.from_iterable(texts))
         try:
-            pending = await self._translated(model, units, options)
-            results = iter([one.translation() for one in pending])
+            pending = await self._finished(model, units, options)
+            results = iter([each.translation() for each in pending])
         except NmtError as error:
             raise Refusal(500, str(error)) from error
         except (OSError, MemoryError) as error:
-            told = from_os_error(error) if isinstance(error, OSError) else "there is too little memory"
-            raise Refusal(500, str(told)) from error
+            text = from_os_error(error) if isinstance(error, OSError) else "there is too little memory"
+            raise Refusal(500, str(text)) from error
         return [[next(results) for _ in text] for text in texts]
 
-    async def _translated(self, model: Model, units: Sequence[str], options: Options) -> list[Pending]:
+    async def _finished(self, model: ServedModel, units: Sequence[str], options: Options) -> list[Pending]:
+        """Translate units, and return them when all are finished."""
         characters = sum(map(len, units))
-        countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
-        over = False
+        completion = Completion(len(units))
+        begun = time.monotonic()
+        pending = list[Pending]()
+        ended = False
 
-        def submit(place: int, unit: str) -> None:
-            pending.append(model.submit(place, unit, options, countdown))
-            if over:  # since this call began, in another thread
+        def submit(position: int, unit: str) -> None:
+            pending.append(model.submit(position, unit, options, completion.count_down))
+            if ended:  # meanwhile, while this call ran in another thread
                 pending[-1].cancel()
 
         def cost(segments: int) -> int:
-            return SEGMENT * segments * options.n_best
+            return COST_PER_UNIT * segments * options.n_best
 
-        text_cost, short = characters * options.n_best, characters + SEGMENT * len(units) <= SHORT
+        text_cost = characters * options.n_best
+        short = characters + COST_PER_UNIT * len(units) <= SHORT_TEXT
         try:
-            with self.holding(cost(len(units)), beside=text_cost):
+            with self._reserve(cost(len(units)), reserved=text_cost):
                 if short and not options.terms:
-                    for place, unit in enumerate(units):
-                        submit(place, unit)
+                    for position, unit in enumerate(units):
+                        submit(position, unit)
                 else:
-                    await self.workers.mapped(submit, range(len(units)), units, short=short)
-                segments = sum(len(draft) for one in pending for draft in one.drafts)
+                    await self.workers.map_in_thread(submit, range(len(units)), units, short=short)
+                segments = sum(len(draft) for each in pending for draft in each.drafts)
                 more = max(segments - len(units), 0)
-                with self.holding(cost(more), beside=text_cost + cost(len(units))):
-                    await countdown.over
+                with self._reserve(cost(more), reserved=text_cost + cost(len(units))):
+                    await completion.future
         finally:
-            over = True
-            if countdown.left:
-                for one in pending:
-                    one.cancel()
+            ended = True
+            if completion.remaining:
+                for each in pending:
+                    each.cancel()
         if short:
             self.metrics.observe(pending, begun)
         else:
@@ -185,53 +202,57 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of work, which is cancelled with ClientDisconnect when the client goes away before."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    """Return the result of work. If the client disconnects first, cancel the work and raise ClientDisconnect."""
+    task = asyncio.ensure_future(work)
+    disconnected = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnect
         return task.result()
     finally:
-        gone.cancel()
+        disconnected.cancel()
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
 
 
-class _Countdown:
-    """Counts the texts of a request that are not translated yet, in the thread of the server."""
-
-    def __init__(self, left: int) -> None:
-        self.left, self._loop = left, asyncio.get_running_loop()
-        self.over = self._loop.create_future()
-        if not left:
-            self.over.set_result(None)
-
-    def tell(self, _: Pending) -> None:
-        with contextlib.suppress(RuntimeError):  # the server has ended
-            self._loop.call_soon_threadsafe(self._one_less)
-
-    def _one_less(self) -> None:
-        self.left -= 1
-        if not self.left and not self.over.done():  # it is cancelled with its request
-            self.over.set_result(None)
-
-
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def load(directory: Path, precision: str, workers: int | None) -> list[Model]:
-    """Load a model, and translate with it once; return it for each of its target languages."""
-    later = None if may_have_gpu() else LATER
+class Completion:
+    """A future of this event loop that is set after `count_down` has been called `remaining` times."""
+
+    def __init__(self, remaining: int) -> None:
+        self.remaining = remaining
+        self._loop = asyncio.get_running_loop()
+        self.future = self._loop.create_future()
+        if not remaining:
+            self.future.set_result(None)
+
+    def count_down(self, _: Pending) -> None:
+        """Count one call, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._count_down)
+
+    def _count_down(self) -> None:
+        self.remaining -= 1
+        if not self.remaining and not self.future.done():  # a cancelled request has cancelled it
+            self.future.set_result(None)
+
+
+def load(directory: Path, precision: str, workers: int | None) -> list[ServedModel]:
+    """Load a model, run it once, and return it for each of its target languages."""
+    later = None if may_have_gpu() else BACKGROUND_SEGMENTS
     translator = Translator(directory, precision=precision, workers=workers, later=later)
-    source, target = translator.config.src, translator.config.tgt
+    source = translator.config.src
+    target = translator.config.tgt
     pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))
     tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]
-    models = [Model(translator, source, token[2:-2], f"{token} ") for token in tokens]
-    models = models or [Model(translator, source, target)]
-    for one in [translator.submit(models[0].begin + WARM_UP) for _ in translator.backend.searches]:
-        one.result()
+    models = [ServedModel(translator, source, token[2:-2], f"{token} ") for token in tokens]
+    models = models or [ServedModel(translator, source, target)]
+    for pending in [translator.submit(models[0].prefix + WARM_UP) for _ in translator.backend.searches]:
+        pending.result()
     return models

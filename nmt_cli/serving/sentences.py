@@ -1,4 +1,4 @@
-"""Our own route, for the page: a text sentence by sentence, with other translations and aligned words."""
+"""The route /sentences, which our page uses: translations sentence by sentence, with alternatives and aligned words."""
 
 import json
 from functools import partial
@@ -9,79 +9,79 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.pool import Model, Pool, while_connected
-from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
+from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
+from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
 from nmt_cli.translation.pending import Options, Translation
 from nmt_cli.translation.segments import sentences_of
 
-MOST_SENTENCES = 10_000
+MAX_SENTENCES = 10_000
 
 
 async def sentences(request: Request) -> Response:
-    """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment": [[source place, target place],
-    ...]}, ...]}, ...], "after"}.
+    """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment"}, ...]}, ...], "after"}.
 
-    Places are characters of "source" and "text", counted from 0. A pair says where a piece of the translation begins,
-    and where the words begin that it translates. "before" is the text between a sentence and the one before it, "after"
-    what follows the last one: all of these and the sources, in order, are the text that was sent.
+    "alignment" is a list of pairs: the offset in "source" of a word, and the offset in "text" of a token that
+    translates it. Offsets count characters from 0. "before" is the text between a sentence and its predecessor, "after"
+    the text behind the last one: joined in order with the sources, they are the request's text.
     """
     service: Service = request.app.state.service
     fields = await service.read(request)
     service.check_key(request, fields, "api_key")
     text = fields.text("q")
     service.count(request, [text])
-    alternatives = fields.whole("alternatives", 0, MOST_ALTERNATIVES)
-    source, confidence = await service.language([text], fields.text("source"), fields.text("target"))
-    cut = await service.pool.workers.in_thread(sentences_of, text)
-    units = [text[start:stop] for start, stop in cut[:MOST_SENTENCES]]
-    if len(cut) > MOST_SENTENCES:
-        raise Refusal(400, f"Invalid request: its {len(cut):,} sentences exceed the limit of {MOST_SENTENCES:,}")
-    if not service.is_translated(source, fields.text("target")):
+    alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
+    source, confidence = await service.source_language([text], fields.text("source"), fields.text("target"))
+    spans = await service.pool.workers.in_thread(sentences_of, text)
+    if len(spans) > MAX_SENTENCES:
+        raise Refusal(400, f"Invalid request: its {len(spans):,} sentences exceed the limit of {MAX_SENTENCES:,}")
+    units = [text[start:stop] for start, stop in spans]
+    if not service.needs_no_translation(source, fields.text("target")):
         model = service.pool.find(source, fields.text("target"))
         options = Options(n_best=alternatives + 1, alignments=True)
-        with service.pool.room([text], options):
-            found = await while_connected(request, _found(service.pool, model, units, options))
+        with service.pool.admit([text], options):
+            translated = await while_connected(request, _translate(service.pool, model, units, options))
     else:
-        found = [[Shown(unit, [])] for unit in units]
-    ends = [0, *(stop for _, stop in cut)]
-    befores = [text[end:start] for end, (start, _) in zip(ends, cut, strict=False)]
-    parts = await service.pool.workers.mapped(_json, befores, units, found)
+        translated = [[Hypothesis(unit, [])] for unit in units]
+    ends = [0, *(stop for _, stop in spans)]
+    gaps = [text[end:start] for end, (start, _) in zip(ends, spans, strict=False)]
+    items = await service.pool.workers.map_in_thread(_json, gaps, units, translated)
     rest: dict[str, object] = {"after": text[ends[-1] :]}
     if confidence is not None:
         rest["detectedLanguage"] = {"confidence": confidence, "language": source}
-    return Response(f'{{"sentences":[{",".join(parts)}],{json.dumps(rest)[1:]}', media_type="application/json")
+    return Response(f'{{"sentences":[{",".join(items)}],{json.dumps(rest)[1:]}', media_type="application/json")
 
 
-class Shown(NamedTuple):
-    """A translation of a sentence, and pairs of places: in the source, in the translation."""
+class Hypothesis(NamedTuple):
+    """A translation of a sentence, with pairs of offsets in the source and in the translation."""
 
     text: str
     alignment: list[tuple[int, int]]
 
 
-async def _found(pool: Pool, model: Model, units: list[str], options: Options) -> list[list[Shown]]:
+async def _translate(pool: ModelPool, model: ServedModel, units: list[str], options: Options) -> list[list[Hypothesis]]:
     [results] = await pool.translate(model, [units], options)
-    return await pool.workers.mapped(partial(_shown, model), units, results)
+    return await pool.workers.map_in_thread(partial(_hypotheses, model), units, results)
 
 
-def _shown(model: Model, source: str, translation: Translation) -> list[Shown]:
-    found = list[Shown]()
+def _hypotheses(model: ServedModel, source: str, translation: Translation) -> list[Hypothesis]:
+    hypotheses = list[Hypothesis]()
     for rank in range(len(translation.hypotheses)):
-        shown = model.aligned(source, translation, rank)
-        pairs, begin = set[tuple[int, int]](), 0
-        for end, origin in shown.links:
-            token = shown.text[begin:end]
+        aligned = model.aligned(source, translation, rank)
+        pairs = set[tuple[int, int]]()
+        begin = 0
+        for end, origin in aligned.links:
+            token = aligned.text[begin:end]
             if token.strip():
                 pairs.add((origin, begin + len(token) - len(token.lstrip())))
             begin = end
-        found.append(Shown(shown.text, sorted(pairs)))
-    return found
+        hypotheses.append(Hypothesis(aligned.text, sorted(pairs)))
+    return hypotheses
 
 
-def _json(before: str, source: str, hypotheses: list[Shown]) -> str:
-    """Return a sentence of the answer. One call for all of them would hold up other requests."""
-    shown = [hypothesis._asdict() for hypothesis in hypotheses]
-    return json.dumps({"before": before, "source": source, "hypotheses": shown}, ensure_ascii=False)
+def _json(before: str, source: str, hypotheses: list[Hypothesis]) -> str:
+    """Return one item of "sentences". Encoding all of them in one call would delay other requests."""
+    items = [hypothesis._asdict() for hypothesis in hypotheses]
+    return json.dumps({"before": before, "source": source, "hypotheses": items}, ensure_ascii=False)
 
 
 ROUTES = [Route("/sentences", sentences, methods=["POST"])]

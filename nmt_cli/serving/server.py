@@ -1,4 +1,4 @@
-"""`nmt serve`: open the port, load the models, answer until a signal comes."""
+"""Runs the server: binds the port, loads the models and serves until a signal arrives."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,11 @@ from types import FrameType
 import uvicorn
 
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connections
+from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connection_limit
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.origins import access, is_loopback
-from nmt_cli.serving.pool import COST_TIMES, Pool, load
+from nmt_cli.serving.origins import access_for, is_loopback
+from nmt_cli.serving.pool import COST_FACTOR, ModelPool, load
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system import signals
 from nmt_cli.system.console import say
@@ -30,9 +30,9 @@ from nmt_cli.system.errors import BusyError, NmtError, UsageError
 
 KEEP_ALIVE_SECONDS = 30
 MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-SWITCH_SECONDS = 0.001  # after which a thread gives way to others: the event loop waits for each that computes
-READ_SECONDS = 0.1  # in which requests that are on their way arrive, once no more are taken
-SPARE_SECONDS = 5  # beside those that a translation may take, before connections that are still open are cut
+SWITCH_SECONDS = 0.001  # how long a thread may keep the interpreter; the event loop waits for it
+READ_SECONDS = 0.1  # time for requests in transit to arrive after the port closes
+SPARE_SECONDS = 5  # beyond the timeout of a request, before open connections are closed
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class ServeOptions:
 
 
 def serve(options: ServeOptions) -> int:
-    """Serve until SIGTERM or SIGINT; then answer what has been asked, and return 0. A second signal ends at once."""
+    """Serve until SIGTERM or SIGINT, then finish the pending requests and return 0. A second signal ends it at once."""
     _return_memory()
-    keys = _keys(options)
-    allowed = access(options.host, options.allow_host, options.cors)
-    with contextlib.closing(_bound(options.host, options.port)) as port:
+    keys = api_keys(options)
+    access = access_for(options.host, options.allow_host, options.cors)
+    with contextlib.closing(bind(options.host, options.port)) as port:
         metrics = Metrics()
         models = [
             model for directory in options.models for model in load(directory, options.precision, options.workers)
@@ -66,11 +66,11 @@ def serve(options: ServeOptions) -> int:
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # collections skip the loaded modules and models, so requests wait less
-        with Pool(models, metrics, queue=options.queue, most_cost=COST_TIMES * options.char_limit) as pool:
+        with ModelPool(models, metrics, queue=options.queue, max_cost=COST_FACTOR * options.char_limit) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
             service = Service(pool, metrics, limits, keys, options.protect)
-            app = create_app(service, allowed)
-            most = connections(options.connections)
+            app = create_app(service, access)
+            limit = connection_limit(options.connections)
             config = uvicorn.Config(
                 app,
                 http=Protocol,
@@ -80,7 +80,7 @@ def serve(options: ServeOptions) -> int:
                 ws="none",
                 server_header=False,
                 backlog=BACKLOG,
-                limit_concurrency=most + 1,  # requests, of which some may have lost their connections
+                limit_concurrency=limit + 1,  # requests; some may have lost their connections
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.timeout) + SPARE_SECONDS,
             )
@@ -88,28 +88,31 @@ def serve(options: ServeOptions) -> int:
             host = f"[{options.host}]" if ":" in options.host else options.host
             ready = f"serving {pairs} at http://{host}:{port.getsockname()[1]}"
             try:
-                asyncio.run(_Server(config, service, ready, port, most).serve(sockets=[]))
-            except OSError as error:  # another began to listen while the models were loaded
-                raise _cannot_serve(options.host, options.port, error) from None
+                asyncio.run(_Server(config, service, ready, port, limit).serve(sockets=[]))
+            except OSError as error:  # another process began to listen while the models were loading
+                raise bind_error(options.host, options.port, error) from None
     return 0
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, ready: str, port: socket.socket, most: int) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, ready: str, port: socket.socket, limit: int) -> None:
         super().__init__(config)
-        self._service, self._ready, self._port, self._most = service, ready, port, most
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # no line for each bad request
+        self._service = service
+        self._ready = ready
+        self._port = port
+        self._limit = limit
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # log no malformed requests
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._listener = Listener(self._port, self._most, self._protocol)
+        self._listener = Listener(self._port, self._limit, self._protocol)
         say(self._ready)
 
     def _protocol(self) -> Protocol:
         return Protocol(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, and read what has been sent on the others, before those without a request close."""
+        """Accept no more connections; read requests in transit before idle connections close."""
         self._listener.close()
         await asyncio.sleep(READ_SECONDS)
         await super().shutdown(sockets)
@@ -117,7 +120,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at the first signal, when what runs is answered; at the second at once."""
+        """Shut down gracefully at the first signal, end at once at the second."""
 
         def stop(number: int, _: FrameType | None) -> None:
             if self.should_exit:
@@ -133,39 +136,40 @@ class _Server(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Let the memory of answered requests go back to the system. By default glibc keeps it, in an arena for each
-    thread: a server under load had 361 MB then, not 271."""
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # mallopt(3); other C libraries have none
+    """Make glibc return freed memory to the system; by default it keeps it, in an arena per thread."""
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # mallopt(3); other C libraries lack it
         for option, value in MALLOC.items():
             mallopt(option, value)
 
 
-def _keys(options: ServeOptions) -> list[bytes]:
-    """Return the API keys; UsageError where others could reach the server without one."""
+def api_keys(options: ServeOptions) -> list[bytes]:
+    """Return the API keys; UsageError if other machines could reach the server without one."""
     if not options.api_key_file:
         if not is_loopback(options.host):
-            raise UsageError(f"others can reach {options.host}: --host needs --api-key-file FILE, with one key a line")
+            raise UsageError(
+                f"other machines can reach {options.host}. Give --api-key-file FILE, with one key per line"
+            )
         return []
     return read_keys(options.api_key_file)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket that has the port and does not listen yet."""
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to the port and does not listen yet."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise UsageError(f"--host {host} is no address here: {error.strerror}") from None
+        raise UsageError(f"--host {host} is no address of this machine: {error.strerror}") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise _cannot_serve(host, port, error) from None
+        raise bind_error(host, port, error) from None
     return bound
 
 
-def _cannot_serve(host: str, port: int, error: OSError) -> NmtError:
+def bind_error(host: str, port: int, error: OSError) -> NmtError:
     if error.errno == errno.EADDRINUSE:
-        return BusyError(f"port {port} of {host} is in use. Stop what uses it, or choose another --port")
+        return BusyError(f"port {port} of {host} is in use. Stop its process, or choose another --port")
     return UsageError(f"cannot serve at port {port} of {host}: {error.strerror}. Choose another --port or --host")

@@ -1,4 +1,4 @@
-"""What all routes share: the models, the limits, and how a request becomes translations."""
+"""The service behind the routes: limits, API keys, language detection and translation."""
 
 import asyncio
 import hmac
@@ -15,28 +15,30 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import SURE, Detector
-from nmt_cli.serving.fields import Fields, Reading, Refusal
+from nmt_cli.serving.fields import BodyMemory, Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Model, Pool, while_connected
-from nmt_cli.serving.texts import Form, units_of, write
-from nmt_cli.serving.work import SHORT
+from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
+from nmt_cli.serving.texts import TextFormat, assemble, units_of
+from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.pending import Options, Translation
 
 BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
-BYTES_PER_TEXT = 64  # around it
-OTHER_FIELDS = 50
-MOST_ALTERNATIVES = 10
-KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the header Authorization
+BYTES_PER_TEXT = 64  # for the syntax around it
+OTHER_FIELDS = 50  # fields of a form that are no texts
+MAX_ALTERNATIVES = 10
+KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
 
 
 @dataclass(frozen=True)
 class Limits:
-    characters: int = 100_000  # of all texts of a request
-    texts: int = 1000  # of a request
-    seconds: float = 60  # from a request's first byte to the beginning of its answer
-    body_seconds: float = 30  # until a request's body is there
+    """The limits on one request."""
+
+    characters: int = 100_000  # of all its texts
+    texts: int = 1000
+    seconds: float = 60  # from its first byte to the beginning of the response
+    body_seconds: float = 30  # to receive the body
 
     @property
     def bytes(self) -> int:
@@ -45,61 +47,63 @@ class Limits:
 
 @dataclass(frozen=True)
 class Answer:
-    texts: list[list[str]]  # of each text the translations, best first, no two the same
-    source: str  # the language code
-    confidence: int | None = None  # in percent, where the language was not named
+    texts: list[list[str]]  # the distinct translations of each text, best first
+    source: str  # language code
+    confidence: int | None = None  # in percent, if the language was detected
 
 
 @dataclass
 class Service:
-    pool: Pool
+    """Everything that routes share; one per application."""
+
+    pool: ModelPool
     metrics: Metrics
     limits: Limits = field(default_factory=Limits)
-    keys: Sequence[bytes] = ()  # one of which each request must bring, if there are any
-    protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
+    keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
+    protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
     characters: int = 0  # of all requests so far
     glossaries: Glossaries = field(default_factory=Glossaries)
-    reading: Reading = field(default_factory=Reading)
+    body_memory: BodyMemory = field(default_factory=BodyMemory)
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
 
     async def read(self, request: Request) -> Fields:
-        """Return a request's fields; 408 where its body takes too long to come."""
+        """Return a request's fields; 408 if its body does not arrive in time."""
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                most = self.limits.texts + OTHER_FIELDS
-                return await reader.read(request, self.limits.bytes, most, self.reading)
+                max_fields = self.limits.texts + OTHER_FIELDS
+                return await reader.read(request, self.limits.bytes, max_fields, self.body_memory)
         except TimeoutError:
             text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
             raise Refusal(408, text, close=True) from None
 
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
-        """403 where the key is not one of ours, `missing` where there is none; it comes as a field or in a header."""
+        """Check the API key in a field or the Authorization header: 403 if it is wrong, `missing` if there is none."""
         if not self.keys:
             return
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() not in KEY_SCHEMES:
             key = fields.text(*names, default="") if names else ""
         if not key:
-            places = " or ".join([*(f"as {name}" for name in names[:1]), "in the header Authorization"])
-            raise Refusal(missing, f"An API key is needed, {places}")
-        equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]  # all of them, whichever it is
+            where = " or ".join([*(f"as {name}" for name in names[:1]), "in the header Authorization"])
+            raise Refusal(missing, f"An API key is needed, {where}")
+        equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]  # always all, for constant time
         if not any(equal):
             raise Refusal(403, "Invalid API key")
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
-        """Return the texts of a request, and whether they came as a list; count them."""
+        """Count and return the texts of a request, and whether they were a list."""
         texts, several = fields.texts(name, self.limits.texts)
         self.count(request, texts)
         return texts, several
 
     def count(self, request: Request, texts: Sequence[str]) -> None:
-        """Count the texts of a request; 400 where they have too many characters."""
+        """Count the texts of a request; 400 if they have too many characters."""
         characters = sum(map(len, texts))
         request.state.texts, request.state.characters = len(texts), characters
-        if characters > (most := self.limits.characters):
-            raise Refusal(400, f"Invalid request: request ({characters:,}) exceeds text limit ({most:,})")
+        if characters > (limit := self.limits.characters):
+            raise Refusal(400, f"Invalid request: request ({characters:,}) exceeds text limit ({limit:,})")
         self.metrics.texts.inc(len(texts))
         self.metrics.characters.inc(characters)
         self.characters += characters
@@ -109,83 +113,89 @@ class Service:
         request: Request,
         texts: Sequence[str],
         pair: tuple[str, str],
-        form: Form,
+        text_format: TextFormat,
         alternatives: int = 0,
         terms: Terms | None = None,
     ) -> Answer:
-        """Translate the texts of a request between two languages, the first of which may be "auto"; 400 for languages
-        that no model has."""
-        source, confidence = await self.language(texts, *pair)
-        if self.is_translated(source, pair[1]):
+        """Translate the texts of a request; 400 if no model translates between the languages of `pair`.
+
+        The source language may be "auto".
+        """
+        source, confidence = await self.source_language(texts, *pair)
+        if self.needs_no_translation(source, pair[1]):
             return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
-        form = replace(form, language=model.target)
-        options = Options(n_best=alternatives + 1, alignments=form.marked, terms=terms)
-        with self.pool.room(texts, options):
-            found = await while_connected(request, self._translated(model, texts, form, options))
-        return Answer(found, model.source, confidence)
+        text_format = replace(text_format, language=model.target)
+        options = Options(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
+        with self.pool.admit(texts, options):
+            translations = await while_connected(request, self._translate(model, texts, text_format, options))
+        return Answer(translations, model.source, confidence)
 
-    async def _translated(self, model: Model, texts: Sequence[str], form: Form, options: Options) -> list[list[str]]:
-        short = sum(map(len, texts)) <= SHORT
+    async def _translate(
+        self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: Options
+    ) -> list[list[str]]:
+        short = sum(map(len, texts)) <= SHORT_TEXT
         workers = self.pool.workers
-        in_process = form.marked and not short
+        in_process = text_format.marked and not short
         try:
             if in_process:
-                units = await workers.in_process(form, texts)
-            elif form.marked:
-                units = await workers.in_thread(units_of, form, texts, short=True)
+                units = await workers.in_process(text_format, texts)
+            elif text_format.marked:
+                units = await workers.in_thread(units_of, text_format, texts, short=True)
             else:
-                units = units_of(form, texts)
+                units = units_of(text_format, texts)
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
-        results = await self.pool.translate(model, units, options)
-        found = await self._ranks(model, units, results, options)
+        translations = await self.pool.translate(model, units, options)
+        results = await self._by_rank(model, units, translations, options)
         if in_process:
-            return cast(list[list[str]], await workers.in_process(form, texts, found))
-        if short and not form.marked:
-            return write(form, texts, found)
-        return await workers.in_thread(write, form, texts, found, short=short)
+            return cast(list[list[str]], await workers.in_process(text_format, texts, results))
+        if short and not text_format.marked:
+            return assemble(text_format, texts, results)
+        return await workers.in_thread(assemble, text_format, texts, results, short=short)
 
-    async def _ranks(
+    async def _by_rank(
         self,
-        model: Model,
+        model: ServedModel,
         units: Sequence[Sequence[str]],
-        results: Sequence[Sequence[Translation]],
+        translations: Sequence[Sequence[Translation]],
         options: Options,
     ) -> list[list[tuple[Aligned, ...]]]:
-        """Return for each text the translations of its units: first the best of each, then the second, and so on."""
+        """Return for each text a list by rank (best first) of the translations of all its units."""
         ranks = range(options.n_best)
 
-        def linked(unit: str, translation: Translation) -> list[Aligned]:
+        def aligned(unit: str, translation: Translation) -> list[Aligned]:
             return [model.aligned(unit, translation, rank) for rank in ranks]
 
-        every = chain.from_iterable(results)
+        all_translations = chain.from_iterable(translations)
         if options.alignments:
-            every_unit = list(chain.from_iterable(units))
-            short = sum(map(len, every_unit)) <= SHORT
-            found = iter(await self.pool.workers.mapped(linked, every_unit, every, short=short))
+            all_units = list(chain.from_iterable(units))
+            short = sum(map(len, all_units)) <= SHORT_TEXT
+            results = iter(await self.pool.workers.map_in_thread(aligned, all_units, all_translations, short=short))
         else:
-            found = ([Aligned(translation.at(rank).text, []) for rank in ranks] for translation in every)
-        return [list(zip(*islice(found, len(own)), strict=True)) or [()] for own in units]
+            results = ([Aligned(each.at(rank).text, []) for rank in ranks] for each in all_translations)
+        return [list(zip(*islice(results, len(own)), strict=True)) or [()] for own in units]
 
-    async def language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
-        """Return the source language, and how sure that is in percent where it is "auto"; 400 where it is sure that no
-        model has it."""
+    async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
+        """Return the source language, and the confidence in percent if "auto" asks to detect it.
+
+        400 if the detected language is certain and no model has it.
+        """
         if source.lower() != "auto":
             return source, None
-        found = await run_in_threadpool(self.detector.detect, "\n".join(texts))
-        if (first := found[0][0]) not in self.pool.languages:
-            told = f"The text was detected as {name_of(first)} ({first}), which is not supported"
-            raise Refusal(400, f"{told}: name its language if that is wrong")
-        able = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
-        for code, sure in found:
-            if code in able or (base_of(code) == base_of(target) and sure >= SURE):
-                return code, sure
-        return found[0]
+        detected = await run_in_threadpool(self.detector.detect, "\n".join(texts))
+        first, _ = detected[0]
+        if first not in self.pool.languages:
+            text = f"The text was detected as {name_of(first)} ({first}), which is not supported"
+            raise Refusal(400, f"{text}: name its language if that is wrong")
+        translatable = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
+        for code, confidence in detected:
+            if code in translatable or (base_of(code) == base_of(target) and confidence >= SURE):
+                return code, confidence
+        return detected[0]
 
-    def is_translated(self, source: str, target: str) -> bool:
-        """Return whether a text in the source language is one in the target language already, and no model changes
-        it."""
+    def needs_no_translation(self, source: str, target: str) -> bool:
+        """Return whether both languages are the same and no model translates between their variants."""
         codes = [match(code, self.pool.languages) for code in (source, target)]
         if not all(codes) or not is_same(source, target):
             return False

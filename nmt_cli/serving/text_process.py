@@ -1,6 +1,6 @@
-"""A process of the server that parses and writes texts with markup: one JSON line in and one out for each call.
+"""A worker process for long texts with markup: it reads a call per line of JSON and writes a result per line.
 
-The server kills it at a request's deadline. It ends with its standard input, or when the server is killed.
+The server kills it at a request's deadline. It ends when its standard input closes or the server dies.
 """
 
 import json
@@ -12,35 +12,36 @@ from typing import Any
 
 from nmt_cli.documents.document import Outline
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving.texts import Form, units_of, write
+from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.errors import DataError
 
-NICE = 5  # searches and the event loop go before these processes
-MOST_BYTES = 1 << 30
+NICE = 5  # lower priority than search and the event loop
+MAX_MEMORY = 1 << 30
 
 
 def main() -> None:
     os.nice(NICE)
-    for number in (signal.SIGINT, signal.SIGTERM):  # of a whole group: the server finishes its requests first
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server finishes its requests first
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = MOST_BYTES if hard == resource.RLIM_INFINITY else min(MOST_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    limit = MAX_MEMORY if hard == resource.RLIM_INFINITY else min(MAX_MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     for line in sys.stdin.buffer:
         sys.stdout.write(json.dumps(_answer(json.loads(line))) + "\n")
         sys.stdout.flush()
 
 
 def _answer(call: dict[str, Any]) -> dict[str, Any]:
-    """Return {"result": ...}, or {"refusal": why}."""
-    form = Form(**(call["form"] | {"outline": Outline(**call["form"]["outline"])}))
+    """Return {"result": ...}, or {"refusal": reason}."""
+    fields = call["format"]
+    text_format = TextFormat(**(fields | {"outline": Outline(**fields["outline"])}))
     try:
-        if call["found"] is None:
-            return {"result": units_of(form, call["texts"])}
-        found = [[[Aligned(*unit) for unit in rank] for rank in ranks] for ranks in call["found"]]
-        return {"result": write(form, call["texts"], found)}
+        if call["results"] is None:
+            return {"result": units_of(text_format, call["texts"])}
+        results = [[[Aligned(*unit) for unit in rank] for rank in ranks] for ranks in call["results"]]
+        return {"result": assemble(text_format, call["texts"], results)}
     except DataError as error:
         return {"refusal": str(error)}
     except MemoryError:

@@ -1,6 +1,7 @@
-"""A text of a request: cut into units that are translated by themselves, and written again from their translations.
+"""Cuts a request's texts into units, and puts the translations of the units together again.
 
-`units_of` and `write` depend on their arguments alone, so that any process can run them.
+A unit is a line or a segment of markup that is translated by itself. `units_of` and `assemble` depend only on their
+arguments, so any process can run them.
 """
 
 import re
@@ -17,52 +18,53 @@ _NEW_LINE = re.compile("(\r?\n)")
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a text is, and what of it is kept."""
+class TextFormat:
+    """The format of a text, and the parts of it that stay untranslated."""
 
     kind: str = "text"  # or "html", "xml", "md", "po"
-    protect: bool | None = None  # keep placeholders from the model; None: in all but plain text
-    ignored: tuple[str, ...] = ()  # elements of HTML or XML that are copied
+    protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
+    ignored: tuple[str, ...] = ()  # elements of HTML or XML to copy
     outline: Outline = field(default_factory=Outline)  # of XML: which elements end a segment
-    joined: bool = False  # plain text whose lines are parts of one sentence
-    spaced: bool = False  # the white space around each line stays
-    language: str = ""  # the target's
+    joined: bool = False  # the lines of plain text are parts of one sentence
+    spaced: bool = False  # keep the white space around each line
+    language: str = ""  # of the translation
 
     @property
     def marked(self) -> bool:
-        """Whether marks are placed on the translation, which takes its alignment."""
+        """Whether tags or placeholders are put into the translation, which requires its alignment."""
         return self.kind != "text" or bool(self.protect)
 
-    def read(self, text: str) -> "Text":
-        """Return a text in the parts that are translated by themselves; DataError where it is not what it should be."""
+    def parse(self, text: str) -> "PlainText | MarkedText":
+        """Return a text divided into units; DataError if it does not have this format."""
         protected = self.marked if self.protect is None else self.protect
         if self.kind != "text":
             options = ReadOptions(protected, self.language, self.ignored, self.outline)
-            return Marked(FORMATS[self.kind].read(text, options))
+            return MarkedText(FORMATS[self.kind].read(text, options))
         lines = [text] if self.joined else _NEW_LINE.split(text)
         if protected:
-            return Marked(Document([part for line in lines for part in plain_parts(line, Protection())]))
-        return Lines(lines, self.spaced)
+            return MarkedText(Document([part for line in lines for part in plain_parts(line, Protection())]))
+        return PlainText(lines, self.spaced)
 
 
-class Lines:
-    """Plain text: each line is translated as `nmt translate` would, its ends stay."""
+class PlainText:
+    """Plain text. Each line is a unit, and line ends are kept."""
 
     def __init__(self, parts: list[str], spaced: bool) -> None:
-        """`parts` are lines and what stands between them, in turn."""
-        self._parts, self._spaced = parts, spaced
+        """`parts` alternate between lines and line ends."""
+        self._parts = parts
+        self._spaced = spaced
         self.units = parts[::2]
 
-    def written(self, results: Sequence[Aligned]) -> str:
-        """Return the text's translation, from those of its units."""
+    def translated(self, results: Sequence[Aligned]) -> str:
+        """Return the translated text, given the translations of its units."""
         parts = list(self._parts)
         parts[::2] = [result.text for result in results]
         if self._spaced:
-            parts[::2] = [_between(unit, line) for unit, line in zip(self.units, parts[::2], strict=True)]
+            parts[::2] = [_with_space_of(unit, line) for unit, line in zip(self.units, parts[::2], strict=True)]
         return "".join(parts)
 
 
-class Marked:
+class MarkedText:
     """Text with markup, with placeholders, or with both."""
 
     def __init__(self, document: Document) -> None:
@@ -70,35 +72,35 @@ class Marked:
         self._sources = [segment.result for segment in document.segments]
         self.units = [segment.text for segment in document.segments]
 
-    def written(self, results: Sequence[Aligned]) -> str:
+    def translated(self, results: Sequence[Aligned]) -> str:
+        """Return the translated text, given the translations of its units; empty ones leave the source."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
-            segment.result = source  # where its translation is empty
+            segment.result = source
             segment.result = place_marks(segment, result)
         return self._document.write()
 
 
-Text = Lines | Marked
+def units_of(text_format: TextFormat, texts: Sequence[str]) -> list[list[str]]:
+    """Return the units of each text; DataError if one does not have the format."""
+    return [text_format.parse(text).units for text in texts]
 
 
-def units_of(form: Form, texts: Sequence[str]) -> list[list[str]]:
-    """Return the units of each text; DataError where one is not of its kind."""
-    return [form.read(text).units for text in texts]
+def assemble(
+    text_format: TextFormat, texts: Sequence[str], results: Sequence[Sequence[Sequence[Aligned]]]
+) -> list[list[str]]:
+    """Return the distinct translations of each text, best first.
 
-
-def write(form: Form, texts: Sequence[str], found: Sequence[Sequence[Sequence[Aligned]]]) -> list[list[str]]:
-    """Return the translations of each text, each once, best first.
-
-    `found` has for each text the translations of its units: first the best of each, then the second, and so on.
+    `results` has for each text a list by rank (best first) of the translations of all its units.
     """
-    written = list[list[str]]()
-    for text, ranks in zip(texts, found, strict=True):
-        read = form.read(text)
-        written.append(list(dict.fromkeys(read.written(results) for results in ranks)))
-    return written
+    translations = list[list[str]]()
+    for text, ranks in zip(texts, results, strict=True):
+        parsed = text_format.parse(text)
+        translations.append(list(dict.fromkeys(parsed.translated(units) for units in ranks)))
+    return translations
 
 
-def _between(source: str, text: str) -> str:
-    """Return a text with the white space that is around the source."""
+def _with_space_of(source: str, text: str) -> str:
+    """Return a text with the white space around the source."""
     if not source.strip():
         return source
     return source[: len(source) - len(source.lstrip())] + text + source[len(source.rstrip()) :]

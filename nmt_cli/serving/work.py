@@ -1,8 +1,8 @@
-"""Where the work of a request runs, so that the event loop stays free and a request ends at its deadline.
+"""Runs the work of requests so that the event loop stays free and every request ends at its deadline.
 
-Work on a short plain text is done at once: it takes less time than a change of threads. Other short texts, and loops
-over many items, run in a few threads; loops stop at the next item when their request is over. A pattern cannot be
-interrupted, so long texts with markup are parsed and written in processes, which are killed when their request is over.
+Short plain text is processed in the event loop, which takes less time than a change of threads. Other short texts, and
+loops over many items, run in threads; a cancelled loop stops at the next item. A regular expression cannot be
+interrupted, so long texts with markup are parsed and assembled in processes, which are killed on cancellation.
 """
 
 import asyncio
@@ -20,51 +20,55 @@ from typing import Any, TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.texts import TextFormat
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.processors import usable_cores
 
 Result = TypeVar("Result")
-SHORT = 1000  # characters
+SHORT_TEXT = 1000  # characters
 PACKAGE = Path(__file__).parents[2]
-MOST_ANSWER = 1 << 28  # bytes of a process' answer
+MAX_RESULT = 1 << 28  # bytes of a result from a process
 
 
 class Workers:
+    """The threads and processes that work for requests."""
+
     def __init__(self) -> None:
         cores = usable_cores()
-        self._short, self._threads = CapacityLimiter(4 * cores), CapacityLimiter(cores)
-        self._processes = asyncio.Semaphore(max(1, cores // 2))  # searches need the other cores
+        self._short = CapacityLimiter(4 * cores)
+        self._threads = CapacityLimiter(cores)
+        self._processes = asyncio.Semaphore(max(1, cores // 2))  # leave the other cores to the search
         self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object, short: bool = False) -> Result:
         return await to_thread.run_sync(function, *arguments, limiter=self._short if short else self._threads)
 
-    async def mapped(
+    async def map_in_thread(
         self, function: Callable[..., Result], *columns: Iterable[object], short: bool = False
     ) -> list[Result]:
-        """Return a function's results for all items, as `map` does, from a thread; cancellation stops it after the
-        current item."""
-        over = threading.Event()
+        """Return a function's results for all items, like `map`; cancellation stops it after the current item."""
+        cancelled = threading.Event()
 
         def run() -> list[Result]:
-            found = list[Result]()
+            results = list[Result]()
             for items in zip(*columns, strict=True):
-                if over.is_set():
+                if cancelled.is_set():
                     break
-                found.append(function(*items))
-            return found
+                results.append(function(*items))
+            return results
 
         try:
             limiter = self._short if short else self._threads
             return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
         finally:
-            over.set()
+            cancelled.set()
 
-    async def in_process(self, form: Form, texts: Sequence[str], found: Any = None) -> Any:
-        """Return `units_of` the texts, or with `found` what `write` returns, from a process; cancellation kills it.
-        DataError where a text is not of its kind."""
-        call = {"form": asdict(form), "texts": texts, "found": found}
+    async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
+        """Return `units_of` the texts, or with `results` what `assemble` returns, from a process.
+
+        Cancellation kills the process. DataError if a text does not have the format.
+        """
+        call = {"format": asdict(text_format), "texts": texts, "results": results}
         line = json.dumps(call, default=astuple).encode() + b"\n"
         async with self._processes:
             process = self._take() or await _start()
@@ -74,7 +78,7 @@ class Workers:
                 process.stdin.write(line)
                 await process.stdin.drain()
                 answer = json.loads(await process.stdout.readline())
-            except (OSError, ValueError):  # it has been killed, as for want of memory
+            except (OSError, ValueError):  # the process was killed, perhaps for lack of memory
                 _kill(process)
                 raise Refusal(503, "The text could not be processed: try again later", retry_after=1) from None
             except BaseException:
@@ -86,7 +90,7 @@ class Workers:
         return answer["result"]
 
     def _take(self) -> Process | None:
-        """Return an idle process of this event loop that lives."""
+        """Return a live, idle process of this event loop."""
         while self._idle:
             loop, process = self._idle.pop()
             if loop is asyncio.get_running_loop() and process.returncode is None:
@@ -101,11 +105,11 @@ class Workers:
 
 
 async def _start() -> Process:
-    # -P: code in the working directory is none of ours.
+    # -P keeps modules in the working directory from being imported.
     paths = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-P", "-m", "nmt_cli.serving.text_process"]
-    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment, limit=MOST_ANSWER)
+    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment, limit=MAX_RESULT)
 
 
 def _kill(process: Process) -> None:

@@ -11,11 +11,11 @@ def pool(tmp_path_factory):
     for module in ("starlette", "uvicorn"):
         pytest.importorskip(module)
     from nmt_cli.serving.metrics import Metrics
-    from nmt_cli.serving.pool import Pool, load
+    from nmt_cli.serving.pool import ModelPool, load
 
     there = make_model(tmp_path_factory.mktemp("there"))
     back = make_model(tmp_path_factory.mktemp("back"), "corpus.src=de", "corpus.tgt=en", seed=2)
-    with Pool([*load(there, "fp32", 1), *load(back, "fp32", 1)], Metrics(), queue=1000) as pool:
+    with ModelPool([*load(there, "fp32", 1), *load(back, "fp32", 1)], Metrics(), queue=1000) as pool:
         yield pool
 
 

@@ -28,7 +28,7 @@ from page_server import backwards, serving
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from nmt_cli.serving.pool import Pool
+from nmt_cli.serving.pool import ModelPool
 from nmt_cli.serving.service import Limits, Service
 
 pytest_plugins = "page_fixtures"
@@ -243,7 +243,7 @@ def test_languages_are_swapped_with_their_texts(tab, server):
 
 
 def test_languages_are_not_swapped_where_no_model_translates_back(browsed, pool):
-    one = Pool(pool.models[:1], pool.metrics, queue=1000)
+    one = ModelPool(pool.models[:1], pool.metrics, queue=1000)
     with serving(Service(one, pool.metrics, Limits(LIMIT))) as server:
         load_page(browsed, server)
         assert browsed.see("(e => [e.checkVisibility(), e.disabled, e.title])(document.getElementById('swap'))") == [

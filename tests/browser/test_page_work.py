@@ -227,7 +227,7 @@ def test_a_key_is_asked_for_where_the_server_wants_one(browsed, pool):
     with serving(Service(pool, pool.metrics, Limits(LIMIT), keys=[b"secret"])) as server:
         load_page(browsed, server)
         type_text(browsed, FIRST)
-        browsed.until(f"{MESSAGE} === 'This server wants an API key.'")
+        browsed.until(f"{MESSAGE} === 'This server needs an API key.'")
         browsed.see("document.getElementById('key').focus()")
         browsed.call("Input.insertText", text="wrong")
         browsed.press("Enter")
@@ -255,7 +255,7 @@ def test_the_key_field_has_the_focus_when_a_key_is_asked_for(browsed, pool, tmp_
         assert browsed.see(f"{FOCUSED}.id") == "text"
         (file := tmp_path / "a.txt").write_text(FIRST)
         browsed.drop(file)
-        browsed.until(f"{FILES} === 'a.txt: This server wants an API key.'")
+        browsed.until(f"{FILES} === 'a.txt: This server needs an API key.'")
         assert browsed.see(f"{FOCUSED}.id") == "key"
         for _ in range(2):
             browsed.call("Input.insertText", text="wrong")
@@ -275,4 +275,4 @@ def test_a_key_that_is_needed_later_is_asked_for(tab, server, status):
     server.instead = JSONResponse({"error": "An API key is needed, as api_key or in the header Authorization"}, status)
     type_text(tab, FIRST)
     tab.until(f"{FOCUSED}.id === 'key'")
-    assert tab.see(MESSAGE) == "This server wants an API key."
+    assert tab.see(MESSAGE) == "This server needs an API key."

@@ -168,8 +168,8 @@ def test_only_program_strings_protect_brackets(kind: str, text: str) -> None:
 
 def test_the_server_passes_the_target_language() -> None:
     texts = pytest.importorskip("nmt_cli.serving.texts")
-    form = texts.Form("po", language="ru")
-    [[written]] = texts.write(form, [TEMPLATE], [[[Aligned("x", [(1, 0)])] * len(form.read(TEMPLATE).units)]])
+    form = texts.TextFormat("po", language="ru")
+    [[written]] = texts.assemble(form, [TEMPLATE], [[[Aligned("x", [(1, 0)])] * len(form.parse(TEMPLATE).units)]])
     assert '"Language: ru\\n"' in written
-    [[written]] = texts.write(texts.Form("html", language="de"), ['<html lang="en">'], [[[]]])
+    [[written]] = texts.assemble(texts.TextFormat("html", language="de"), ['<html lang="en">'], [[[]]])
     assert written == '<html lang="de">'

@@ -1,5 +1,4 @@
-"""The clients that people use, as they come from their registries, ask `nmt serve`. Each in an environment of its own;
-skipped where it cannot be installed."""
+"""Published clients work with `nmt serve`; each is installed into an environment of its own, or skipped."""
 
 import json
 import re
@@ -10,25 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from serving import said
-from test_serve_process import server
+from serving import hypotheses, server
 
 from nmt_cli import Translator
 
 pytestmark = pytest.mark.clients
 TEXTS = ["der Hund geht.", "rot & und <das>", "die Katze ist\nnicht rot 🙂"]
 
-# What each is told to do: TEXTS is `texts`, URL is `url`; it prints the translations as JSON.
+# A script per client. `texts` and `url` are given; the script must set `translations` to the translations.
 PYTHON = {
     "libretranslatepy==2.1.4": """
 from libretranslatepy import LibreTranslateAPI
 api = LibreTranslateAPI(url)
 assert api.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
 assert {found["language"] for found in api.detect("Das Haus ist rot.")} <= {"en", "de"}
-said = [api.translate(text, "en", "de") for text in texts]
+translations = [api.translate(text, "en", "de") for text in texts]
 """,
     "libretranslate-aio==0.1.3": """
 import libretranslate_aio as library
@@ -41,11 +38,11 @@ with library.LibreTranslate(base_url=url) as api:
         api.translate("rot", "en", "xx")
     except library.BadRequestError as error:
         assert "xx is not supported" in str(error)
-    said = api.translate(texts, "en", "de").translated_text
+    translations = api.translate(texts, "en", "de").translated_text
 """,
     "deep-translator==1.11.4": """
 from deep_translator import LibreTranslator
-said = LibreTranslator(source="en", target="de", api_key="-", custom_url=url + "/").translate_batch(texts)
+translations = LibreTranslator(source="en", target="de", api_key="-", custom_url=url + "/").translate_batch(texts)
 """,
     "deepl==1.32.0": """
 import deepl
@@ -70,11 +67,14 @@ api.delete_glossary(glossary)
 try:
     api.get_glossary(glossary.glossary_id)
 except deepl.exceptions.GlossaryNotFoundException:
-    said = [one.text for one in results]
+    translations = [one.text for one in results]
 """,
 }
-# Weblate asks with units of its data base; these are in memory only. What it has in its caches, it does not look up.
-WEBLATE, NATIVE = "weblate==5.14.3", ("borgbackup", "pycairo", "pygobject", "tesserocr")  # these need libraries
+# Weblate without a database: units are in memory, and its caches are filled.
+WEBLATE, NATIVE = (
+    "weblate==5.14.3",
+    ("borgbackup", "pycairo", "pygobject", "tesserocr"),
+)  # packages that need system libraries
 SETTINGS = """
 from weblate.settings_example import *
 DATABASES = {"default": {"ENGINE": "django.db.backends.dummy"}}
@@ -84,7 +84,7 @@ SECRET_KEY, SITE_DOMAIN = "-", "localhost"
 MACHINERY = """
 import os, sys
 from unittest.mock import MagicMock
-for name in ("cairo", "gi", "gi.repository"):  # it draws with these
+for name in ("cairo", "gi", "gi.repository"):  # for drawing
     sys.modules[name] = MagicMock()
 import django
 os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
@@ -101,29 +101,24 @@ component = Component(id=1, slug="component", project=project, source_language=e
 translation = Translation(id=1, component=component, language=de)
 cache.set(project.get_glossary_tsv_cache_key(en, de), "rot\\tBaum")
 units = [(text, Unit(id=1, translation=translation, source=text, flags="python-format")) for text in texts]
-said = {}
+translations = {}
 for kind, settings in ((LibreTranslateTranslation, {"url": url}), (DeepLTranslation, {"url": url + "/v2"})):
     machine = kind({"key": "-", **settings})
     machine.validate_settings()
     pair = [machine.map_language_code(code) for code in ("en", "de")]
     assert machine.is_supported(*pair)
     found = machine._translate(*pair, units)
-    said[kind.__name__] = [found[text][0]["text"] for text in texts]
-said["glossaries"] = len(machine.get_glossaries(use_cache=False))
+    translations[kind.__name__] = [found[text][0]["text"] for text in texts]
+translations["glossaries"] = len(machine.get_glossaries(use_cache=False))
 """
 NODE = """
 const { translate } = require("libretranslate");
 (async () => {
-  const said = [];
-  for (const text of texts) said.push(await translate({ query: text, source: "en", target: "de", apiurl: url }));
-  console.log(JSON.stringify(said));
+  const translations = [];
+  for (const query of texts) translations.push(await translate({ query, source: "en", target: "de", apiurl: url }));
+  console.log(JSON.stringify(translations));
 })();
 """
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("clients"))
 
 
 @pytest.fixture(scope="module")
@@ -135,26 +130,25 @@ def address(model: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def expected(model: Path) -> list[str]:
     with Translator(model, precision="fp32") as translator:
-        return ["\n".join(best for [best] in said(translator, *text.split("\n"))) for text in TEXTS]
+        return ["\n".join(best for [best] in hypotheses(translator, *text.split("\n"))) for text in TEXTS]
 
 
 @pytest.mark.parametrize("package", PYTHON)
-def test_clients_in_python(package: str, address: str, expected: list[str], tmp_path: Path) -> None:
+def test_python_clients(package: str, address: str, expected: list[str], tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
     python = tmp_path / "bin" / "python"
     installed = subprocess.run([python, "-m", "pip", "install", "-q", package], capture_output=True, check=False)
     if installed.returncode:
         pytest.skip(f"{package} cannot be installed here")
-    script = f"import json\nurl, texts = {address!r}, {TEXTS!r}\n{PYTHON[package]}\nprint(json.dumps(said))\n"
+    script = f"import json\nurl, texts = {address!r}, {TEXTS!r}\n{PYTHON[package]}\nprint(json.dumps(translations))\n"
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected
 
 
 @pytest.mark.timeout(900)
-def test_the_machinery_of_weblate(model: Path, tmp_path: Path) -> None:
-    """LibreTranslate's and DeepL's: languages, batches of units, placeholders as each of them writes them ([X3X],
-    <x id="3"></x>), and a glossary."""
+def test_weblates_machinery(model: Path, tmp_path: Path) -> None:
+    """LibreTranslate and DeepL: languages, batches, both forms of placeholders ([X3X], <x id="3"></x>), a glossary."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
     python = tmp_path / "bin" / "python"
     listed = "import importlib.metadata as m; print(*m.requires('weblate'), sep='\\n')"
@@ -168,7 +162,7 @@ def test_the_machinery_of_weblate(model: Path, tmp_path: Path) -> None:
     (tmp_path / "settings.py").write_text(SETTINGS)
     texts = ["der Hund %(name)s geht.", "rot & <b>und</b> %s", "die Katze"]
     with server(str(model), "--precision", "fp32", "--protect") as (_, address):
-        script = f"import json\nurl, texts = {address!r}, {texts!r}\n{MACHINERY}\nprint(json.dumps(said))\n"
+        script = f"import json\nurl, texts = {address!r}, {texts!r}\n{MACHINERY}\nprint(json.dumps(translations))\n"
         done = subprocess.run(
             [python, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
@@ -183,7 +177,7 @@ def test_the_machinery_of_weblate(model: Path, tmp_path: Path) -> None:
     assert "Baum" in found["DeepLTranslation"][1]
 
 
-def test_the_client_in_javascript(address: str, expected: list[str], tmp_path: Path) -> None:
+def test_the_javascript_client(address: str, expected: list[str], tmp_path: Path) -> None:
     if not shutil.which("npm"):
         pytest.skip("npm is not here")
     install = ["npm", "install", "libretranslate@1.0.1"]

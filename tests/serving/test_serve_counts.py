@@ -1,4 +1,4 @@
-"""Whatever ends a request, nothing stays counted: no text of the pool, no segment that waits or is searched."""
+"""However a request ends, no text and no segment of it stays counted."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
 from gate import Gate
@@ -22,11 +21,6 @@ from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system.errors import DivergedError
 
 GERMAN = {"target_lang": "DE", "source_lang": "EN"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("counts"))
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def asked(model: Path, **options: Any) -> Iterator[tuple[Service, TestClient]]:
 
 @contextlib.contextmanager
 def closed(gate: Gate) -> Iterator[None]:
-    """Keep the search from going on until the gate is opened, and open it at the end: a Translator waits for it."""
+    """Block the search until the gate is opened, at the latest at the end: closing a Translator waits for it."""
     gate.opened.clear()
     gate.entered.clear()
     try:
@@ -55,14 +49,14 @@ def closed(gate: Gate) -> Iterator[None]:
 
 
 def counts(service: Service) -> tuple[int, tuple[int, int], set[str]]:
-    """Return the texts in hand, the segments that wait and those that are searched, and these as /metrics has them."""
+    """Return the pending texts, the waiting segments and those in search, and the last two from /metrics."""
     gauges = ("nmt_segments_waiting ", "nmt_slots_in_use ")
     page = service.metrics.page().decode().split("\n")
     return service.pool.texts, service.pool.translators[0].load, {line for line in page if line.startswith(gauges)}
 
 
 def check_nothing_is_left(service: Service) -> None:
-    """Texts are given back with the answer; threads drop the segments of a text that is given up within moments."""
+    """Texts leave with the response; threads drop the segments of a cancelled text soon after."""
     assert service.pool.texts == 0
     end = time.monotonic() + 10
     while service.pool.translators[0].load != (0, 0) and time.monotonic() < end:
@@ -89,7 +83,7 @@ ENDINGS: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "status"), ENDINGS)
-def test_an_answer_or_a_refusal(model: Path, path: str, body: dict[str, Any], status: int) -> None:
+def test_counts_after_each_response(model: Path, path: str, body: dict[str, Any], status: int) -> None:
     with asked(model) as (service, client):
         answer = client.post(path, **body)
         assert answer.status_code == status, answer.text
@@ -97,7 +91,7 @@ def test_an_answer_or_a_refusal(model: Path, path: str, body: dict[str, Any], st
 
 
 @pytest.mark.parametrize("error", [DivergedError("not finite"), MemoryError(), OSError(28, "full"), KeyError("bug")])
-def test_a_search_that_fails(model: Path, gate: Gate, error: Exception) -> None:
+def test_counts_after_a_failed_search(model: Path, gate: Gate, error: Exception) -> None:
     with asked(model) as (service, client):
         gate.error = error
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 500
@@ -105,8 +99,10 @@ def test_a_search_that_fails(model: Path, gate: Gate, error: Exception) -> None:
 
 
 @pytest.mark.parametrize("failing", ["submit", "write"])
-def test_a_bug_before_and_after_the_search(model: Path, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The texts before the one that cannot be submitted are given up."""
+def test_counts_after_a_bug_before_or_after_the_search(
+    model: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed submission cancels the texts before it."""
     real = Translator.submit
 
     def submit(self: Translator, text: str, *arguments: Any, **options: Any) -> Any:
@@ -118,13 +114,13 @@ def test_a_bug_before_and_after_the_search(model: Path, failing: str, monkeypatc
         if failing == "submit":
             monkeypatch.setattr(Translator, "submit", submit)
         else:
-            monkeypatch.setattr("nmt_cli.serving.service.write", None)
+            monkeypatch.setattr("nmt_cli.serving.service.assemble", None)
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 500
         check_nothing_is_left(service)
 
 
 class Hung:
-    """A request to an application that reads it and then waits, for the search or for what `leave` sends."""
+    """A request that waits for the search, or for a disconnect."""
 
     def __init__(self, service: Service, texts: list[str]) -> None:
         self._messages, self.sent = asyncio.Queue[dict[str, Any]](), list[Any]()
@@ -138,15 +134,15 @@ class Hung:
         self.sent.append(message)
 
     async def status(self, leave: bool = False) -> int:
-        """Return the status of the answer; with `leave`, as a client that does not wait for it."""
+        """Return the status of the response; with `leave`, after the client disconnects."""
         if leave:
             self._messages.put_nowait({"type": "http.disconnect"})
         await asyncio.wait_for(self._asked, 30)
         return int(self.sent[0]["status"])
 
 
-def test_a_client_that_leaves_and_one_that_is_refused(model: Path, gate: Gate) -> None:
-    """Each gives back its own texts; the others' stay counted."""
+def test_counts_after_a_disconnect_and_a_refusal(model: Path, gate: Gate) -> None:
+    """Each removes its own texts from the count."""
 
     async def ask(service: Service) -> None:
         first, second = Hung(service, TEXTS), Hung(service, ["rot", "und"])
@@ -164,7 +160,7 @@ def test_a_client_that_leaves_and_one_that_is_refused(model: Path, gate: Gate) -
         check_nothing_is_left(service)
 
 
-def test_a_client_that_leaves_before_the_search_fails(model: Path, gate: Gate) -> None:
+def test_counts_after_a_disconnect_before_the_search_fails(model: Path, gate: Gate) -> None:
     async def ask(service: Service) -> None:
         left = Hung(service, TEXTS)
         while not gate.entered:
@@ -178,7 +174,7 @@ def test_a_client_that_leaves_before_the_search_fails(model: Path, gate: Gate) -
         check_nothing_is_left(service)
 
 
-def test_a_translation_that_takes_too_long(model: Path, gate: Gate) -> None:
+def test_counts_after_a_timeout(model: Path, gate: Gate) -> None:
     with asked(model, limits=Limits(seconds=0.2)) as (service, client), closed(gate):
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 504
         assert service.pool.texts == 0

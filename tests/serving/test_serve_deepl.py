@@ -1,4 +1,4 @@
-"""nmt serve as DeepL's clients see it."""
+"""DeepL's routes."""
 
 import re
 from collections.abc import Iterator
@@ -10,23 +10,18 @@ import pytest
 from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from serving import TEXTS, client_of, said
+from serving import TEXTS, client_of, hypotheses
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
 from nmt_cli.documents.document import Outline
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import Model, Pool
+from nmt_cli.serving.pool import ModelPool, ServedModel
 from nmt_cli.serving.service import Service
-from nmt_cli.serving.texts import Form
+from nmt_cli.serving.texts import TextFormat
 
 MARKED = 'der <b>Hund</b> <x id="3"></x> geht'
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("deepl"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +34,7 @@ def client(model: Path) -> Iterator[TestClient]:
 def best(model: Path) -> dict[str, str]:
     with Translator(model, precision="fp32", workers=1) as translator:
         texts = [*TEXTS, f"{TEXTS[0]} {TEXTS[1]}"]
-        return dict(zip(texts, (one for [one] in said(translator, *texts)), strict=True))
+        return dict(zip(texts, (one for [one] in hypotheses(translator, *texts)), strict=True))
 
 
 def ask(client: TestClient, *texts: str, **fields: Any) -> list[dict[str, Any]]:
@@ -50,7 +45,7 @@ def ask(client: TestClient, *texts: str, **fields: Any) -> list[dict[str, Any]]:
     return list(answer.json()["translations"])
 
 
-def test_json_and_forms_say_the_same(client: TestClient, best: dict[str, str]) -> None:
+def test_deepl_json_and_forms_are_equivalent(client: TestClient, best: dict[str, str]) -> None:
     expected = [{"detected_source_language": "EN", "text": best[text]} for text in TEXTS]
     assert ask(client, *TEXTS) == expected
     form = {"text": TEXTS, "source_lang": "en", "target_lang": "DE", "formality": "prefer_more", "context": "x"}
@@ -58,7 +53,7 @@ def test_json_and_forms_say_the_same(client: TestClient, best: dict[str, str]) -
     assert client.post("/v2/translate", json={**form, "text": TEXTS[0]}).json() == {"translations": expected[:1]}
 
 
-def test_billed_characters_where_the_client_wants_them(client: TestClient) -> None:
+def test_billed_characters_on_request(client: TestClient) -> None:
     for yes in (True, 1, "1", "true", "Yes", "ON"):
         found = [one["billed_characters"] for one in ask(client, *TEXTS, show_billed_characters=yes)]
         assert found == [*map(len, TEXTS)]
@@ -66,7 +61,7 @@ def test_billed_characters_where_the_client_wants_them(client: TestClient) -> No
         assert all("billed_characters" not in one for one in ask(client, *TEXTS, show_billed_characters=no))
 
 
-def test_the_source_language_is_found_where_it_is_not_named(client: TestClient) -> None:
+def test_deepl_detects_a_missing_source_language(client: TestClient) -> None:
     pytest.importorskip("py3langid")
     text = "The dog walks across the street and looks at the house."
     [found] = ask(client, text, source_lang=None)
@@ -76,14 +71,14 @@ def test_the_source_language_is_found_where_it_is_not_named(client: TestClient) 
     ]
 
 
-def test_lines_are_sentences_unless_they_are_not_to_be_split(client: TestClient, best: dict[str, str]) -> None:
+def test_split_sentences_decides_about_line_ends(client: TestClient, best: dict[str, str]) -> None:
     text = f"{TEXTS[0]}\n{TEXTS[1]}"
     assert ask(client, text)[0]["text"] == f"{best[TEXTS[0]]}\n{best[TEXTS[1]]}"
     for way in ("0", "nonewlines"):
         assert ask(client, text, split_sentences=way)[0]["text"] == best[f"{TEXTS[0]} {TEXTS[1]}"]
 
 
-def test_formatting_that_is_to_be_preserved_is_the_white_space(client: TestClient, best: dict[str, str]) -> None:
+def test_preserve_formatting_keeps_white_space(client: TestClient, best: dict[str, str]) -> None:
     text = f"  {TEXTS[0]}\t\n \n{TEXTS[1]} "
     kept = f"  {best[TEXTS[0]]}\t\n \n{best[TEXTS[1]]} "
     assert ask(client, text, preserve_formatting=True)[0]["text"] == kept
@@ -91,13 +86,13 @@ def test_formatting_that_is_to_be_preserved_is_the_white_space(client: TestClien
 
 
 @pytest.mark.parametrize("kind", ["html", "xml"])
-def test_tags_stand_in_the_translation(client: TestClient, kind: str) -> None:
+def test_tags_are_kept(client: TestClient, kind: str) -> None:
     [found] = ask(client, MARKED, tag_handling=kind)
     assert found["text"].count("<b>") == found["text"].count("</b>") >= 1
     assert found["text"].count('<x id="3"></x>') == 1
 
 
-def test_what_ignored_tags_hold_is_kept(client: TestClient) -> None:
+def test_ignored_tags_keep_their_content(client: TestClient) -> None:
     text = "der Hund <keep>rot und</keep> geht <Other>das Haus</Other>"
     for kind, names in (
         ("html", ["keep", "other"]),
@@ -108,14 +103,12 @@ def test_what_ignored_tags_hold_is_kept(client: TestClient) -> None:
         [found] = ask(client, text, tag_handling=kind, ignore_tags=names)
         assert "<keep>rot und</keep>" in found["text"]
         assert "<Other>das Haus</Other>" in found["text"]
-    for names in ("Keep", None):  # case is a matter in XML
+    for names in ("Keep", None):  # XML is case-sensitive
         [found] = ask(client, text, tag_handling="xml", ignore_tags=names)
         assert "<keep>rot und</keep>" not in found["text"]
 
 
-def test_xml_is_no_html_and_its_segments_end_where_the_client_wants(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_xml_options_decide_where_segments_end(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = TEXTS[:2]
     text = f"<doc><title>{one}</title>\n<code>{two}</code></doc>"
     [found] = ask(client, f"<p>{one}</p>\n<p>{two}</p>", tag_handling="html")
@@ -123,16 +116,16 @@ def test_xml_is_no_html_and_its_segments_end_where_the_client_wants(
     assert ask(client, text, tag_handling="xml")[0]["text"] == (
         f"<doc><title>{pieces[1]}</title>{pieces[2]}<code>{pieces[3]}</code></doc>"
     )
-    seen = list[Form]()
-    read = Form.read
-    monkeypatch.setattr(Form, "read", lambda form, *rest: seen.append(form) or read(form, *rest))
+    seen = list[TextFormat]()
+    parse = TextFormat.parse
+    monkeypatch.setattr(TextFormat, "parse", lambda each, *rest: seen.append(each) or parse(each, *rest))
     ask(client, text, tag_handling="xml", splitting_tags="a, b", non_splitting_tags=["c"], outline_detection="0")
     ask(client, text, tag_handling="xml")
     outlines = Outline(("a", "b"), ("c",), detect=False), Outline()
     assert list(dict.fromkeys((form.kind, form.outline) for form in seen)) == [("xml", each) for each in outlines]
 
 
-def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp_path: Path) -> None:
+def test_deepl_lists_languages(client: TestClient, model: Path, tmp_path: Path) -> None:
     assert client.get("/v2/languages").json() == [{"language": "EN", "name": "English"}]
     german = {"language": "DE", "name": "German", "supports_formality": False}
     assert client.get("/v2/languages", params={"type": "target"}).json() == [german]
@@ -144,10 +137,10 @@ def test_languages_as_the_client_wants_them(client: TestClient, model: Path, tmp
         assert answer.status_code == 200
 
 
-def test_languages_are_said_without_script_and_country_but_for_targets_that_have_several() -> None:
+def test_deepl_languages_have_no_script_or_country_except_some_targets() -> None:
     pairs = [("eng_Latn", "de"), ("de-AT", "eng_Latn"), ("pt-BR", "en"), ("en", "pt"), ("pt", "tlh"), ("de", "en-GB")]
-    models = [Model(Mock(), *pair) for pair in pairs]
-    pool = Pool(models, Metrics(), queue=1)
+    models = [ServedModel(Mock(), *pair) for pair in pairs]
+    pool = ModelPool(models, Metrics(), queue=1)
     with TestClient(create_app(Service(pool, pool.metrics))) as client:
         listed = client.get("/v2/languages").json()
         assert [tuple(each.values()) for each in listed] == [("EN", "English"), ("DE", "German"), ("PT", "Portuguese")]
@@ -168,7 +161,7 @@ def test_languages_are_said_without_script_and_country_but_for_targets_that_have
         assert (made["source_lang"], made["target_lang"], made["ready"]) == ("en", "de", True)
 
 
-def test_the_detected_language_is_said_without_script_and_country(tmp_path: Path) -> None:
+def test_detected_source_language_has_no_script_or_country(tmp_path: Path) -> None:
     with client_of(make_model(tmp_path, "corpus.src=eng_Latn")) as client:
         assert [one["detected_source_language"] for one in ask(client, "rot")] == ["EN"]
 
@@ -198,7 +191,7 @@ def test_usage_counts_characters(model: Path) -> None:
         ({"text": ["x"] * 100_000}, 413, "exceed the limit"),
     ],
 )
-def test_errors_are_messages(client: TestClient, change: dict[str, Any], status: int, words: str) -> None:
+def test_deepl_errors_are_messages(client: TestClient, change: dict[str, Any], status: int, words: str) -> None:
     answer = client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE", "source_lang": "EN", **change})
     assert (answer.status_code, list(answer.json())) == (status, ["message"])
     assert words in answer.json()["message"]
@@ -207,7 +200,7 @@ def test_errors_are_messages(client: TestClient, change: dict[str, Any], status:
     assert (refused.status_code, list(refused.json())) == (400, ["message"])
 
 
-def test_the_key_comes_in_the_header(model: Path) -> None:
+def test_deepl_keys_in_the_header(model: Path) -> None:
     with client_of(model, keys=[b"secret"]) as client:
         body = {"text": ["rot"], "target_lang": "DE", "source_lang": "EN"}
         answers = [

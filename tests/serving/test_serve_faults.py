@@ -1,4 +1,4 @@
-"""nmt serve and what goes wrong: bad input, too much of it, clients that go away, models that fail."""
+"""Errors: bad input, too much input, disconnects, failing models."""
 
 import asyncio
 import json
@@ -12,7 +12,6 @@ from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
 import uvicorn
@@ -28,18 +27,13 @@ from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.origins import Access
-from nmt_cli.serving.pool import _Countdown, while_connected
+from nmt_cli.serving.pool import Completion, while_connected
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system.errors import DivergedError, UsageError
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 LONG = "der Hund geht. " * 200
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("serve"))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +84,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "words"), BAD, ids=[words[:30] for _, words in BAD])
-def test_a_bad_request_is_told_what_is_wrong(client: TestClient, body: Any, words: str) -> None:
+def test_a_bad_request_gets_a_specific_error(client: TestClient, body: Any, words: str) -> None:
     refused(client.post("/translate", content=json.dumps(body), headers=JSON), 400, words)
 
 
@@ -117,13 +111,11 @@ RAW: list[tuple[bytes, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("body", "headers", "words"), RAW, ids=[words for *_, words in RAW])
-def test_a_body_that_is_not_what_it_says_is_refused(
-    client: TestClient, body: bytes, headers: dict[str, str], words: str
-) -> None:
+def test_a_malformed_body_is_refused(client: TestClient, body: bytes, headers: dict[str, str], words: str) -> None:
     refused(client.post("/translate", content=body, headers=headers), 400, words)
 
 
-def test_as_much_as_the_limits_say_is_translated(model: Path) -> None:
+def test_limits_on_texts_and_characters_are_exact(model: Path) -> None:
     with client_of(model, limits=Limits(characters=6, texts=2)) as client:
         for texts, status in ((["rot", "rot"], 200), (["rot", "rote"], 400), (["rot", "ro", "r"], 400)):
             assert client.post("/translate", json={"q": texts, **PAIR}).status_code == status
@@ -138,8 +130,8 @@ def test_as_much_as_the_limits_say_is_translated(model: Path) -> None:
         assert client.get("/v2/usage").json()["character_count"] == 30
 
 
-def test_a_body_may_have_as_many_bytes_as_the_texts_could_need(model: Path) -> None:
-    """12 for each character, as JSON escapes those beyond the first plane, 64 for each text, and 65,536."""
+def test_the_limit_on_bodies_is_exact(model: Path) -> None:
+    """12 bytes per character (JSON may escape it as a surrogate pair), 64 per text, and 65,536."""
     body = json.dumps({"q": "rot", **PAIR})
     with client_of(model, limits=Limits(characters=6, texts=2)) as client:
         for size, status in ((65_736, 200), (65_737, 413)):
@@ -155,7 +147,7 @@ def test_a_body_may_have_as_many_bytes_as_the_texts_could_need(model: Path) -> N
         refused(client.post("/translate_file", files=[*two, *fields[2:]]), 400, "Too many files")
 
 
-def test_what_is_too_large_is_read_to_its_end() -> None:
+def test_a_body_over_the_limit_is_read_to_its_end() -> None:
     chunks = [{"type": "http.request", "body": b"x" * 6, "more_body": more} for more in (True, True, False)]
 
     async def receive() -> dict[str, Any]:
@@ -163,7 +155,7 @@ def test_what_is_too_large_is_read_to_its_end() -> None:
 
     request = Request({"type": "http", "headers": [], "query_string": b""}, receive)
     with pytest.raises(Refusal, match="its 18 bytes exceed the limit of 10"):
-        asyncio.run(fields.read(request, 10, 5, fields.Reading()))
+        asyncio.run(fields.read(request, 10, 5, fields.BodyMemory()))
     assert not chunks
 
 
@@ -218,7 +210,7 @@ def test_files_that_cannot_be_translated_are_refused(client: TestClient, name: s
 
 
 @pytest.mark.parametrize("unit", ["[", "![", "[a][", "[*", "<[", "[<b>", "[a\n"])
-def test_markdown_that_would_take_minutes_is_refused(model: Path, unit: str) -> None:
+def test_pathological_markdown_is_refused(model: Path, unit: str) -> None:
     text = (unit * 100_000)[:100_000]
     with client_of(model, limits=Limits()) as client:
         answer = client.post("/translate_file", data=PAIR, files={"file": ("a.md", text)})
@@ -226,15 +218,15 @@ def test_markdown_that_would_take_minutes_is_refused(model: Path, unit: str) -> 
 
 
 @pytest.mark.parametrize("unit", ["<b>", "<b", "</b>", "<!--", "<code>", "&", "<b translate=no>", "%", "{", "<p>"])
-def test_html_of_one_tag_that_is_repeated_is_answered(model: Path, unit: str) -> None:
+def test_html_of_one_repeated_tag_is_answered(model: Path, unit: str) -> None:
     with client_of(model, limits=Limits()) as client:
         text = (unit * 100_000)[:100_000]
         answer = client.post("/translate", json={"q": text, **PAIR, "format": "html"})
         assert (answer.status_code, answer.json()["translatedText"]) == (200, text)
 
 
-def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the time for the headers, or for the body; answers may take longer."""
+def test_incomplete_requests_time_out(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers and bodies have time limits; responses may take longer."""
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.2)
     real = Service.translate
 
@@ -253,7 +245,7 @@ def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch:
         )
         place = made.sockets[0].getsockname()
 
-        async def said(*parts: str) -> str:
+        async def exchange(*parts: str) -> str:
             reader, writer = await asyncio.open_connection(*place)
             for part in parts:
                 writer.write(part.encode())
@@ -261,14 +253,14 @@ def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch:
             writer.close()
             return answer.decode()
 
-        assert await said() == ""
-        assert await said(head) == ""
-        assert "408" in (cut := await said(head, "\r\n", body[:5])).split("\n")[0]
+        assert await exchange() == ""
+        assert await exchange(head) == ""
+        assert "408" in (cut := await exchange(head, "\r\n", body[:5])).split("\n")[0]
         assert "took longer than 0.2 seconds" in cut
         assert "\r\nconnection: close\r\n" in cut.lower()
-        whole = await said(head, "Connection: close\r\n\r\n", body)
+        whole = await exchange(head, "Connection: close\r\n\r\n", body)
         assert "translatedText" in whole
-        twice = await said(head, "\r\n", body, head)  # the second one does not end
+        twice = await exchange(head, "\r\n", body, head)  # the second request is incomplete
         assert twice.count("translatedText") == 1
         made.close()
 
@@ -278,7 +270,7 @@ def test_requests_that_do_not_come_to_an_end_are_ended(model: Path, monkeypatch:
         asyncio.run(ask(config))
 
 
-def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
+def test_keys_are_checked_on_every_translation_route(model: Path) -> None:
     with client_of(model, keys=[b"one", "zw\u00f6lf".encode()]) as client:
         body: dict[str, Any] = {"q": "rot", **PAIR}
         file = {"file": ("a.txt", "rot")}
@@ -295,12 +287,12 @@ def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
         assert client.post("/translate", params={**body, "api_key": "one"}).status_code == 200
         for header in ("Bearer one", "bearer  one ", "DEEPL-AUTH-KEY one"):
             assert client.post("/translate", json=body, headers={"Authorization": header}).status_code == 200, header
-        other = {"Authorization": "Basic one"}  # of a proxy, perhaps: the key is in the field
-        told = "An API key is needed, as api_key or in the header Authorization"
-        assert client.post("/translate", json=body, headers=other).json() == {"error": told}
+        other = {"Authorization": "Basic one"}  # perhaps from a proxy; the key is in the field
+        message = "An API key is needed, as api_key or in the header Authorization"
+        assert client.post("/translate", json=body, headers=other).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": "one"}, headers=other).status_code == 200
-        told = "An API key is needed, in the header Authorization"
-        assert client.get("/metrics", params={"api_key": "one"}).json() == {"error": told}
+        message = "An API key is needed, in the header Authorization"
+        assert client.get("/metrics", params={"api_key": "one"}).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": ["one"]}).status_code == 400
         refused(client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE"}), 403, "needed", "message")
         refused(client.get("/metrics"), 400, "needed")
@@ -309,8 +301,8 @@ def test_a_key_is_needed_where_there_are_keys(model: Path) -> None:
         assert client.get("/frontend/settings").json()["keyRequired"] is True
 
 
-def test_each_route_needs_the_key_but_these(model: Path) -> None:
-    """What a page shows before it knows the key; a file's name is a secret itself."""
+def test_only_these_routes_need_no_key(model: Path) -> None:
+    """The page needs them before it has a key; a file's URL is secret itself."""
     free = {"/languages", "/health", "/frontend/settings", "/download_file/{key}", "/"}
     with client_of(model, keys=[b"one"]) as client:
         for route in ROUTES:
@@ -320,7 +312,7 @@ def test_each_route_needs_the_key_but_these(model: Path) -> None:
                     assert ("An API key is needed" in answer.text) == (route.path not in free), (method, route.path)
 
 
-def test_pages_of_other_origins_may_ask_as_cors_says(model: Path) -> None:
+def test_cors_headers_follow_the_allowed_origins(model: Path) -> None:
     asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
     for method in ("POST", "DELETE"):
         more = {
@@ -340,7 +332,7 @@ def test_pages_of_other_origins_may_ask_as_cors_says(model: Path) -> None:
 
 
 class Caller(threading.Thread):
-    """Asks for a translation, and keeps the answer."""
+    """A thread that requests a translation and keeps the response."""
 
     def __init__(self, client: TestClient, **body: Any) -> None:
         super().__init__()
@@ -359,11 +351,11 @@ def wait_for(true: Any) -> None:
     raise TimeoutError
 
 
-def test_beyond_the_queue_clients_are_told_to_come_back(model: Path, gate: Gate) -> None:
+def test_a_full_queue_is_answered_with_retry_after(model: Path, gate: Gate) -> None:
     gate.opened.set()
     with service_of(model, queue=3) as service, TestClient(create_app(service)) as client:
         gate.opened.clear()
-        first = Caller(client, q=["rot"] * 5)  # alone it may be more than the queue
+        first = Caller(client, q=["rot"] * 5)  # one request alone may exceed the queue
         wait_for(lambda: service.pool.texts == 5)
         answer = client.post("/translate", json={"q": "und", **PAIR})
         refused(answer, 429, "try again later")
@@ -382,7 +374,7 @@ def test_beyond_the_queue_clients_are_told_to_come_back(model: Path, gate: Gate)
         assert service.pool.texts == 0
 
 
-def test_a_translation_that_takes_too_long_is_given_up(model: Path, gate: Gate) -> None:
+def test_a_translation_is_cancelled_at_its_timeout(model: Path, gate: Gate) -> None:
     gate.opened.set()
     with service_of(model, limits=Limits(seconds=0.2)) as service, TestClient(create_app(service)) as client:
         gate.opened.clear()
@@ -394,7 +386,7 @@ def test_a_translation_that_takes_too_long_is_given_up(model: Path, gate: Gate) 
         assert len(gate.entered) < 500, "of 1,000 sentences: what was given up is not searched"
 
 
-def test_a_client_that_goes_away_frees_its_slots(model: Path, gate: Gate) -> None:
+def test_a_disconnect_frees_its_slots(model: Path, gate: Gate) -> None:
     gate.opened.set()
     with service_of(model, limits=Limits()) as service:
         translator, app = service.pool.translators[0], create_app(service)
@@ -430,7 +422,7 @@ def test_a_client_that_goes_away_frees_its_slots(model: Path, gate: Gate) -> Non
         assert len(gate.entered) - before < 500, "of 1,000 sentences"
 
 
-def test_an_error_of_the_model_is_told_and_the_server_goes_on(model: Path, gate: Gate) -> None:
+def test_the_server_survives_an_error_of_the_model(model: Path, gate: Gate) -> None:
     gate.opened.set()
     with service_of(model) as service:
         with TestClient(create_app(service)) as client:
@@ -445,40 +437,40 @@ def test_an_error_of_the_model_is_told_and_the_server_goes_on(model: Path, gate:
             assert client.post("/translate", json={"q": TEXTS, **PAIR}).status_code == 200
 
 
-def test_no_more_of_a_code_is_said_again_than_a_code_may_have(client: TestClient) -> None:
-    for source, target, told in (
+def test_errors_repeat_at_most_forty_characters_of_a_code(client: TestClient) -> None:
+    for source, target, message in (
         ("x" * 99, "de", f"{'x' * 40} is not supported"),
         ("en", "y" * 99, f"{'y' * 40} is not supported"),
         (f"de-{'x' * 99}", "en", f"en is not available as a target language from de-{'x' * 37}"),
         ("de", f"en-{'x' * 99}", f"en-{'x' * 37} is not available as a target language from de"),
     ):
         answer = client.post("/translate", json={"q": "rot", "source": source, "target": target})
-        assert (answer.status_code, answer.json()) == (400, {"error": told})
+        assert (answer.status_code, answer.json()) == (400, {"error": message})
 
 
-def test_a_request_without_texts_does_not_wait() -> None:
-    async def over(left: int) -> bool:
-        return _Countdown(left).over.done()
+def test_a_request_without_texts_completes_at_once() -> None:
+    async def done(left: int) -> bool:
+        return Completion(left).future.done()
 
-    assert [asyncio.run(over(left)) for left in (0, 1)] == [True, False]
+    assert [asyncio.run(done(left)) for left in (0, 1)] == [True, False]
 
 
-def test_a_text_that_is_done_after_its_request_was_given_up_is_no_error() -> None:
+def test_a_text_may_finish_after_its_request_is_cancelled() -> None:
     async def give_up() -> list[Any]:
         errors = list[Any]()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-        countdown = _Countdown(1)
+        completion = Completion(1)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await countdown.over
-        countdown.tell(Mock())
+                await completion.future
+        completion.count_down(Mock())
         await asyncio.sleep(0.01)
         return errors
 
     assert asyncio.run(give_up()) == []
 
 
-def test_a_client_that_goes_when_all_is_translated_is_none_that_went_before() -> None:
+def test_a_disconnect_after_the_translation_is_no_error() -> None:
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
@@ -496,7 +488,7 @@ def test_a_client_that_goes_when_all_is_translated_is_none_that_went_before() ->
         asyncio.run(ask(60))
 
 
-def test_memory_that_runs_out_makes_smaller_batches(
+def test_lack_of_memory_makes_smaller_batches(
     model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
@@ -514,7 +506,7 @@ def test_memory_that_runs_out_makes_smaller_batches(
     assert "out of memory: going on with" in capfd.readouterr().err
 
 
-def test_a_bug_is_one_sentence_of_json(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_answered_with_one_sentence(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with service_of(model) as service:
         monkeypatch.setattr(service.pool, "find", None)
         with TestClient(create_app(service), raise_server_exceptions=False) as client:
@@ -531,7 +523,7 @@ FILE = 'msgid ""\nmsgstr ""\n\nmsgid "rot"\nmsgstr ""\n'
 
 
 def random_request(draw: random.Random, keys: list[str], files: list[str]) -> dict[str, Any]:
-    """A request with some sense in it, or none; `keys` are those of glossaries, `files` where files can be fetched."""
+    """Return a random request. `keys` are glossaries, `files` are paths of translated files."""
     texts = [
         "rot",
         "",
@@ -617,7 +609,7 @@ def fuzz(client: TestClient, count: int) -> None:
     assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
 
 
-def test_whatever_is_sent_the_answer_is_no_500(model: Path) -> None:
+def test_random_requests_never_get_500(model: Path) -> None:
     with service_of(model, limits=Limits(5000, 50)) as service, TestClient(create_app(service)) as client:
         fuzz(client, 500)
         assert (service.pool.texts, service.pool.translators[0].load) == (0, (0, 0))
@@ -627,7 +619,7 @@ def test_whatever_is_sent_the_answer_is_no_500(model: Path) -> None:
 def test_five_thousand_requests_leave_nothing_behind(model: Path) -> None:
     with service_of(model, limits=Limits(5000, 50)) as service, TestClient(create_app(service)) as client:
         fuzz(client, 500)
-        client.post("/detect", json={"q": "rot"})  # loads what detects languages, if no request has
+        client.post("/detect", json={"q": "rot"})  # loads py3langid
         before = resident()
         fuzz(client, 5000)
         assert resident() < 1.05 * before

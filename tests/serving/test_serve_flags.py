@@ -1,5 +1,4 @@
-"""Requests in each form that clients send: flags, words and languages of both dialects, and texts whose language no
-model has."""
+"""The forms in which clients send flags, choices and languages; texts in unsupported languages."""
 
 import gzip
 import json
@@ -21,17 +20,12 @@ from nmt_cli.serving.detect import Detector
 
 SPLIT = f"{TEXTS[0]}\n{TEXTS[1]}"
 SPACED = f"  {TEXTS[0]} \n \n{TEXTS[1]}"
-# As clients send them, from their source: deepl-python (str() of an enumeration or of what it is given; booleans in
-# JSON), deepl-node, -php, -java and -dotnet (forms with "1" and "0"), deepl-rs (booleans), curl with forms.
+# The forms that clients send: deepl-python (str() of an enumeration or argument; booleans in JSON), deepl-node, -php,
+# -java and -dotnet (forms with "1" and "0"), deepl-rs (booleans), curl (forms).
 YES: list[Any] = [True, 1, "1", "true", "True", "TRUE", "on", "yes", " true "]
 NO: list[Any] = [False, 0, "0", "false", "False", "off", "no", "none", "None", "null"]
 ABSENT: list[Any] = [None, ""]
 NEITHER: list[Any] = ["maybe", "2", 2, -1, 1.0, 0.5, [], ["1"], {}, "ja", "tru"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("flags"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +35,7 @@ def client(model: Path) -> Iterator[TestClient]:
 
 
 def deepl(client: TestClient, text: str, **fields: Any) -> list[Any]:
-    """What JSON, a form and parts of a form get, where they can hold the values."""
+    """Send JSON, and a form and a multipart form if they can hold the values; return all results."""
     body = {"text": text, "source_lang": "EN", "target_lang": "DE", **fields}
     answers = [client.post("/v2/translate", json=body)]
     if all(isinstance(value, str) for value in body.values()):
@@ -55,8 +49,8 @@ def agree(found: list[Any], expected: Any) -> bool:
     return all(each == expected for each in found)
 
 
-def test_flags_of_deepl(client: TestClient) -> None:
-    """Each in each form: split_sentences, preserve_formatting, show_billed_characters."""
+def test_deepl_flags_in_every_form(client: TestClient) -> None:
+    """split_sentences, preserve_formatting and show_billed_characters."""
     [split, *_], [whole, *_] = deepl(client, SPLIT, split_sentences="1"), deepl(client, SPLIT, split_sentences="0")
     [trimmed, *_], [spaced, *_] = deepl(client, SPACED), deepl(client, SPACED, preserve_formatting="1")
     assert split != whole
@@ -79,13 +73,13 @@ def test_flags_of_deepl(client: TestClient) -> None:
             assert agree(deepl(client, "", **{name: value}), 400), (name, value)
 
 
-def test_flags_that_mean_nothing_here_may_have_any_form(client: TestClient) -> None:
+def test_ignored_deepl_flags_accept_any_form(client: TestClient) -> None:
     for value in [*YES, *NO, *ABSENT]:
         for name in ("outline_detection", "enable_beta_languages", "formality", "context", "model_type"):
             assert agree(deepl(client, "", **{name: value}), {"detected_source_language": "EN", "text": ""})
 
 
-def test_words_in_each_case(client: TestClient) -> None:
+def test_choices_ignore_case(client: TestClient) -> None:
     marked = "<b>rot</b>"
     for value in ("html", "HTML", " Html "):
         answer = client.post("/translate", json={"q": marked, **PAIR, "format": value})
@@ -102,7 +96,7 @@ def test_words_in_each_case(client: TestClient) -> None:
         assert client.post("/v2/glossaries", json=new).json()["entry_count"] == 1
 
 
-def test_alternatives_as_number_and_text(client: TestClient) -> None:
+def test_alternatives_as_a_number_or_text(client: TestClient) -> None:
     for value, most in ((2, 2), ("2", 2), (0, 0), ("0", 0), ("", 0), (None, 0)):
         answer = client.post("/translate", json={"q": "rot", **PAIR, "alternatives": value}).json()
         assert len(answer.get("alternatives", [])) <= most
@@ -121,10 +115,8 @@ def test_alternatives_as_number_and_text(client: TestClient) -> None:
         ("de", "de"),
     ],
 )
-def test_a_text_that_is_in_the_target_language_comes_back_as_it_is(
-    client: TestClient, source: str, target: str
-) -> None:
-    """In both dialects, with markup, files, lists, alternatives and glossaries' languages."""
+def test_text_in_the_target_language_is_returned_unchanged(client: TestClient, source: str, target: str) -> None:
+    """On all routes, with markup, files, lists and alternatives."""
     text = " <b>rot</b> &amp; %s\n\n der  Hund\u2028"
     pair = {"source": source, "target": target}
     assert client.post("/translate", json={"q": text, **pair}).json() == {"translatedText": text}
@@ -142,14 +134,14 @@ def test_a_text_that_is_in_the_target_language_comes_back_as_it_is(
     assert client.get(sent["translatedFileUrl"]).text == text
 
 
-def test_languages_that_no_model_has_are_refused_even_if_they_are_one(client: TestClient) -> None:
+def test_unsupported_languages_are_refused_even_if_equal(client: TestClient) -> None:
     for code in ("fr", "xx", ""):
         assert client.post("/translate", json={"q": "rot", "source": code, "target": code}).status_code == 400
     for source, target in (("de", "en"), ("en-Latn", "en-Cyrl")):
         assert client.post("/translate", json={"q": "rot", "source": source, "target": target}).status_code == 400
 
 
-def test_a_model_between_countries_or_scripts_of_a_language_translates(tmp_path: Path) -> None:
+def test_a_model_between_variants_of_a_language_translates(tmp_path: Path) -> None:
     with client_of(make_model(tmp_path, "corpus.src=pt-BR", "corpus.tgt=pt-PT")) as client:
         answers = [
             client.post("/translate", json={"q": TEXTS[0], "source": source, "target": target}).json()["translatedText"]
@@ -171,7 +163,7 @@ def test_a_model_between_countries_or_scripts_of_a_language_translates(tmp_path:
         ("de", "deu", True),
     ],
 )
-def test_two_codes_mean_one_language_in_one_script(one: str, other: str, same: bool) -> None:
+def test_codes_of_the_same_language_and_script(one: str, other: str, same: bool) -> None:
     assert is_same(one, other) == is_same(other, one) == same
 
 
@@ -184,16 +176,16 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_text_whose_language_no_model_has_is_refused_by_its_name(client: TestClient, name: str) -> None:
+def test_a_certain_foreign_language_is_refused_by_name(client: TestClient, name: str) -> None:
     pytest.importorskip("py3langid")
     text, code = FOREIGN[name], name[-3:-1]
-    told = f"The text was detected as {name}, which is not supported: name its language if that is wrong"
+    message = f"The text was detected as {name}, which is not supported: name its language if that is wrong"
     answer = client.post("/translate", json={"q": text, "source": "auto", "target": "de"})
-    assert (answer.status_code, answer.json()) == (400, {"error": told})
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
     answer = client.post("/v2/translate", json={"text": [text], "target_lang": "DE"})
-    assert (answer.status_code, answer.json()) == (400, {"message": told})
+    assert (answer.status_code, answer.json()) == (400, {"message": message})
     answer = client.post("/sentences", json={"q": text, "source": "Auto", "target": "de"})
-    assert (answer.status_code, answer.json()) == (400, {"error": told})
+    assert (answer.status_code, answer.json()) == (400, {"error": message})
     [first, *others] = client.post("/detect", json={"q": text}).json()
     assert first["language"] == code
     assert first["confidence"] >= 90
@@ -203,16 +195,15 @@ def test_a_text_whose_language_no_model_has_is_refused_by_its_name(client: TestC
 
 
 @pytest.mark.parametrize("text", ["Bonjour", "Un chien", "Привет", "Kahvi", "OK", "Taxi 12"])
-def test_what_is_too_short_to_be_sure_is_translated_with_little_confidence(client: TestClient, text: str) -> None:
+def test_ambiguous_short_text_is_translated_with_low_confidence(client: TestClient, text: str) -> None:
     pytest.importorskip("py3langid")
     answer = client.post("/translate", json={"q": text, "source": "auto", "target": "de"})
     assert answer.status_code == 200
     assert answer.json()["detectedLanguage"]["confidence"] < 50
 
 
-def test_near_languages_are_not_taken_for_each_other() -> None:
-    """A Norwegian model translates what looks like Danish; Swedish stays another language. Two that cannot be told from
-    each other are sure together."""
+def test_similar_languages_are_not_refused() -> None:
+    """A Norwegian model accepts text detected as Danish, but not Swedish. Similar languages add up their confidence."""
     pytest.importorskip("py3langid")
     danish = "Regeringen meddelte, at den ikke længere ville betale for uddannelsen af de unge mennesker."
     swedish = "Pojken hoppar i vattnet från en hög sten medan hans vänner tittar på honom från stranden."
@@ -233,8 +224,8 @@ def captions(language: str) -> list[str]:
 
 @pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="NMT_CORPORA names no folder of real text")
 @pytest.mark.parametrize("words", [None, 3, 5])
-def test_no_caption_of_a_models_language_is_refused(words: int | None) -> None:
-    """1,000 of each language, whole and cut to their first words."""
+def test_no_caption_in_a_models_language_is_refused(words: int | None) -> None:
+    """1,000 captions per language, whole and cut to their first words."""
     pytest.importorskip("py3langid")
     for ours in (("en", "de"), ("de", "en"), ("fr", "en")):
         detector = Detector(ours[:1], ours)
@@ -246,7 +237,7 @@ def test_no_caption_of_a_models_language_is_refused(words: int | None) -> None:
 
 
 @pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="NMT_CORPORA names no folder of real text")
-def test_french_captions_are_not_answered_in_englishs_name() -> None:
+def test_french_captions_are_not_detected_as_english() -> None:
     pytest.importorskip("py3langid")
     detector = Detector(["en"], ["en", "de"])
     found = [detector.detect(line)[0] for line in captions("fr")]
@@ -254,8 +245,8 @@ def test_french_captions_are_not_answered_in_englishs_name() -> None:
     assert max(sure for code, sure in found if code != "fr") < 50
 
 
-def test_a_body_may_be_json_whatever_the_order_of_its_fields(model: Path) -> None:
-    """As Mastodon and Weblate send it: format, api_key and the rest in any order, and fields that are unknown here."""
+def test_json_fields_in_any_order(model: Path) -> None:
+    """As Mastodon and Weblate send them, with unknown fields."""
     with service_of(model) as service, TestClient(create_app(service)) as client:
         for body in (
             {"q": ["rot"], "source": "en", "target": "de", "format": "html", "api_key": None},

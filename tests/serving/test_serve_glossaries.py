@@ -1,4 +1,4 @@
-"""nmt serve's glossaries, as DeepL has them."""
+"""DeepL's glossaries."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -19,11 +19,6 @@ NEW = {"name": "ours", "source_lang": "EN", "target_lang": "de", "entries": "rot
 TEXT = {"text": ["rot und"], "source_lang": "EN", "target_lang": "DE"}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("glossaries"))
-
-
 @pytest.fixture
 def client(model: Path) -> Iterator[TestClient]:
     with client_of(model) as client:
@@ -36,7 +31,7 @@ def create(client: TestClient, **changes: Any) -> str:
     return str(answer.json()["glossary_id"])
 
 
-def test_a_glossary_is_made_shown_used_and_deleted(client: TestClient) -> None:
+def test_a_glossary_is_created_shown_used_and_deleted(client: TestClient) -> None:
     key = create(client)
     [listed] = client.get("/v2/glossaries").json()["glossaries"]
     shown = {"glossary_id": key, "name": "ours", "source_lang": "en", "target_lang": "de", "entry_count": 1}
@@ -56,6 +51,14 @@ def test_a_glossary_is_made_shown_used_and_deleted(client: TestClient) -> None:
     assert client.post("/v2/translate", json=TEXT).json()["translations"][0]["text"] == plain
 
 
+def test_a_glossary_is_parsed_again_after_others_were_used(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glossaries, "MAX_PARSED_FORMS", 1)
+    keys = [create(client, entries=entries) for entries in ("rot\tBaum|Haus\n#1\tHund", "rot\tKatze")]
+    for key, forms in [*zip(keys, ({"Baum", "Haus"}, {"Katze"}), strict=True)] * 2:
+        answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key}).json()
+        assert forms & {*answer["translations"][0]["text"].split()}
+
+
 @pytest.mark.parametrize(
     ("kind", "entries", "tsv"),
     [
@@ -65,7 +68,7 @@ def test_a_glossary_is_made_shown_used_and_deleted(client: TestClient) -> None:
         ("tsv", "\ufeff rot   und\t Baum ", "rot und\tBaum"),
     ],
 )
-def test_entries_come_back_as_tsv(client: TestClient, kind: str, entries: str, tsv: str) -> None:
+def test_entries_are_returned_as_tsv(client: TestClient, kind: str, entries: str, tsv: str) -> None:
     key = create(client, entries=entries, entries_format=kind)
     answer = client.get(f"/v2/glossaries/{key}/entries", headers={"Accept": "text/tab-separated-values"})
     assert answer.text == tsv
@@ -94,21 +97,21 @@ def test_entries_come_back_as_tsv(client: TestClient, kind: str, entries: str, t
         ({"target_lang": "XX"}, "XX is not supported"),
     ],
 )
-def test_bad_glossaries_are_refused_with_the_line(client: TestClient, change: dict[str, Any], words: str) -> None:
+def test_malformed_glossaries_are_refused_with_the_line(client: TestClient, change: dict[str, Any], words: str) -> None:
     answer = client.post("/v2/glossaries", json={**NEW, **change})
     assert (answer.status_code, list(answer.json())) == (400, ["message"])
     assert words in answer.json()["message"]
     assert client.get("/v2/glossaries").json() == {"glossaries": []}
 
 
-def test_entries_of_as_many_characters_as_a_request_may_have_are_taken(client: TestClient) -> None:
+def test_entries_up_to_the_limit_on_characters_are_accepted(client: TestClient) -> None:
     create(client, entries="a\t" + "b" * 4998)
 
 
-def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_path: Path) -> None:
+def test_a_glossary_for_another_language_pair_is_refused(client: TestClient, model: Path, tmp_path: Path) -> None:
     key = create(client)
-    told = client.post("/v2/translate", json={**TEXT, "glossary_id": key, "source_lang": ""}).json()
-    assert told == {"message": "Invalid request: glossary_id needs source_lang"}
+    message = client.post("/v2/translate", json={**TEXT, "glossary_id": key, "source_lang": ""}).json()
+    assert message == {"message": "Invalid request: glossary_id needs source_lang"}
     for change in ({"source_lang": None}, {"target_lang": "EN"}, {"glossary_ids": [key]}, {"glossary_id": [key]}):
         answer = client.post("/v2/translate", json={**TEXT, "glossary_id": key, **change})
         assert (answer.status_code, list(answer.json())) == (400, ["message"]), change
@@ -121,7 +124,7 @@ def test_uses_that_do_not_fit_are_refused(client: TestClient, model: Path, tmp_p
             assert "for en to de" in several.post("/v2/translate", json=fields).json()["message"]
 
 
-def test_their_number_and_size_are_bounded(client: TestClient) -> None:
+def test_number_and_size_of_glossaries_are_bounded(client: TestClient) -> None:
     entries = [f"a{number}\tb" for number in range(5001)]
     assert len(glossaries.parse("\n\n".join(entries[1:]), "tsv").terms) == 5000
     with pytest.raises(Refusal, match="more than 5,000 terms"):

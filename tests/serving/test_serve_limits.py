@@ -1,5 +1,4 @@
-"""nmt serve against clients that send without end, read nothing, or open connections: its memory and its log stay
-small, and an honest client is answered."""
+"""Clients that send endlessly, read nothing or hold connections: memory and log stay small, others are served."""
 
 import asyncio
 import contextlib
@@ -20,14 +19,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from texts import ROOT
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
 import uvicorn
-from serving import PAIR, resident, service_of
+from serving import LONG, PAIR, ask, resident, server, service_of
 from starlette.requests import Request
 from starlette.testclient import TestClient
-from test_serve_process import LONG, ask, server
 from uvicorn.server import ServerState
 
 from nmt_cli.serving import connections, fields
@@ -43,13 +40,8 @@ POST = TRANSLATE + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("limits"))
-
-
-@pytest.fixture(scope="module")
 def served(model: Path) -> Iterator[tuple[int, str]]:
-    """A server's process, and its address; its log is read."""
+    """A server's process ID and address; a thread drains its log."""
     with server(str(model), "--char-limit", "1000000") as (process, address):
         assert process.stderr
         threading.Thread(target=process.stderr.read, daemon=True).start()
@@ -63,14 +55,14 @@ def connect(address: str) -> socket.socket:
 
 
 def send(connection: socket.socket, data: bytes, times: int) -> None:
-    """Send data many times, until the other side has had enough."""
+    """Send data many times, until the peer closes the connection."""
     with contextlib.suppress(OSError):
         for _ in range(times):
             connection.sendall(data)
 
 
 def received(connection: socket.socket) -> bytes:
-    """Return what comes until the other side ends or resets the connection."""
+    """Return all data until the peer closes or resets the connection."""
     found = bytearray()
     with contextlib.suppress(ConnectionError):
         while data := connection.recv(1 << 16):
@@ -97,8 +89,8 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_what_is_sent_without_end_and_is_no_text_is_refused(served: tuple[int, str], kind: str) -> None:
-    """After 64 KB, with 20 MB held at most by other connections than these; the server answers others meanwhile."""
+def test_endless_heads_are_refused(served: tuple[int, str], kind: str) -> None:
+    """After 64 KB and with little memory, while the server answers others."""
     process, address = served
     begin, unit = ENDLESS[kind]
     before = resident(process)
@@ -117,7 +109,7 @@ def test_what_is_sent_without_end_and_is_no_text_is_refused(served: tuple[int, s
 
 
 @pytest.mark.parametrize(("kind", "status"), [("headers", 431), ("a header", 431), ("a URL", 431), ("a method", 400)])
-def test_a_client_is_told_why(served: tuple[int, str], kind: str, status: int) -> None:
+def test_a_refused_head_gets_an_error_response(served: tuple[int, str], kind: str, status: int) -> None:
     _, address = served
     begin, unit = ENDLESS[kind]
     with connect(address) as connection:
@@ -128,7 +120,7 @@ def test_a_client_is_told_why(served: tuple[int, str], kind: str, status: int) -
     assert list(json.loads(body)) == ["error"]
 
 
-def test_headers_up_to_the_limits_are_taken(served: tuple[int, str]) -> None:
+def test_limits_on_headers_are_exact(served: tuple[int, str]) -> None:
     _, address = served
     for lines, length, status in ((98, 10, 200), (100, 10, 431), (1, 60_000, 200), (1, 80_000, 431)):
         with connect(address) as connection:
@@ -137,7 +129,7 @@ def test_headers_up_to_the_limits_are_taken(served: tuple[int, str]) -> None:
             assert received(connection).startswith(b"HTTP/1.1 %d " % status), (lines, length)
 
 
-def test_each_request_of_a_connection_has_the_whole_limit_and_a_body_has_its_own(served: tuple[int, str]) -> None:
+def test_limits_apply_to_each_request_of_a_connection(served: tuple[int, str]) -> None:
     _, address = served
     headers = {"X": "a" * 40_000, "Content-Type": "application/json"}
     body = json.dumps({"q": "", **PAIR}).encode().ljust(3 * MEGABYTE)
@@ -151,8 +143,8 @@ def test_each_request_of_a_connection_has_the_whole_limit_and_a_body_has_its_own
         answer.read()
 
 
-def test_requests_behind_a_long_one_are_not_piled_up(served: tuple[int, str]) -> None:
-    """32 are answered after it, then the connection ends."""
+def test_pipelined_requests_are_bounded(served: tuple[int, str]) -> None:
+    """After a long request, 32 are answered and the connection closes."""
     process, address = served
     body = json.dumps({"q": LONG * 20, **PAIR}).encode()
     before = resident(process)
@@ -174,7 +166,7 @@ def test_pipelined_requests_are_answered_in_order(served: tuple[int, str]) -> No
         assert received(connection).count(b'{"status":"ok"}') == 21
 
 
-def test_bad_requests_leave_no_line_in_the_log(model: Path) -> None:
+def test_malformed_requests_are_not_logged(model: Path) -> None:
     with server(str(model)) as (process, address):
         for data in (
             b"nonsense\r\n\r\n",
@@ -192,7 +184,7 @@ def test_bad_requests_leave_no_line_in_the_log(model: Path) -> None:
 
 @contextlib.contextmanager
 def few_files(model: Path, files: int, *options: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
-    """Yield a server that may open few files, and its address."""
+    """Yield a server with a low limit on open files, and its address."""
     command = [sys.executable, "-m", "nmt_cli", "serve", "--workers", "1", "--port", "0", str(model), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
@@ -210,8 +202,8 @@ def few_files(model: Path, files: int, *options: str) -> "Iterator[tuple[subproc
         process.wait()
 
 
-def test_idle_connections_beyond_the_open_files_keep_nobody_out(model: Path) -> None:
-    """An honest client is answered among 80 that send nothing or half a request; the log has one line of it."""
+def test_idle_connections_do_not_block_others(model: Path) -> None:
+    """A client is served beside 80 that send nothing or half a request; the log has one line about them."""
     with few_files(model, 40) as (process, address):
         with contextlib.ExitStack() as stack:
             for number in range(80):
@@ -231,15 +223,15 @@ def test_idle_connections_beyond_the_open_files_keep_nobody_out(model: Path) -> 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-def listening(app: Application, most: int, test: Callable[[tuple[str, int], Listener], Awaitable[None]]) -> None:
-    """Run a test with the place of a listener for `most` connections to an application."""
+def listening(app: Application, limit: int, test: Callable[[tuple[str, int], Listener], Awaitable[None]]) -> None:
+    """Run a test with the address of a listener that allows `limit` connections to an application."""
 
     async def run() -> None:
         config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
         config.load()
         state = ServerState()
         port = socket.create_server(("127.0.0.1", 0))
-        listener = Listener(port, most, lambda: Protocol(config, state, {}))
+        listener = Listener(port, limit, lambda: Protocol(config, state, {}))
         try:
             await asyncio.wait_for(test(port.getsockname(), listener), 60)
         finally:
@@ -258,7 +250,7 @@ async def answer(send: Any, body: bytes) -> None:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """Return what comes until the connection ends or is reset."""
+    """Return all data until the connection is closed or reset."""
     found = bytearray()
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(1 << 16):
@@ -266,8 +258,8 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
     return bytes(found)
 
 
-def test_a_connection_at_work_is_never_cut_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more waits until a place is free; one that idles makes place."""
+def test_a_busy_connection_is_never_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one waits until one is free; an idle one is closed for it."""
     monkeypatch.setattr(connections, "GRACE_SECONDS", 0.1)
 
     async def test(place: tuple[str, int], listener: Listener) -> None:
@@ -288,7 +280,7 @@ def test_a_connection_at_work_is_never_cut_for_another(monkeypatch: pytest.Monke
         await asyncio.sleep(0.5)
         assert not waiting.done()
         assert not late.done(), "three are at work"
-        assert listener.taken == 3
+        assert listener.count == 3
         work.set()
         for reader, _ in busy:
             assert b"200" in await reader.readline()
@@ -302,7 +294,7 @@ def test_a_connection_at_work_is_never_cut_for_another(monkeypatch: pytest.Monke
     listening(app, 3, test)
 
 
-def test_the_places_of_connections_that_ended_are_free_again() -> None:
+def test_closed_connections_are_no_longer_counted() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(send, b"ok")
 
@@ -313,13 +305,13 @@ def test_the_places_of_connections_that_ended_are_free_again() -> None:
             if number % 4 != 1:
                 assert b"HTTP/1.1" in await reader.readline()
             writer.close()
-        while listener.taken:
+        while listener.count:
             await asyncio.sleep(0.01)
 
     listening(app, 20, test)
 
 
-def test_who_reads_nothing_of_an_answer_is_cut_and_who_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_readers_are_cut_and_slow_readers_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WRITE_SECONDS", 0.5)
     size = 32 * MEGABYTE
 
@@ -336,7 +328,7 @@ def test_who_reads_nothing_of_an_answer_is_cut_and_who_reads_slowly_is_not(monke
         for _ in range(10):
             await asyncio.sleep(0.2)
             read += len(await reader.readexactly(MEGABYTE))
-        assert listener.taken == 1, "the other is gone"
+        assert listener.count == 1, "the other is gone"
         while data := await reader.read(MEGABYTE):
             read += len(data)
         assert read == size
@@ -344,7 +336,7 @@ def test_who_reads_nothing_of_an_answer_is_cut_and_who_reads_slowly_is_not(monke
     listening(app, 5, test)
 
 
-def test_the_default_follows_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_follow_the_limit_on_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = len(list(Path("/dev/fd").iterdir()))
     for limit, asked, most in (
         (1 << 20, None, 512),
@@ -355,30 +347,30 @@ def test_the_default_follows_the_limit_of_open_files(monkeypatch: pytest.MonkeyP
         (opened + 32 + 100, 100, 100),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert connections.connections(asked) == most
+        assert connections.connection_limit(asked) == most
     with pytest.raises(UsageError, match=r"too few for 101 connections. Raise the limit: ulimit -n \d+"):
-        connections.connections(101)
+        connections.connection_limit(101)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (opened + 16, 1 << 20))
     with pytest.raises(UsageError, match="too few for 1 connections"):
-        connections.connections(None)
+        connections.connection_limit(None)
 
 
-def test_when_the_system_has_no_file_for_a_connection_one_line_says_so(
+def test_lack_of_file_descriptors_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(connections, "RETRY_SECONDS", 0.05)
 
     async def test(place: tuple[str, int], listener: Listener) -> None:
-        real = listener._port
+        real = listener.port
         fails = Mock(wraps=real, accept=Mock(side_effect=OSError(24, "Too many open files")))
         fails.fileno = real.fileno
-        listener._port = fails
+        listener.port = fails
         _, writer = await asyncio.open_connection(*place)
         await asyncio.sleep(0.5)
         assert 2 <= fails.accept.call_count <= 20
-        listener._port = real
+        listener.port = real
         writer.write(GET + b"\r\n")
-        while not listener.taken:
+        while not listener.count:
             await asyncio.sleep(0.01)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -387,13 +379,13 @@ def test_when_the_system_has_no_file_for_a_connection_one_line_says_so(
     listening(app, 5, test)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "nmt: warning: no connection can be taken: Too many open files. Raise ulimit -n, or give less --connections"
+        "nmt: warning: cannot accept connections: Too many open files. Raise ulimit -n, or lower --connections"
     ]
 
 
-def test_bodies_that_come_at_once_are_bounded_together_but_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MOST_BYTES", 300_000)
-    reading = fields.Reading()
+def test_concurrent_large_bodies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "MAX_BODY_BYTES", 300_000)
+    reading = fields.BodyMemory()
 
     async def body(*sizes: int, wait: asyncio.Event | None = None) -> Any:
         chunks = [{"type": "http.request", "body": b" " * size, "more_body": True} for size in sizes]
@@ -415,10 +407,10 @@ def test_bodies_that_come_at_once_are_bounded_together_but_small_ones_pass(monke
         await asyncio.sleep(0.01)
         assert reading.bytes == 200_000
         for sizes in ((150_000,), (60_000, 150_000)):
-            with pytest.raises(fields.Refusal, match="Too many large requests") as told:
+            with pytest.raises(fields.Refusal, match="Too many large requests") as caught:
                 await body(*sizes)
-            assert told.value.status == 503
-            assert told.value.headers == {"Retry-After": "1", "Connection": "close"}
+            assert caught.value.status == 503
+            assert caught.value.headers == {"Retry-After": "1", "Connection": "close"}
         await body(30_000, 30_000)
         assert reading.bytes == 200_000
         event.set()
@@ -434,8 +426,8 @@ def test_bodies_that_come_at_once_are_bounded_together_but_small_ones_pass(monke
     asyncio.run(run())
 
 
-def test_a_request_that_is_refused_gives_back_what_it_took(model: Path) -> None:
+def test_refused_bodies_are_no_longer_counted(model: Path) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
         for data in (b"{" * 100_000, b" " * 100_000, b"x" * 10_000_000):
             assert client.post("/translate", content=data, headers={"Content-Type": "application/json"}).is_client_error
-            assert service.reading.bytes == 0
+            assert service.body_memory.bytes == 0

@@ -1,4 +1,4 @@
-"""nmt serve and browsers: which pages may ask, under which names, and who must bring a key."""
+"""Access: web origins, host names and API keys."""
 
 import re
 import urllib.error
@@ -7,27 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
-from serving import PAIR, client_of
+from serving import PAIR, client_of, failed, server
 from starlette.testclient import TestClient
-from test_serve_process import failed, server
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from nmt_cli.serving.keys import read_keys
-from nmt_cli.serving.origins import Access, access
+from nmt_cli.serving.origins import Access, access_for
 from nmt_cli.system.errors import DataError, UsageError
 
 TEXT = {"q": "", **PAIR}
 GLOSSARY = {"name": "n", "source_lang": "EN", "target_lang": "DE", "entries": "rot\tBaum", "entries_format": "tsv"}
-LOCAL = access("127.0.0.1", [], [])
+LOCAL = access_for("127.0.0.1", [], [])
 EXTENSION = "moz-extension://5f3f1d5c-0a0b-4e9e-9d39-2f1f8a9b1c11"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("origins"))
 
 
 @pytest.fixture(scope="module")
@@ -66,22 +59,22 @@ FOREIGN += ["localhost,evil.example", "xn--localhost", "local host", "2130706433
 
 
 @pytest.mark.parametrize("host", OURS)
-def test_a_server_on_this_machine_answers_to_its_names(client: TestClient, host: str) -> None:
+def test_local_host_names_are_accepted(client: TestClient, host: str) -> None:
     assert status(client, Host=host) == 200
 
 
 @pytest.mark.parametrize("host", FOREIGN)
-def test_it_answers_to_no_other(client: TestClient, host: str) -> None:
-    """DNS rebinding: a page's own name that leads to this machine."""
+def test_foreign_host_names_are_refused(client: TestClient, host: str) -> None:
+    """DNS rebinding makes a page's own host name lead to this machine."""
     for method, path in (("GET", "/v2/glossaries"), ("POST", "/translate"), ("GET", "/metrics"), ("GET", "/")):
         answer = client.request(method, path, headers={"Host": host})
         assert answer.status_code == 421
-        [told] = answer.json().values()
-        assert "is no name of this server" in told
-        assert "\n" not in told
+        [message] = answer.json().values()
+        assert "is no name of this server" in message
+        assert "\n" not in message
 
 
-def test_a_second_host_header_must_be_ours_too(client: TestClient) -> None:
+def test_every_host_header_is_checked(client: TestClient) -> None:
     answer = client.get("/health", headers=[("Host", "localhost"), ("Host", "evil.example")])
     assert answer.status_code == 421
 
@@ -105,18 +98,18 @@ def test_a_second_host_header_must_be_ours_too(client: TestClient) -> None:
         ("localhost", ["Name."], ["name", "name.:1"], ["names"]),
     ],
 )
-def test_names_that_are_given_and_addresses_that_are_bound(
+def test_host_names_follow_options_and_address(
     host: str, names: list[str], allowed: list[str], refused: list[str]
 ) -> None:
-    rule = access(host, names, [])
-    assert [each for each in allowed if not rule._is_ours(each)] == []
-    assert [each for each in refused if rule._is_ours(each)] == []
+    rule = access_for(host, names, [])
+    assert [each for each in allowed if not rule.has_host(each)] == []
+    assert [each for each in refused if rule.has_host(each)] == []
 
 
 @pytest.mark.parametrize("name", ["https://example.org", "example.org:443", "a b", "", "*.example.org", "a/b", "a\nb"])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
+def test_a_malformed_host_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"^--allow-host .* is no host name\. Give example\.org, without a port$"):
-        access("127.0.0.1", [name], [])
+        access_for("127.0.0.1", [name], [])
 
 
 ORIGINS = ["http://example.org", "https://example.org:8443", "http://[::1]:3000", "http://localhost:3000", EXTENSION]
@@ -141,22 +134,22 @@ NO_ORIGINS += [
 ]
 
 
-def test_origins_that_may_be_named() -> None:
-    assert access("127.0.0.1", [], ORIGINS).origins == tuple(ORIGINS)
-    assert access("127.0.0.1", [], ["HTTPS://Example.Org"]).origins == ("https://example.org",)
+def test_origins_are_validated() -> None:
+    assert access_for("127.0.0.1", [], ORIGINS).origins == tuple(ORIGINS)
+    assert access_for("127.0.0.1", [], ["HTTPS://Example.Org"]).origins == ("https://example.org",)
     for text in NO_ORIGINS:
         with pytest.raises(UsageError, match=r"^--cors .*is no origin\. Give https://example\.org"):
-            access("127.0.0.1", [], [text])
+            access_for("127.0.0.1", [], [text])
 
 
-def test_a_text_that_is_no_origin_ends_the_command(model: Path) -> None:
+def test_a_malformed_origin_or_host_ends_the_command(model: Path) -> None:
     for option, text in (("--cors", "null"), ("--cors", "z"), ("--allow-host", "http://z")):
         code, line = failed(str(model), "--port", "0", option, text)
         assert (code, option in line) == (2, True)
 
 
 def ask(client: TestClient, origin: str, host: str = "127.0.0.1:5000") -> list[int]:
-    """The statuses of what a page of this origin can send without a preflight, and of a deletion."""
+    """Return the statuses of requests that a page can send without a preflight, and of a deletion."""
     headers = {"Origin": origin, "Host": host}
     form = {"source_lang": "EN", "target_lang": "DE", "text": ""}
     answers = [
@@ -184,14 +177,14 @@ PASSED = [200, 200, 201, 400, 404]
         "",
     ],
 )
-def test_a_page_of_another_origin_changes_nothing_and_reads_nothing(client: TestClient, origin: str) -> None:
+def test_pages_of_other_origins_are_refused(client: TestClient, origin: str) -> None:
     assert ask(client, origin) == [403] * 5
     for path in ("/v2/glossaries", "/languages", "/metrics"):
         answer = client.get(path, headers={"Origin": origin})
         assert not [name for name in answer.headers if name.startswith("access-control-")]
     refused = client.post("/translate", data=TEXT, headers={"Origin": origin})
-    advice = ". Start nmt serve with --cors" if "://" in origin else ""
-    assert f"must not ask this server{advice}" in refused.json()["error"]
+    advice = ". To allow them, start nmt serve with --cors" if "://" in origin else ""
+    assert f"must not use this server{advice}" in refused.json()["error"]
     preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     answer = client.options("/translate", headers=preflight)
     assert answer.status_code == 405
@@ -211,16 +204,16 @@ def test_a_page_of_another_origin_changes_nothing_and_reads_nothing(client: Test
         ("http://LocalHost:5000", "localhost:5000"),
     ],
 )
-def test_our_own_page_may_ask(client: TestClient, origin: str, host: str) -> None:
+def test_the_servers_own_page_is_accepted(client: TestClient, origin: str, host: str) -> None:
     assert ask(client, origin, host) == PASSED
 
 
-def test_a_client_that_is_no_browser_may_ask(client: TestClient) -> None:
+def test_clients_without_an_origin_are_accepted(client: TestClient) -> None:
     assert client.post("/translate", json=TEXT).status_code == 200
 
 
-def test_several_origins_may_be_named_and_read_what_they_ask(model: Path) -> None:
-    rule = access("127.0.0.1", [], ["https://one.example", EXTENSION])
+def test_allowed_origins_can_send_and_read(model: Path) -> None:
+    rule = access_for("127.0.0.1", [], ["https://one.example", EXTENSION])
     with client_of(model, access=rule) as client:
         client.base_url = "http://127.0.0.1:5000"
         for origin in ("https://one.example", EXTENSION):
@@ -233,19 +226,19 @@ def test_several_origins_may_be_named_and_read_what_they_ask(model: Path) -> Non
             assert "Access-Control-Allow-Origin" not in client.get("/languages", headers={"Origin": origin}).headers
 
 
-def test_a_star_is_every_origin(model: Path) -> None:
-    with client_of(model, access=access("127.0.0.1", [], ["*"])) as client:
+def test_a_star_allows_every_origin(model: Path) -> None:
+    with client_of(model, access=access_for("127.0.0.1", [], ["*"])) as client:
         client.base_url = "http://127.0.0.1:5000"
         assert ask(client, "https://evil.example") == PASSED
         answer = client.get("/languages", headers={"Origin": "https://evil.example"})
         assert answer.headers["Access-Control-Allow-Origin"] == "*"
 
 
-def test_a_preflight_for_a_private_network_is_allowed_where_the_origin_is(model: Path) -> None:
-    """A page of the internet that asks a server of the local network."""
+def test_private_network_preflights_follow_the_origin(model: Path) -> None:
+    """For public pages that use a server in the local network."""
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Private-Network": "true"}
     for origins in (["*"], ["https://one.example"]):
-        with client_of(model, access=access("127.0.0.1", [], origins)) as client:
+        with client_of(model, access=access_for("127.0.0.1", [], origins)) as client:
             client.base_url = "http://127.0.0.1:5000"
             answer = client.options("/translate", headers={**asked, "Origin": "https://one.example"})
             assert answer.status_code == 200
@@ -256,7 +249,7 @@ def test_a_preflight_for_a_private_network_is_allowed_where_the_origin_is(model:
     assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_where_a_key_is_needed_the_key_decides(model: Path) -> None:
+def test_with_keys_the_key_decides(model: Path) -> None:
     with client_of(model, access=LOCAL, keys=[b"one"]) as client:
         client.base_url = "http://127.0.0.1:5000"
         headers = {"Origin": "https://evil.example"}
@@ -281,8 +274,8 @@ def test_where_a_key_is_needed_the_key_decides(model: Path) -> None:
         ({"X-Forwarded-Proto": "javascript"}, "http://127.0.0.1:5000"),
     ],
 )
-def test_the_address_of_a_translated_file_is_absolute_and_ours(model: Path, headers: dict[str, str], base: str) -> None:
-    """LibreTranslate's clients fetch it as it is. Only the scheme is taken from a proxy, on this machine."""
+def test_file_urls_are_absolute_and_use_our_host(model: Path, headers: dict[str, str], base: str) -> None:
+    """LibreTranslate's clients use the URL unchanged. Only its scheme comes from a local proxy."""
     with client_of(model, access=LOCAL) as inner:
         app = ProxyHeadersMiddleware(inner.app, trusted_hosts="127.0.0.1")
         client = TestClient(app, base_url="http://127.0.0.1:5000", client=("127.0.0.1", 1))
@@ -295,7 +288,7 @@ def test_the_address_of_a_translated_file_is_absolute_and_ours(model: Path, head
         assert not answer.json()["translatedFileUrl"].startswith("https")
 
 
-def test_a_process_refuses_foreign_names_and_pages_and_names_the_option(model: Path) -> None:
+def test_a_server_names_the_option_that_allows_a_host_or_origin(model: Path) -> None:
     with server(str(model), "--allow-host", "translate.example", "--cors", "https://one.example") as (_, address):
 
         def asked(**headers: str) -> tuple[int, str]:
@@ -306,10 +299,10 @@ def test_a_process_refuses_foreign_names_and_pages_and_names_the_option(model: P
                 return error.code, error.read().decode()
 
         assert asked()[0] == asked(Host="translate.example")[0] == asked(Origin="https://one.example")[0] == 200
-        code, told = asked(Host="evil.example")
-        assert (code, "--allow-host evil.example" in told) == (421, True)
-        code, told = asked(Origin="https://evil.example")
-        assert (code, "--cors https://evil.example" in told) == (403, True)
+        code, message = asked(Host="evil.example")
+        assert (code, "--allow-host evil.example" in message) == (421, True)
+        code, message = asked(Origin="https://evil.example")
+        assert (code, "--cors https://evil.example" in message) == (403, True)
 
 
 LONG_KEY = b"0123456789abcdef"
@@ -324,7 +317,7 @@ LONG_KEY = b"0123456789abcdef"
         (LONG_KEY + b"#1\n!~\n", [LONG_KEY + b"#1", b"!~"]),
     ],
 )
-def test_keys_are_lines_that_are_no_comments(tmp_path: Path, data: bytes, keys: list[bytes]) -> None:
+def test_keys_are_lines_without_comments(tmp_path: Path, data: bytes, keys: list[bytes]) -> None:
     (tmp_path / "keys").write_bytes(data)
     assert read_keys(tmp_path / "keys") == keys
 
@@ -332,11 +325,11 @@ def test_keys_are_lines_that_are_no_comments(tmp_path: Path, data: bytes, keys: 
 @pytest.mark.parametrize(
     "line", ["zwölf", "a b", "key # of Weblate", "a\tb", "a\0b", "a\x7f", "\u00a0a", "\ufeffa", "ключ"]
 )
-def test_a_line_that_no_header_can_bring_is_named_and_not_shown(tmp_path: Path, line: str) -> None:
+def test_an_invalid_key_is_reported_by_line_and_not_shown(tmp_path: Path, line: str) -> None:
     (tmp_path / "keys").write_bytes(b"# ours\n" + LONG_KEY + b"\n" + line.encode())
-    with pytest.raises(DataError, match=r"keys, line 3 is no key: it must be printable ASCII without spaces") as told:
+    with pytest.raises(DataError, match=r"keys, line 3 is no key: it must be printable ASCII without spaces") as caught:
         read_keys(tmp_path / "keys")
-    assert line not in str(told.value)
+    assert line not in str(caught.value)
     (tmp_path / "keys").write_bytes(LONG_KEY.decode().encode("utf-16"))
     with pytest.raises(DataError, match="line 1 is no key"):
         read_keys(tmp_path / "keys")
@@ -349,9 +342,7 @@ def test_a_file_of_comments_has_no_key(tmp_path: Path, data: bytes) -> None:
         read_keys(tmp_path / "keys")
 
 
-def test_keys_that_can_be_guessed_or_read_by_others_are_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_short_or_world_readable_keys_cause_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "keys"
     for data, mode, words in (
         (LONG_KEY, 0o600, []),
@@ -370,6 +361,6 @@ def test_keys_that_can_be_guessed_or_read_by_others_are_warned_of(
         assert all(word in line for word, line in zip(words, lines, strict=True))
 
 
-def test_every_host_is_asked_for_where_nothing_else_is_said() -> None:
-    """The application alone, as other servers may run it."""
-    assert Access()._is_ours("any.example")
+def test_the_application_accepts_every_host_by_default() -> None:
+    """As when another server runs the application."""
+    assert Access().has_host("any.example")

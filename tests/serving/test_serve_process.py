@@ -1,8 +1,7 @@
-"""nmt serve as a process: it starts, answers, drains at a signal, and says in one line why it cannot."""
+"""The process of `nmt serve`: start, signals, log, and errors in one line."""
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import signal
@@ -13,7 +12,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,58 +19,22 @@ from unittest.mock import Mock
 
 import pytest
 from texts import ROOT
-from tiny_model import make_model
 
 pytest.importorskip("starlette")
 import uvicorn
-from serving import resident
+from serving import LONG, ask, failed, resident, server, start
 
 from nmt_cli.serving import server as server_module
 from nmt_cli.serving.connections import Protocol
 from nmt_cli.serving.origins import Access
-from nmt_cli.serving.pool import Model
+from nmt_cli.serving.pool import ServedModel
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system import signals
 from nmt_cli.system.errors import BusyError, UsageError
 
-LONG = "der Hund geht. " * 300
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("serve"))
-
-
-def start(*words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "nmt_cli", "serve", "--workers", "2", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-@contextlib.contextmanager
-def server(*words: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
-    """Yield a process that listens, and its address."""
-    process = start("--port", "0", *words)
-    try:
-        assert process.stderr
-        while (line := process.stderr.readline()).startswith("nmt: warning: "):
-            pass
-        assert line.startswith("serving "), line + process.stderr.read()
-        yield process, line.split()[-1]
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ask(address: str, text: str) -> str:
-    body = json.dumps({"q": text, "source": "en", "target": "de"}).encode()
-    request = urllib.request.Request(f"{address}/translate", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return str(json.load(answer)["translatedText"])
-
 
 def test_a_signal_under_load_loses_no_request(model: Path) -> None:
-    """Each that was accepted is answered, what comes later finds a closed port; the exit code is 0."""
+    """Accepted requests are answered, later ones find a closed port, and the exit code is 0."""
     answers = list[str]()
     with server(str(model)) as (process, address):
         expected = ask(address, LONG)
@@ -133,16 +95,6 @@ def test_the_log_is_on_stderr_unless_quiet(model: Path) -> None:
         assert ("POST /translate 200 1 text 3 characters" in stderr) == (not options)
 
 
-def failed(*words: str) -> tuple[int, str]:
-    """Return the exit code and the one line of error."""
-    process = start(*words)
-    stdout, stderr = process.communicate(timeout=60)
-    [line] = [line for line in stderr.strip().split("\n") if "error:" in line]
-    assert "Traceback" not in stderr
-    assert not stdout
-    return process.returncode, line
-
-
 def test_a_port_in_use_is_named(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
@@ -151,10 +103,8 @@ def test_a_port_in_use_is_named(model: Path) -> None:
     assert f"port {port} of 127.0.0.1 is in use" in line
 
 
-def test_a_port_that_another_took_while_models_were_loaded_is_named(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two sockets may be bound to it; it is the second to listen that fails."""
+def test_a_port_taken_during_loading_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sockets can be bound to a port; the second one to listen fails."""
     other = socket.socket()
     other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
@@ -171,7 +121,7 @@ def test_a_port_that_another_took_while_models_were_loaded_is_named(
         server_module.serve(server_module.ServeOptions((model,), port=port))
 
 
-def test_a_damaged_model_is_one_line_and_nothing_is_served(model: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_ends_the_server_with_one_line(model: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(model, tmp_path / "model")
     weights = bytearray((damaged / "model.safetensors").read_bytes())
     weights[-1] ^= 1
@@ -182,7 +132,7 @@ def test_a_damaged_model_is_one_line_and_nothing_is_served(model: Path, tmp_path
     assert failed(str(tmp_path / "nowhere"), "--port", "0")[0] == 66
 
 
-def test_addresses_that_others_reach_need_keys(model: Path, tmp_path: Path) -> None:
+def test_public_addresses_need_keys(model: Path, tmp_path: Path) -> None:
     code, line = failed(str(model), "--host", "0.0.0.0", "--port", "0")
     assert code == 2
     assert "--api-key-file" in line
@@ -199,14 +149,14 @@ def test_addresses_that_others_reach_need_keys(model: Path, tmp_path: Path) -> N
         assert urllib.request.urlopen(key, timeout=60).status == 200
 
 
-def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_setting_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"one\r\n\n  \n two\t\n")
     loaded, seen = list[tuple[Any, ...]](), dict[str, Any]()
     closed = Mock()
 
-    def load(*arguments: Any) -> list[Model]:
+    def load(*arguments: Any) -> list[ServedModel]:
         loaded.append(arguments)
-        return [Model(closed, "en", arguments[0].name)]
+        return [ServedModel(closed, "en", arguments[0].name)]
 
     async def answer(sockets: list[socket.socket]) -> None:
         assert not sockets
@@ -215,13 +165,13 @@ def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch,
         seen.update(config=config, ready=ready, port=port.getsockname()[1], most=most)
         return SimpleNamespace(serve=answer)
 
-    port = server_module._bound("127.0.0.1", 0)
+    port = server_module.bind("127.0.0.1", 0)
     monkeypatch.setattr(server_module, "load", load)
     monkeypatch.setattr(server_module, "_Server", listening)
     monkeypatch.setattr(
         server_module, "create_app", lambda service, access: seen.update(service=service, access=access)
     )
-    monkeypatch.setattr(server_module, "_bound", lambda *arguments: seen.update(bound=arguments) or port)
+    monkeypatch.setattr(server_module, "bind", lambda *arguments: seen.update(bound=arguments) or port)
     models = Path("de"), Path("fr")
     options = (models, "::1", 7, tmp_path / "keys", 3, "bf16", 5, 6, 8, 1.5, ("http://z",), False, ("y",), 9)
     assert server_module.serve(server_module.ServeOptions(*options)) == 0
@@ -245,31 +195,31 @@ def test_every_setting_arrives_where_it_is_used(monkeypatch: pytest.MonkeyPatch,
         *[(host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "localhost.org", "")],
     ],
 )
-def test_only_this_machine_needs_no_key(host: str, own: bool) -> None:
+def test_only_loopback_addresses_need_no_key(host: str, own: bool) -> None:
     options = server_module.ServeOptions((), host)
     if own:
-        assert server_module._keys(options) == []
+        assert server_module.api_keys(options) == []
     else:
-        with pytest.raises(UsageError, match="needs --api-key-file"):
-            server_module._keys(options)
+        with pytest.raises(UsageError, match="Give --api-key-file"):
+            server_module.api_keys(options)
 
 
-def test_a_port_is_taken_before_the_models_are_loaded_and_listens_after() -> None:
-    with contextlib.closing(server_module._bound("127.0.0.1", 0)) as port:
+def test_the_port_is_bound_before_it_listens() -> None:
+    with contextlib.closing(server_module.bind("127.0.0.1", 0)) as port:
         assert port.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(port.getsockname())
         port.listen()
-        with pytest.raises(BusyError, match="Stop what uses it, or choose another --port"):
-            server_module._bound(*port.getsockname())
+        with pytest.raises(BusyError, match="Stop its process, or choose another --port"):
+            server_module.bind(*port.getsockname())
     with pytest.raises(UsageError, match=r"cannot serve at port 0 of 192\.0\.2\.1: Cannot assign requested address"):
-        server_module._bound("192.0.2.1", 0)  # an address that nobody has
-    told = server_module._cannot_serve("h", 80, PermissionError(errno.EACCES, "Permission denied"))
-    assert isinstance(told, UsageError)
-    assert str(told) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"
+        server_module.bind("192.0.2.1", 0)  # a documentation address
+    message = server_module.bind_error("h", 80, PermissionError(errno.EACCES, "Permission denied"))
+    assert isinstance(message, UsageError)
+    assert str(message) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"
 
 
-def test_signals_are_the_servers_while_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_handles_signals_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     left = list[int]()
     monkeypatch.setattr(signals, "leave", left.append)
     one = server_module._Server(uvicorn.Config("-"), Mock(), "ready", Mock(), 1)
@@ -284,7 +234,7 @@ def test_signals_are_the_servers_while_it_serves(monkeypatch: pytest.MonkeyPatch
     assert [signal.getsignal(number) for number in signals.CODES] == before
 
 
-def test_without_the_extra_one_line_says_what_to_install(model: Path, tmp_path: Path) -> None:
+def test_without_the_extra_one_line_names_it(model: Path, tmp_path: Path) -> None:
     (tmp_path / "starlette.py").write_text("raise ModuleNotFoundError(name='starlette')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     command = [sys.executable, "-m", "nmt_cli", "serve", str(model)]
@@ -296,7 +246,7 @@ def test_without_the_extra_one_line_says_what_to_install(model: Path, tmp_path: 
 
 
 def test_memory_does_not_grow(model: Path) -> None:
-    """From 200 to 1,500 requests of mixed lengths."""
+    """Between 200 and 1,500 requests of mixed lengths."""
     texts = ["rot", LONG[:400], "der Hund geht. rot"]
     with server(str(model)) as (process, address):
         assert process.stderr

@@ -1,15 +1,15 @@
-// The page of `nmt serve`: typed text is sent to POST /sentences after each pause, part by part if it is long.
+// The page of `nmt serve`. It sends typed text to POST /sentences after each pause, and a long text part by part.
 
 import { acceptFiles } from "./files.js";
 import { partsOf } from "./parts.js";
 import { forget, show, translated } from "./sentences.js";
 import { Failure, ask } from "./server.js";
 
-const DELAY = 250; // milliseconds after the last change before a text is sent
-const RETRY = 2000; // milliseconds before a server that is gone is asked again
-const ALTERNATIVES = 3; // with the best one as many as the usual beam has
+const DELAY = 250; // milliseconds from the last change to the request
+const RETRY = 2000; // milliseconds between attempts to reach the server
+const ALTERNATIVES = 3; // with the best translation, the default beam
 const NOTHING = { sentences: [], after: "" };
-const BYTES = 4; // of a character at most
+const BYTES = 4; // at most, per character
 
 const element = (id) => document.getElementById(id);
 const [from, to, swap, text, count, clear] = ["from", "to", "swap", "text", "count", "clear"].map(element);
@@ -17,17 +17,17 @@ const [translation, message, hint, copy, status] = ["translation", "message", "h
 const [work, progress, done, cancel] = ["work", "progress", "done", "cancel"].map(element);
 const [key, keyForm, choose, chooser] = ["key", "key-form", "choose", "chooser"].map(element);
 
-let languages = []; // what GET /languages says: [{code, name, targets}, ...]
-let settings = {}; // what GET /frontend/settings says
-let detected = null; // the language that the server found in the text
-let request = new AbortController(); // of the text that is being translated
-let timer = 0; // of what is to be done later
+let languages = []; // from GET /languages: [{code, name, targets}, ...]
+let settings = {}; // from GET /frontend/settings
+let detected = null; // the language that the server detected
+let request = new AbortController(); // for the text in translation
+let timer = 0; // of the next delayed action
 let parts = []; // of the text
-let answers = new Map(); // of the server, by part, for the chosen languages
+let answers = new Map(); // by part, for the chosen languages
 
 // ---- The server
 
-// Learn the server's languages and settings; again and again while it cannot be reached.
+// Load the server's languages and settings; repeat while it cannot be reached.
 async function connect() {
   stop();
   try {
@@ -55,27 +55,27 @@ async function translate() {
     check(q);
     translation.ariaBusy = "true";
     await translateParts(q, signal);
-    say("");
+    showMessage("");
   } catch (failure) {
-    if (signal.aborted) return; // the text has changed since
+    if (signal.aborted) return; // the text has changed
     fail(failure);
   }
   if (document.activeElement === cancel) copy.focus(); // `cancel` is about to be hidden
   rest();
 }
 
-// Show the translation of a text; send the parts that have no answer yet, one after the other.
+// Show the translation of a text, and request the missing parts one after the other.
 async function translateParts(q, signal) {
   parts = q.trim() ? partsOf(q, parts) : [];
   const shown = { ...NOTHING, sentences: [], rest: q };
   let source = from.value;
-  for (const [place, part] of parts.entries()) {
+  for (const [index, part] of parts.entries()) {
     if (!answers.has(part)) {
       if (parts.filter((each) => !answers.has(each)).length > 1) work.hidden = false;
       if (!work.hidden) showProgress(shown, q.length);
     }
     const answer = answers.get(part) ?? (await askFor({ ...fields(), source, q: part }, signal));
-    if (place === 0) source = hear(answer);
+    if (index === 0) source = useDetected(answer);
     answers.set(part, answer);
     append(shown, part, answer);
   }
@@ -91,12 +91,12 @@ function askFor(content, signal) {
 
 const fields = () => ({ source: from.value, target: to.value, ...(!keyForm.hidden && { api_key: key.value }) });
 
-// Learn the language of a text from the answer to its first part, and return the one to send with the other parts.
-function hear(answer) {
+// Use the language detected in the first part; return the source language to send with the other parts.
+function useDetected(answer) {
   const code = answer.detectedLanguage?.language ?? null;
   if (code !== detected) {
     answers.clear();
-    found(code);
+    setDetected(code);
   }
   return reaches(code, to.value) ? code : from.value;
 }
@@ -108,7 +108,7 @@ function append(shown, part, { sentences: [first, ...others], after }) {
 }
 
 function showProgress(shown, length) {
-  say("");
+  showMessage("");
   present(shown);
   progress.value = 1 - shown.rest.length / length;
   done.textContent = progress.value.toLocaleString("en", { style: "percent" });
@@ -133,14 +133,14 @@ function rest() {
   work.hidden = true;
 }
 
-function later(act, milliseconds) {
+function schedule(action, milliseconds) {
   clearTimeout(timer);
-  timer = setTimeout(act, milliseconds);
+  timer = setTimeout(action, milliseconds);
 }
 
-// ---- What goes wrong, each in one sentence
+// ---- Errors
 
-// Throw why a text or file cannot be sent.
+// Throw a Failure if a text or file cannot be sent.
 function check(q, length = lengthOf(q)) {
   const limit = settings.charLimit;
   if (length > limit) {
@@ -162,10 +162,10 @@ async function prepare(file) {
 
 function fail(failure) {
   const known = message.textContent === failure.sentence;
-  say(failure.sentence);
-  if (failure.status === 0) later(connect, RETRY);
-  else if (failure.status === 429) later(translate, 1000 * failure.seconds);
-  else if (!known) askForKey(failure); // else the user goes on typing without a key
+  showMessage(failure.sentence);
+  if (failure.status === 0) schedule(connect, RETRY);
+  else if (failure.status === 429) schedule(translate, 1000 * failure.seconds);
+  else if (!known) askForKey(failure); // otherwise the user keeps typing without a key
 }
 
 function askForKey(failure) {
@@ -175,8 +175,8 @@ function askForKey(failure) {
   key.select();
 }
 
-function say(sentence) {
-  if (message.textContent !== sentence) message.textContent = sentence; // what stays is not announced again
+function showMessage(sentence) {
+  if (message.textContent !== sentence) message.textContent = sentence; // screen readers announce each assignment
   translation.classList.toggle("old", sentence !== "");
 }
 
@@ -193,7 +193,7 @@ function offer(source, target) {
   fill(from, codes.length > 1 ? [...codes, "auto"] : codes, source);
   const chosen = sources.filter((language) => from.value === "auto" || from.value === language.code);
   fill(to, [...new Set(chosen.flatMap((language) => language.targets))], target);
-  found(null);
+  setDetected(null);
 }
 
 function fill(select, codes, wanted) {
@@ -201,7 +201,7 @@ function fill(select, codes, wanted) {
   select.value = codes.includes(wanted) ? wanted : codes[0];
 }
 
-function found(code) {
+function setDetected(code) {
   detected = code;
   const auto = from.querySelector("[value=auto]");
   if (auto) auto.text = code ? `${nameOf(code)} (detected)` : "Detect language";
@@ -211,13 +211,13 @@ function found(code) {
   swap.title = swap.disabled ? "No model translates back" : "Swap languages";
 }
 
-// ---- Around the text and its translation
+// ---- The text and its translation
 
 const number = (value) => value.toLocaleString("en");
 
 function lengthOf(string) {
   let length = 0;
-  for (const _ of string) length += 1; // code points, as the server counts, not UTF-16's halves of them
+  for (const _ of string) length += 1; // code points, which the server counts
   return length;
 }
 
@@ -235,23 +235,23 @@ function present(answer) {
   hint.hidden = nothing;
 }
 
-function changed() {
+function textChanged() {
   stop();
   forget();
   if (languages.length) countCharacters();
-  later(languages.length ? translate : connect, DELAY);
+  schedule(languages.length ? translate : connect, DELAY);
 }
 
 function setText(string) {
   text.value = string;
-  changed();
+  textChanged();
 }
 
 async function copyTranslation() {
   try {
     await navigator.clipboard.writeText(translated());
   } catch {
-    getSelection().selectAllChildren(translation); // without https, pages may not write to the clipboard
+    getSelection().selectAllChildren(translation); // the clipboard API needs https
     document.execCommand("copy");
     getSelection().empty();
   }
@@ -262,18 +262,18 @@ async function copyTranslation() {
 
 function useKey() {
   sessionStorage.setItem("key", key.value);
-  say("");
+  showMessage("");
   translate();
 }
 
-text.addEventListener("input", changed);
+text.addEventListener("input", textChanged);
 from.addEventListener("change", () => {
   offer(from.value, to.value);
   translate();
 });
 to.addEventListener("change", () => {
   answers.clear();
-  found(detected);
+  setDetected(detected);
   translate();
 });
 swap.addEventListener("click", () => {
@@ -289,7 +289,7 @@ cancel.addEventListener("click", () => (translation.ariaBusy === "true" ? pause(
 keyForm.addEventListener("submit", (event) => {
   event.preventDefault();
   text.focus();
-  if (message.textContent) useKey(); // the same key once more, without an event "change"
+  if (message.textContent) useKey(); // the same key again, which fires no "change" event
 });
 key.addEventListener("change", useKey);
 

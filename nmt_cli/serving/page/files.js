@@ -1,16 +1,16 @@
-// Files: each is sent to POST /translate_file, and its translation is saved.
+// Sends files to POST /translate_file and saves their translations.
 
 import { ask } from "./server.js";
 
 const element = (id) => document.getElementById(id);
 const [files, file, choose, chooser, status] = ["files", "file", "choose", "chooser", "status"].map(element);
 
-// Translate dropped and chosen files. `prepare(file)` returns the fields to send with a file, or throws a Failure;
-// `refused(failure)` is called upon each.
-export function acceptFiles(prepare, refused) {
-  const add = (added) => [...added].forEach((each) => addRow(each, prepare, refused));
+// Translate dropped and chosen files. `prepare(file)` returns the fields to send with a file or throws a Failure;
+// `onFailure` is called with every Failure.
+export function acceptFiles(prepare, onFailure) {
+  const add = (added) => [...added].forEach((each) => addRow(each, prepare, onFailure));
   const drag = (event, inside) => {
-    if (!event.dataTransfer.types.includes("Files")) return; // text may be dropped into its field
+    if (!event.dataTransfer.types.includes("Files")) return; // text can be dropped into the text field
     event.preventDefault();
     document.body.classList.toggle("dropping", inside);
   };
@@ -23,14 +23,14 @@ export function acceptFiles(prepare, refused) {
   choose.addEventListener("click", () => chooser.click());
   chooser.addEventListener("change", () => {
     add(chooser.files);
-    chooser.value = ""; // the same file can be chosen again
+    chooser.value = ""; // allow the same file to be chosen again
   });
 }
 
-function addRow(sent, prepare, refused) {
+function addRow(sent, prepare, onFailure) {
   const row = file.content.firstElementChild.cloneNode(true);
   const [name, state, wait, save, again, end] = row.children;
-  let request = null; // of the translation that is under way
+  let request = null; // the running request
 
   function show(sentence) {
     state.textContent = sentence;
@@ -56,9 +56,9 @@ function addRow(sent, prepare, refused) {
       show("was translated:");
     } catch (failure) {
       request = null;
-      again.hidden = failure.status === 400 && !failure.key; // it would be refused again
+      again.hidden = failure.status === 400 && !failure.key; // the server would refuse it again
       show(signal.aborted ? "Cancelled." : failure.sentence);
-      if (!signal.aborted) refused(failure);
+      if (!signal.aborted) onFailure(failure);
     }
   }
 
@@ -81,12 +81,12 @@ async function translate(sent, fields, signal, show) {
   const body = new FormData();
   for (const [name, value] of Object.entries({ ...fields, file: sent })) body.set(name, value);
   const send = () => ask("translate_file", { method: "POST", body, signal });
-  const { translatedFileUrl } = await patiently(send, signal, show);
-  return ask(`download_file/${translatedFileUrl.split("/").at(-1)}`, { signal }, "blob"); // proxies may change the rest
+  const { translatedFileUrl } = await withRetries(send, signal, show);
+  return ask(`download_file/${translatedFileUrl.split("/").at(-1)}`, { signal }, "blob"); // a proxy may change the rest of the URL
 }
 
-// Send a request until the server is there and not busy.
-async function patiently(send, signal, show) {
+// Send a request until the server is reachable and not busy.
+async function withRetries(send, signal, show) {
   for (;;) {
     try {
       return await send();

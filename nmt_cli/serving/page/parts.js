@@ -1,10 +1,10 @@
-// Parts of a long text: each is one request, so that the translation appears part by part.
+// Divides a long text into parts. Each is one request, so the translation appears part by part.
 
-const SIZE = 2000; // UTF-16 units at least, but for the last part
-// The server ends a sentence at each of these places, so parts give the same translation as the whole text.
+const SIZE = 2000; // UTF-16 units at least, except for the last part
+// The server ends a sentence at each match, so parts give the same translation as the whole text.
 const SENTENCE = /[^]*?(?:\n|[\p{L}\p{N}]{2}[.!?…] |[。！？](?=[\p{L}\p{N}])|$)/gu;
 
-// Cut a text into parts. `before` are the parts of the text before its last edit: those behind the edit stay.
+// Return the parts of a text. `before` are its parts before the last edit; those behind the edit stay.
 export function partsOf(text, before) {
   const kept = [];
   let end = text.length;
@@ -13,7 +13,7 @@ export function partsOf(text, before) {
     kept.unshift(part);
     end -= part.length;
   }
-  end += kept.shift()?.length ?? 0; // it may border on the edit
+  end += kept.shift()?.length ?? 0; // it may touch the edit
   const parts = [""];
   for (const [sentence] of text.slice(0, end).matchAll(SENTENCE)) {
     if (parts.at(-1).length >= SIZE) parts.push("");

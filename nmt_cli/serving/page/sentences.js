@@ -1,24 +1,24 @@
-// The translation sentence by sentence: its words and those of the text that they translate, and other translations.
+// The translation sentence by sentence, with aligned words and other translations.
 
 const WORD = /\S+/g;
 const UNSPACED = /\p{sc=Han}|\p{sc=Hiragana}|\p{sc=Katakana}|\p{sc=Thai}|\p{sc=Lao}|\p{sc=Khmer}|\p{sc=Myanmar}/u;
 const SEGMENTER = new Intl.Segmenter(undefined, { granularity: "word" });
 const SOURCE = 0;
 const TARGET = 1;
-const END = "\u200b"; // so that an empty last line of the text has its height
-const EMPTY = "Nothing"; // said of a translation that is empty
+const END = "\u200b"; // gives an empty last line its height
+const EMPTY = "Nothing"; // the label of an empty translation
 
 const element = (id) => document.getElementById(id);
 const [text, mirror, translation, menu, status] = ["text", "mirror", "translation", "menu", "status"].map(element);
 
-let sentences = []; // what the server says, and of each {id, choice, node, target, origin, words: [source, target]}
-let after = ""; // the white space that follows them
-let rest = ""; // the text behind it, without a translation yet
-let opened = null; // the sentence whose other translations are listed
-let current = null; // the word that the arrow keys have reached
-let lit = []; // words that are highlighted
-const tail = document.createTextNode(END); // of the mirror: the text without a translation
-const places = new WeakMap(); // of each word its sentence, its side, and where it begins and ends, in characters
+let sentences = []; // of the response, each with {id, choice, node, target, origin, words: [source, target]}
+let after = ""; // white space behind them
+let rest = ""; // the text that has no translation yet
+let opened = null; // the sentence with an open menu
+let current = null; // the word at the keyboard cursor
+let lit = []; // the highlighted words
+const tail = document.createTextNode(END); // the mirror's text without a translation
+const positions = new WeakMap(); // word -> {sentence, side, start, end}, in characters of the sentence
 
 const textOf = (sentence) => sentence.hypotheses[sentence.choice].text;
 
@@ -26,13 +26,13 @@ export function translated() {
   return sentences.map((sentence) => sentence.before + textOf(sentence)).join("") + after;
 }
 
-// Show what the server says of the text in the field. Sentences that are as they were keep their elements: a screen
-// reader says the others only. A choice stays with its sentence.
+// Show a response. Unchanged sentences keep their elements, so a screen reader reads only the changed ones. A choice
+// stays with its sentence.
 export function show(answer) {
   const choices = new Map(sentences.map((sentence) => [sentence.source, textOf(sentence)]));
   const fresh = answer.sentences.map((sentence) => ({ ...sentence, id: JSON.stringify(sentence) }));
   const most = Math.min(sentences.length, fresh.length);
-  let [first, last] = [0, 0]; // how many are the same at the start, and at the end
+  let [first, last] = [0, 0]; // how many are unchanged at the start and at the end
   while (first < most && sentences[first].id === fresh[first].id) first += 1;
   while (last < most - first && sentences.at(-1 - last).id === fresh.at(-1 - last).id) last += 1;
   const kept = sentences.splice(sentences.length - last);
@@ -69,18 +69,18 @@ function make(sentence, wanted) {
   sentence.target.ariaHasPopup = "listbox";
   sentence.target.ariaExpanded = "false";
   write(sentence);
-  places.set(sentence.target, { sentence });
+  positions.set(sentence.target, { sentence });
   sentence.node.append(sentence.before, sentence.target);
   sentence.origin = document.createElement("span");
-  sentence.origin.append(sentence.before, spelt(sentence.source, sentence, SOURCE));
+  sentence.origin.append(sentence.before, withWords(sentence.source, sentence, SOURCE));
 }
 
 function write(sentence) {
-  sentence.target.replaceChildren(spelt(textOf(sentence), sentence, TARGET));
+  sentence.target.replaceChildren(withWords(textOf(sentence), sentence, TARGET));
   sentence.target.ariaLabel = textOf(sentence).trim() || EMPTY;
 }
 
-// Yield each word and its index: what white space parts, and where words are written without, what the browser knows.
+// Yield each word and its index: between white space, or as the browser segments scripts without spaces.
 function* wordsOf(string) {
   for (const { 0: run, index } of string.matchAll(WORD)) {
     if (!UNSPACED.test(run)) yield [run, index];
@@ -88,19 +88,19 @@ function* wordsOf(string) {
   }
 }
 
-const lengthOf = (string) => [...string].length; // as the server counts
+const lengthOf = (string) => [...string].length; // code points, which the server counts
 
-function spelt(string, sentence, side) {
+function withWords(string, sentence, side) {
   const nodes = document.createDocumentFragment();
   const words = [];
-  let [end, place] = [0, 0];
+  let [end, position] = [0, 0];
   for (const [text, index] of wordsOf(string)) {
     const word = document.createElement("span");
     word.className = "word";
     word.textContent = text;
-    const start = place + lengthOf(string.slice(end, index));
-    place = start + lengthOf(text);
-    places.set(word, { sentence, side, start, end: place });
+    const start = position + lengthOf(string.slice(end, index));
+    position = start + lengthOf(text);
+    positions.set(word, { sentence, side, start, end: position });
     words.push(word);
     nodes.append(string.slice(end, index), word);
     end = index + text.length;
@@ -110,7 +110,7 @@ function spelt(string, sentence, side) {
   return nodes;
 }
 
-// The text has changed: what is known of its words holds no more.
+// Forget the alignment after a change of the text.
 export function forget() {
   light(null);
   mirror.replaceChildren(tail);
@@ -120,8 +120,8 @@ export function forget() {
 // ---- Aligned words
 
 function partners(word) {
-  const { sentence, side } = places.get(word);
-  const holds = (each, place) => places.get(each).start <= place && place < places.get(each).end;
+  const { sentence, side } = positions.get(word);
+  const holds = (each, offset) => positions.get(each).start <= offset && offset < positions.get(each).end;
   const pairs = sentence.hypotheses[sentence.choice].alignment.filter((pair) => holds(word, pair[side]));
   return sentence.words[1 - side].filter((each) => pairs.some((pair) => holds(each, pair[1 - side])));
 }
@@ -141,13 +141,13 @@ function wordAtCaret() {
   let end = 0;
   for (const node of [...mirror.childNodes].flatMap((origin) => [...origin.childNodes])) {
     end += node.textContent.length;
-    if (text.selectionStart <= end) return places.has(node) ? node : null;
+    if (text.selectionStart <= end) return positions.has(node) ? node : null;
   }
   return null;
 }
 
 function goTo(word) {
-  const { target } = places.get(word).sentence;
+  const { target } = positions.get(word).sentence;
   if (document.activeElement !== target) target.focus();
   current = word;
   light(word);
@@ -156,7 +156,7 @@ function goTo(word) {
 }
 
 function walk(event) {
-  const focused = places.get(event.target).sentence;
+  const focused = positions.get(event.target).sentence;
   if (event.key === "Enter" || event.key === " ") open(focused);
   else if (/^(Arrow|Home|End)/.test(event.key)) go(event.key, focused);
   else return;
@@ -203,7 +203,7 @@ function option(string, chosen) {
   const known = new Set(chosen.match(WORD));
   for (const part of string.split(/(\s+)/)) {
     const other = part.trim() && !known.has(part);
-    const node = document.createElement(other ? "b" : "span"); // words that the chosen one does not have stand out
+    const node = document.createElement(other ? "b" : "span"); // emphasize words that the chosen translation lacks
     node.textContent = part;
     item.append(node);
   }
@@ -226,8 +226,8 @@ function choose(item) {
 
 function browse(event) {
   const items = [...menu.children];
-  const place = items.indexOf(event.target);
-  const steps = { ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: items.length - 1 };
+  const index = items.indexOf(event.target);
+  const steps = { ArrowDown: index + 1, ArrowUp: index - 1, Home: 0, End: items.length - 1 };
   if (event.key === "Enter" || event.key === " ") choose(event.target);
   else if (event.key === "Escape") opened.target.focus();
   else if (event.key in steps) items[steps[event.key]]?.focus();
@@ -235,7 +235,7 @@ function browse(event) {
   event.preventDefault();
 }
 
-// ---- What people do
+// ---- Events
 
 mirror.append(tail);
 for (const side of [text, translation]) {
@@ -249,12 +249,12 @@ text.addEventListener("keyup", (event) => {
 translation.addEventListener("keydown", walk);
 translation.addEventListener("focusin", (event) => {
   for (const sentence of sentences) sentence.target.tabIndex = sentence.target === event.target ? 0 : -1;
-  [current] = places.get(event.target).sentence.words[TARGET];
+  [current] = positions.get(event.target).sentence.words[TARGET];
   light(current);
 });
 translation.addEventListener("click", (event) => {
-  const place = places.get(event.target);
-  if (place && getSelection().isCollapsed) open(place.sentence); // else text has been selected
+  const word = positions.get(event.target);
+  if (word && getSelection().isCollapsed) open(word.sentence); // otherwise text is selected
 });
 menu.addEventListener("keydown", browse);
 menu.addEventListener("click", (event) => choose(event.target.closest("li")));

@@ -1,21 +1,21 @@
-// Requests to the server, and its errors in one sentence each.
+// Sends requests to the server and turns its errors into sentences.
 
-const MISSING_KEY = "An API key is needed"; // the server's words, with status 400
+const MISSING_KEY = "An API key is needed"; // the server's message, with status 400
 
 export class Failure extends Error {
-  // `status` is HTTP's, or 0: the server cannot be reached. A busy server may be asked again after `seconds`.
+  // `status` is an HTTP status, or 0 if the server cannot be reached. `seconds` is the delay before a retry.
   constructor(status, text = "", seconds = 1) {
     super(text);
     this.status = status;
     this.seconds = seconds;
-    this.key = [401, 403].includes(status) || text.startsWith(MISSING_KEY); // whether a key is asked for
+    this.key = [401, 403].includes(status) || text.startsWith(MISSING_KEY); // whether the server asks for a key
   }
 
   get sentence() {
     if (this.status === 0) return "The server cannot be reached; this page keeps trying.";
     if (this.status === 429) return "The server is busy; this page tries again in a moment.";
     if (this.status === 403) return "The server does not accept this API key.";
-    if (this.key) return "This server wants an API key.";
+    if (this.key) return "This server needs an API key.";
     return this.message.replace(/[^.!?]$/, "$&.");
   }
 }
