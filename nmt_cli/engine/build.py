@@ -1,8 +1,8 @@
 """Compile engine.c into libengine.so, as hatchling's build hook or by hand with other flags.
 
-The compiler is zig, which pip installs only for the build (93 MB). It includes the headers and libraries of every target,
-so the build needs no compiler or headers from the system, and the library runs with glibc 2.17 or newer. This file
-imports only the standard library, because hatchling loads it by its path.
+The compiler is zig, which pip installs only for the build (93 MB). It includes the headers and libraries of every
+target, so the build needs no compiler or headers from the system, and the library runs with glibc 2.17 or newer. This
+file imports only the standard library, because hatchling loads it by its path.
 
 By hand: `pip install ziglang && python nmt_cli/engine/build.py`; see `--help`.
 """
@@ -87,8 +87,8 @@ def build(
 ) -> bool:
     """Compile the library unless `output` is current; return whether it was compiled.
 
-    target: zig's name of a system, such as aarch64-linux-gnu.2.17; None: this system. levels: keys of LEVELS; empty: all
-    levels of the target. flags: passed to the compiler and the linker. Raises CannotBuildError with the first error.
+    target: zig's name of a system, such as aarch64-linux-gnu.2.17; None: this system. levels: keys of LEVELS; empty:
+    all levels of the target. flags: passed to the compiler and the linker. Raises CannotBuildError with the first error.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
@@ -165,7 +165,7 @@ def get_build_hook() -> type[Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the engine. Other options go to the compiler.")
     parser.add_argument("--output", type=Path, default=LIBRARY, help="library file (default: where nmt loads it from)")
-    parser.add_argument("--target", help="zig's name of a system, such as aarch64-linux-gnu.2.17 (default: this system)")
+    parser.add_argument("--target", help="zig's name of a system, such as aarch64-linux-gnu.2.17 (default: this)")
     parser.add_argument("--levels", default="", help="levels, separated by commas (default: all levels of the target)")
     arguments, flags = parser.parse_known_args()
     try:
