@@ -77,7 +77,8 @@ def _state(frame: FrameType | None) -> tuple[bool, bool]:
     while frame:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         importing |= frame.f_code.co_filename.startswith("<frozen importlib")
-        stage = module.startswith("nmt_cli.") and module not in ("nmt_cli.commands.app", "nmt_cli.__main__", __name__)
+        command_line = module.startswith(("nmt_cli.commands.", "nmt_cli.__main__", __name__))
+        stage = module.startswith("nmt_cli.") and not command_line
         working |= stage and function != "<module>"
         frame = frame.f_back
     return importing, working

@@ -65,7 +65,7 @@ def other_models() -> str:
     """Return which models there are instead, and how to get one."""
     here = models_here()
     train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
-    return f"{here}From the hub: --model OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
+    return f"{here}From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
 def tensor_shapes(file: Path) -> Shapes:

@@ -59,7 +59,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     while models and stored.load(models[-1] / RECIPE).corpus.format == "trees":
         models.pop()  # it parses
     if not models:
-        raise MissingError(f"no model under runs/ and no --model. {other_models()}")
+        raise MissingError(f"no model under runs/, and none is named. {other_models()}")
     say(f"model: {models[-1]}")
     return (models[-1],)
 
