@@ -58,7 +58,7 @@ def gather(directory: Path, data: Path | None, hypothesis: Path | None, referenc
     paired = run.settings.corpus.format == "text" and len(hypotheses) == len(references) > 0
     language = run.corpus.manifest["tgt"] if run.corpus else run.settings.corpus.tgt
     moses = run.settings.corpus.moses
-    bleu = corpus_bleu(hypotheses, references, language=language, tokenised=moses)[0] if paired else None
+    bleu = corpus_bleu(hypotheses, references, language=language, tokenized=moses)[0] if paired else None
     return Record(run, step, path, hypotheses, references, bleu)
 
 

@@ -218,7 +218,7 @@ def test_what_is_gathered_of_a_run(copy, tmp_path):
     own, other = gather(run, data, None, None), gather(run, data, tmp_path / "other", None)
     assert (own.hypothesis, own.hypotheses, own.references, own.step) == (run / "test.hyp", references, references, 200)
     assert (other.hypothesis, other.hypotheses) == (tmp_path / "other", read_lines(tmp_path / "other"))
-    plain, moses = (corpus_bleu(other.hypotheses, references, tokenised=each)[0] for each in (False, True))
+    plain, moses = (corpus_bleu(other.hypotheses, references, tokenized=each)[0] for each in (False, True))
     assert other.bleu == plain != moses
     log, model = (run / "metrics.jsonl").read_text(), run / "model" / "manifest.json"
     (run / "metrics.jsonl").write_text(f'{log}{{"step": 230, "dev_nll": 2.0}}\n')

@@ -127,7 +127,7 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small, monkeypatch):
         "nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a",  # the signature
         "200 of 200",
         "Of 7 test lines 6 have a near-twin in training (source 6, target 6, both in one pair 6).",
-        "BLEU of the 6 lines with near-twins: 74.08 ± 8.93.",
+        "BLEU of the 6 lines with near-duplicates: 74.08 ± 8.93.",
         "source equals target",  # dropped, with its example
         "that were averaged, of steps 100, 200.",
         f"nmt train {run}/recipe.yaml --run runs/again --data {data}",
