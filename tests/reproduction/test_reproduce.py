@@ -136,10 +136,10 @@ def test_the_perplexity_belongs_to_the_selected_weights(tmp_path: Path, capsys: 
     assert re.search(r"test paper-BLEU-quotes +27\.3 \(the paper\) +\d", said)
     (files.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     page = report(files.directory, [files.directory], data=[files.corpus.directory]).read_text()
-    taken = records[0 if best == "true" else 1]
-    assert f"the model was taken, at step {taken['step']}: {taken['dev_perplexity']:.3f}." in page
+    selected = records[0 if best == "true" else 1]
+    assert f"of the selected model, at step {selected['step']}: {selected['dev_perplexity']:.3f}." in page
     cells = re.findall(r"<td[^>]*>([\d.]+)</td>", page)
-    assert (cells.count(f"{taken['dev_perplexity']:.3f}"), cells.count(f"{taken['dev_bleu']:.2f}")) == (2, 2)
+    assert (cells.count(f"{selected['dev_perplexity']:.3f}"), cells.count(f"{selected['dev_bleu']:.2f}")) == (2, 2)
 
 
 def test_pronouns_of_generated_text_are_counted(
