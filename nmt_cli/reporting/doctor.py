@@ -110,13 +110,11 @@ def _training(r: Evidence) -> Iterator[Finding]:
     elif not stopped_early and r.run.steps and ((epochs := r.run.steps[-1]["epoch"]) < 1 or r.step < MIN_STEPS):
         yield Finding(COSTLY, f"{r.step:,} steps ({epochs:.2g} epochs) are too few", log, MORE_STEPS)
     token_counts = [record["tgt_tokens_per_step"] for record in r.run.steps if record.get("tgt_tokens_per_step")]
-    if token_counts and (tokens := statistics.fmean(token_counts)) < max(
-        MIN_TOKENS_PER_STEP, 0.7 * training.tokens_per_step
-    ):
+    enough = max(MIN_TOKENS_PER_STEP, 0.7 * training.tokens_per_step)
+    if token_counts and (tokens := statistics.fmean(token_counts)) < enough:
         what = f"a step has {tokens:,.0f} target tokens; training.tokens_per_step is {training.tokens_per_step:,}"
-        yield Finding(
-            COSTLY, what, log, f"start a new run with training.tokens_per_step of {MIN_TOKENS_PER_STEP:,} or far more"
-        )
+        do = f"start a new run with training.tokens_per_step of {MIN_TOKENS_PER_STEP:,} or far more"
+        yield Finding(COSTLY, what, log, do)
 
 
 def _loss(r: Evidence) -> Iterator[Finding]:
