@@ -80,10 +80,9 @@ def run() -> int:
         raise usage_error(error) from None
 
 
-def _build(kind: Any, parameters: dict[str, Any], *others: str) -> Any:
-    """Make a dataclass from a command's parameters but for `others`; None leaves a field its default."""
-    chosen = {name: value for name, value in parameters.items() if name not in others and value is not None}
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
+def _build(kind: Any, options: dict[str, Any]) -> Any:
+    """Make a dataclass from options. None leaves a field at its default."""
+    return kind(**{name: value for name, value in options.items() if value is not None})
 
 
 @app.callback(invoke_without_command=True)

@@ -59,7 +59,7 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _advice(path: str, context: Any, message: str) -> str:
-    """Return how to write what an extra argument was probably meant for; "" for other errors."""
+    """Return the command that was probably meant by an extra argument; "" for other errors."""
     extra = re.match(r"Unexpected argument \((.*)\)", message)
     if not extra:
         return ""

@@ -53,14 +53,16 @@ class Evidence:
 
 
 def gather(directory: Path, data: Path | None, hypothesis: Path | None, reference: Path | None) -> Evidence:
-    """Read what the checks need. The translations and references default to those of the run's test set."""
+    """Read a run, its corpus and its translations. The translations and references default to the test set's."""
     for file in (hypothesis, reference):
         if file and not file.is_file():
             raise MissingError(f"no file {file}. Check the path")
-    run, path = read_run(directory, data, any_corpus=True), hypothesis or directory / "test.hyp"
+    run = read_run(directory, data, any_corpus=True)
+    path = hypothesis or directory / "test.hyp"
     step = max([r["step"] for r in run.steps + run.validations] + (run.model or {}).get("steps", []), default=0)
     corpus_references = run.corpus.lines("test")[1] if run.corpus else []
-    hypotheses, references = read_lines(path), read_lines(reference) if reference else corpus_references
+    hypotheses = read_lines(path)
+    references = read_lines(reference) if reference else corpus_references
     paired = run.settings.corpus.format == "text" and len(hypotheses) == len(references) > 0
     language = run.corpus.manifest["tgt"] if run.corpus else run.settings.corpus.tgt
     moses = run.settings.corpus.moses

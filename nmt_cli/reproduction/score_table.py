@@ -1,4 +1,4 @@
-"""The table that ends `nmt reproduce`: scores beside those that the recipe expects."""
+"""The table at the end of `nmt reproduce`: obtained scores beside expected ones."""
 
 import math
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ def hypothesis_warnings(report: Report) -> Iterator[str]:
     tokenized = sum(bool(TOKENIZED.search(line)) for line in lines)
     if tokenized * 10 > len(lines) and not report.tokenized:
         found = f"{tokenized:,} of {len(lines):,} hypotheses look tokenized (a separate full stop, &quot;, @@ or ▁)"
-        yield f"{found}. Detokenize them first: their scores are comparable with no others"
+        yield f"{found}. Detokenize them first; their scores cannot be compared with others"
     unspaced = sum(bool(CHINESE_OR_JAPANESE.search(line)) for line in lines)
     if unspaced * 2 > len(lines) and report.tokenize == "13a":
         found = "the hypotheses look Chinese or Japanese, and tokenizer 13a counts a sentence without spaces as a word"

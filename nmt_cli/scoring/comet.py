@@ -24,7 +24,9 @@ class Comet(Metric):
 
     def __init__(self, segments: dict[tuple[str, ...], list[float]], model: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.segments, self.model, self.num_refs = segments, model, 1
+        self.segments = segments
+        self.model = model
+        self.num_refs = 1
 
     def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[list[float]]:
         return [[100 * score, 1.0] for score in self.segments[tuple(hypotheses)]]
@@ -51,12 +53,13 @@ class Comet(Metric):
         raise NotImplementedError  # COMET needs the source, which is not passed here
 
 
-def make(
+def run_comet(
     python: Path | None, model: str, systems: Sequence[list[str]], source: list[str] | None, references: list[list[str]]
 ) -> Comet:
-    """Return the metric with the segment scores of all systems.
+    """Return the metric with the segment scores of all systems, computed by another program.
 
-    `python` is a Python that has the module comet.cli.score, or another program with the same options as that module.
+    A file named python, python3 or python3.11 is a Python with the module comet.cli.score. Any other file is a program
+    with the options of that module.
     """
     if python is None:
         raise UsageError(f"--metric comet needs --comet-python, a Python with unbabel-comet. {INSTALL}")

@@ -10,7 +10,7 @@ from sacrebleu.significance import PairedTest
 
 from nmt_cli.scoring import paper_bleu as paper
 from nmt_cli.scoring.comet import Comet
-from nmt_cli.scoring.downloads import PIECES, fetch_pieces
+from nmt_cli.scoring.downloads import SENTENCEPIECE_TOKENIZERS, fetch_tokenizer
 from nmt_cli.scoring.intervals import interval
 from nmt_cli.scoring.languages import tokenizer_of
 from nmt_cli.scoring.published import comparable
@@ -60,8 +60,8 @@ def score_lines(
     bleu = partial(BLEU, tokenize=tokenize, lowercase=lowercase, force=True)
     chrf = partial(CHRF, lowercase=lowercase)
     kinds: dict[str, Any] = {"bleu": bleu, "chrf": chrf, "chrf++": partial(chrf, word_order=2), "ter": TER}
-    if tokenize in PIECES and metric == "bleu":
-        fetch_pieces(tokenize)
+    if tokenize in SENTENCEPIECE_TOKENIZERS and metric == "bleu":
+        fetch_tokenizer(tokenize)
     try:
         scorer = kinds.get(metric, paper.multi_bleu)(references=references)
     except RuntimeError:  # ja-mecab and ko-mecab need other packages

@@ -1,6 +1,6 @@
 """Published scores that a score may be compared with."""
 
-# By metric and number of tokens in the references of newstest2014 (3,003 lines), whatever the name of the file.
+# By metric and number of tokens in the references of newstest2014 (3,003 lines). File names do not matter.
 # Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's fit between both scales.
 _NEWSTEST2014 = {
     ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU of newstest2014 en-de. "

@@ -16,7 +16,7 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import normalise
 from nmt_cli.scoring import comet
 from nmt_cli.scoring.checks import hypothesis_warnings, reference_warnings, test_set_warnings
-from nmt_cli.scoring.downloads import fetched
+from nmt_cli.scoring.downloads import fetch
 from nmt_cli.scoring.languages import is_language, tokenizer_of
 from nmt_cli.scoring.metrics import METRICS, score_comet, score_lines
 from nmt_cli.scoring.score_report import InputText, NearDuplicates, Report, ScoredSegment, TermCounts, json_fields
@@ -84,7 +84,7 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     dataset: Any = DATASETS[name]
     if pair not in dataset.langpairs:
         raise UsageError(f"test set {name} needs --language-pair: one of {', '.join(sorted(dataset.langpairs))[:150]}")
-    files = fetched(
+    files = fetch(
         lambda: (dataset.get_source_file(pair), dataset.get_reference_files(pair)),
         f"test set {name} {pair} from {dataset.data[0]}",
         "use --reference",
@@ -185,7 +185,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
         if metric == "comet":
             systems = [lines for lines in (hypotheses_lines, baseline) if lines is not None]
             source = report.source.lines if report.source else None
-            scorer = comet.make(options.comet_python, options.comet_model, systems, source, references)
+            scorer = comet.run_comet(options.comet_python, options.comet_model, systems, source, references)
             score, comparison = score_comet(scorer, hypotheses_lines, baseline, intervals=options.intervals)
             segments = scorer._extract_corpus_statistics(hypotheses_lines, None)
         else:

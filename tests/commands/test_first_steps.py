@@ -151,7 +151,7 @@ def test_a_terminal_is_asked_for_input(model: Path, tmp_path: Path) -> None:
     )
     assert code == 0
     assert "BLEU   100.00" in out
-    assert err.startswith("reading hypotheses from the terminal, one a line; Ctrl-D ends\n")
+    assert err.startswith("reading hypotheses from the terminal, one per line; Ctrl-D ends\n")
 
 
 def test_help_and_version_have_several_forms(nmt: Nmt) -> None:
