@@ -36,10 +36,11 @@ ROOMS: dict[str, set[str]] = {
         "scoring",
         "training",
     },
+    "reproduction": {"system", "recipe", "storage", "corpus", "translation", "scoring", "training"},
     "serving": {"system", "corpus", "translation", "documents"},
     "commands": {
         *("system", "recipe", "storage", "corpus", "translation", "documents", "scoring", "training"),
-        *("parsing", "interop", "reporting", "serving"),
+        *("parsing", "interop", "reporting", "reproduction", "serving"),
     },
     "__main__": {"commands", "system"},
 }

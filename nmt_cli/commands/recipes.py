@@ -1,4 +1,4 @@
-"""The commands `nmt recipes`, `nmt recipes show` and `nmt recipes copy`."""
+"""The command `nmt recipes` and its subcommands."""
 
 import shutil
 import sys
@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt_cli.commands.options import Command, Group, RecipeName, Set, option
+from nmt_cli.commands.help_pages import Command, Group
+from nmt_cli.commands.options import RecipeName, Set, option
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import OutputError, printable
@@ -19,14 +20,21 @@ command = partial(app.command, cls=Command)
 
 
 @app.callback()
-def list_recipes(context: typer.Context) -> None:
+def list_by_default(context: typer.Context) -> None:
+    if not context.invoked_subcommand:
+        list_recipes()
+
+
+@command("list")
+def list_recipes() -> None:
+    """List the recipes. This is the default."""
     from nmt_cli.recipe.files import listed
 
-    recipes = [] if context.invoked_subcommand else list(listed())
-    width = max((len(name) for name, _ in recipes), default=0) + 2
+    recipes = list(listed())
+    width = max(len(name) for name, _ in recipes) + 2
     columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 1000
-    for name, about in recipes:
-        lines = textwrap.wrap(printable(about), max(columns - width, 20))  # none is wrapped in a file or pipe
+    for name, description in recipes:
+        lines = textwrap.wrap(printable(description), max(columns - width, 20))  # a file or a pipe gets one line
         typer.echo(f"{name:{width}}" + f"\n{'':{width}}".join(lines))
 
 
@@ -34,24 +42,26 @@ def list_recipes(context: typer.Context) -> None:
 def show(
     name: RecipeName,
     set_: Set = None,
-    format: Annotated[Literal["yaml", "json"], option("json: the schema, with the recipe as example")] = "yaml",
+    format: Annotated[
+        Literal["yaml", "json"], option("Output format; json is the JSON schema with the recipe as its example")
+    ] = "yaml",
 ) -> None:
-    """Print a recipe with every setting and its meaning."""
+    """Print a recipe with every setting explained."""
     from nmt_cli.recipe.explain import explain, schema
     from nmt_cli.recipe.loading import load
 
     settings = load(name, set_ or [], start=False)
     if format == "yaml" and settings.training.init_from:
-        typer.echo("# The model's sizes, the tokenizer and both languages become those of training.init_from.")
+        typer.echo("# Model sizes, tokenizer and languages are taken from the model in training.init_from.")
     typer.echo(schema(settings) if format == "json" else "\n".join(explain(settings)))
 
 
 @command()
 def copy(
     name: RecipeName,
-    path: Annotated[Path | None, typer.Argument(help="The new file", show_default="./NAME.yaml")] = None,
+    path: Annotated[Path | None, typer.Argument(help="New file", show_default="./NAME.yaml")] = None,
 ) -> None:
-    """Copy a recipe, to edit it."""
+    """Copy a recipe to edit it."""
     from nmt_cli.recipe.files import find, to_copy
 
     source = find(name)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.commands.options import Precision, Protect, Quiet, file_option, number_option, option
+from nmt_cli.commands.options import PRECISION, Precision, Protect, Quiet, file_option, number_option, option
 from nmt_cli.system.errors import UsageError
 
 
@@ -13,36 +13,38 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Models, one for each pair of languages; or OWNER/NAME of the hub",
-            show_default="$NMT_MODEL, else the newest",
+            help="Model directories or OWNER/NAME on the hub, one per language pair",
+            show_default="$NMT_MODEL, else the newest under runs/",
         ),
     ] = None,
-    host: Annotated[str, option("Address; one that others reach needs --api-key-file", kind="ADDRESS")] = "127.0.0.1",
+    host: Annotated[
+        str, option("Address to listen on; a public one requires --api-key-file", kind="ADDRESS")
+    ] = "127.0.0.1",
     port: Annotated[int, number_option("TCP port", min=0, max=65535)] = 5000,
-    api_key_file: Annotated[Path | None, file_option("Answer only to these keys, one a line")] = None,
-    workers: Annotated[int | None, number_option("Threads of each model", default="one per core", min=1)] = None,
-    precision: Annotated[Precision, option("Arithmetic; auto: int8 on CPUs made for it")] = "auto",
-    char_limit: Annotated[int, number_option("Characters of a request", min=1)] = 100_000,
-    batch_limit: Annotated[int, number_option("Texts of a request", min=1)] = 1000,
-    queue: Annotated[int, number_option("Texts in hand; beyond: 429", min=1)] = 5000,
-    timeout: Annotated[float, number_option("Seconds for a request", min=0.1)] = 60,
+    api_key_file: Annotated[Path | None, file_option("Accepted API keys, one per line")] = None,
+    workers: Annotated[int | None, number_option("Threads per model", default="one per core", min=1)] = None,
+    precision: Annotated[Precision, option(PRECISION)] = "auto",
+    char_limit: Annotated[int, number_option("Maximum characters per request", min=1)] = 100_000,
+    batch_limit: Annotated[int, number_option("Maximum texts per request", min=1)] = 1000,
+    queue: Annotated[int, number_option("Maximum texts in progress; more get status 429", min=1)] = 5000,
+    timeout: Annotated[float, number_option("Maximum seconds per request", min=0.1)] = 60,
     cors: Annotated[
         list[str] | None,
-        option("Pages of this site or browser extension may ask; * for all; repeatable", kind="ORIGIN", default="none"),
+        option("Web origin allowed to send requests; * for all; repeatable", kind="ORIGIN", default="none"),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        option("A name by which clients reach the server; * for any; repeatable", kind="NAME", default="--host"),
+        option("Host name accepted in requests; * for any; repeatable", kind="NAME", default="--host"),
     ] = None,
     connections: Annotated[
-        int | None, number_option("Connections at once", min=1, default="512, if ulimit -n allows")
+        int | None, number_option("Maximum open connections", min=1, default="512, if ulimit -n allows")
     ] = None,
     protect: Protect = None,
     quiet: Quiet = False,
 ) -> int:
-    """Answer translation requests over HTTP, as LibreTranslate and DeepL do.
+    """Serve translations over HTTP, with the API of LibreTranslate and DeepL.
 
-    SIGTERM: what has been asked is answered, nothing new is taken. Glossaries are in memory and end with it.
+    On SIGTERM the server finishes pending requests and accepts no new ones. Glossaries are kept in memory only.
     """
     try:
         from nmt_cli.serving import server
@@ -51,21 +53,20 @@ def serve(
     from nmt_cli.interop import hub
     from nmt_cli.translation.translate import choose_models
 
-    return server.serve(
-        server.ServeOptions(
-            choose_models(hub.directories(models or [])),
-            host=host,
-            port=port,
-            api_key_file=api_key_file,
-            workers=workers,
-            precision=precision,
-            char_limit=char_limit,
-            batch_limit=batch_limit,
-            queue=queue,
-            timeout=timeout,
-            cors=tuple(filter(None, cors or ())),  # '' means none, as before
-            protect=protect,
-            allow_host=tuple(allow_host or ()),
-            connections=connections,
-        )
+    options = server.ServeOptions(
+        models=choose_models(hub.directories(models or [])),
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        workers=workers,
+        precision=precision,
+        char_limit=char_limit,
+        batch_limit=batch_limit,
+        queue=queue,
+        timeout=timeout,
+        cors=tuple(filter(None, cors or ())),  # --cors "" means none
+        protect=protect,
+        allow_host=tuple(allow_host or ()),
+        connections=connections,
     )
+    return server.serve(options)

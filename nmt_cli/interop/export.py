@@ -66,7 +66,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, lines:
             ours, theirs = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in sides)
             standard = [references[i] for i in chosen] if references else ours
             tgt, moses = settings.corpus.tgt, settings.corpus.moses
-            scores = (corpus_bleu(side, standard, language=tgt, tokenised=moses)[0] for side in (ours, theirs))
+            scores = (corpus_bleu(side, standard, language=tgt, tokenized=moses)[0] for side in (ours, theirs))
             before, after = scores
             name = "BLEU" if references else "BLEU against the float32 output"
             manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."

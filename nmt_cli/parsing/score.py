@@ -8,8 +8,8 @@ from nmt_cli.corpus.near_duplicates import LABELS
 from nmt_cli.parsing.brackets import SIGNATURE, compare, corpus_brackets
 from nmt_cli.parsing.trees import bracketed, read_trees
 from nmt_cli.scoring.metrics import Score
-from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import Hypotheses, ScoreOptions, finish, read_inputs
+from nmt_cli.scoring.score_report import Report
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 

@@ -1,1 +1,1 @@
-"""What a run did and what a model looks at, as pages to read."""
+"""Reports about runs and models: the HTML report, the doctor, attention pages and `nmt env`."""

@@ -1,4 +1,4 @@
-"""The attend command: where every head of a model looks, as a page to explore and as a map in the terminal."""
+"""The work of `nmt attend`: attention weights on an interactive page, and one head as a map in the terminal."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translate import choose_models
 from nmt_cli.translation.translator import Translator
 
-MOST_WEIGHTS = 600_000  # on a page: as whole numbers of at most five digits, mostly fewer, they keep it near 2 MB
+MOST_WEIGHTS = 600_000  # per page, which keeps it near 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 SHADES = " ░▒▓█"
 
@@ -36,9 +36,10 @@ def attend(
     head: int | None = None,
     translation: str | None = None,
 ) -> int:
-    """Write the page for one or more sentences and print a map of one head for each; layers and heads count from 1.
+    """Write the page for the sentences and print a map of one head for each.
 
-    Shown first is `layer` (default: the last) and `head` (default: the one whose weights are most concentrated).
+    `layer` and `head`, counted from 1, are shown first. They default to the last layer and to the head of that layer
+    with the most concentrated weights.
     """
     if translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
@@ -54,8 +55,12 @@ def attend(
     data = {
         "sentences": sentences,
         "positions": _positions(loaded.model),
-        **{"layers": layers, "heads": settings.num_heads, "d_k": settings.d_k},
-        **{"role": role, "layer": layer, "head": head},
+        "layers": layers,
+        "heads": settings.num_heads,
+        "d_k": settings.d_k,
+        "role": role,
+        "layer": layer,
+        "head": head,
     }
     values = {"title": f"Attention: {texts[0][:60]}", "model": loaded.directory, "roles": ROLES, "data": data}
     artefact.replace_file(output, render("attend.html", values, "attend.js"))
@@ -66,14 +71,14 @@ def attend(
         rows, columns = sentence["names"][role]
         lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], width)
         text = "\n".join([f"{ROLES[role]}, layer {layer}, head {head}", *lines])
-        print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal shows the numbers at least
+        print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal still shows the numbers
     return 0
 
 
 def _sentences(
     loaded: LoadedModel, texts: Sequence[str], translation: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
-    """Return what the page holds of each text; and its weights by role, layers x heads x rows x columns."""
+    """Return the page's data for each text, and its weights by role (layers x heads x rows x columns)."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     answers = [translation or ""]
@@ -84,30 +89,32 @@ def _sentences(
     for text, answer in zip(texts, answers, strict=True):
         src, tgt = tokenizer.encode_pair(text, answer)
         if min(len(src), len(tgt)) < 2:
-            raise UsageError("there is nothing to look at: the text or its translation is empty")
+            raise UsageError("the text or its translation is empty, so there is no attention to show")
         total += settings.num_heads * encoder_layers * len(src) ** 2
         total += settings.num_heads * decoder_layers * len(tgt) * (len(src) + len(tgt))
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
-            raise UsageError(f"{text[:60]!r} makes too many tokens for one page. Give fewer or shorter sentences")
+            raise UsageError(f"{text[:60]!r} has too many tokens for one page. Give fewer or shorter sentences")
         both = (tokenizer, src), (tokenizer.target, tgt)
-        rows, says = ([*map(_name, side.tokens(ids[:-1])), "‹end›"] for side, ids in both)
-        names = {"encoder": (rows, rows), "decoder": (says, ["‹start›", *says[:-1]]), "cross": (says, rows)}
+        rows, produced = ([*map(_name, side.tokens(ids[:-1])), "‹end›"] for side, ids in both)
+        names = {"encoder": (rows, rows), "decoder": (produced, ["‹start›", *produced[:-1]]), "cross": (produced, rows)}
         weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
-        whole = {role: (w * 10_000).round().int().tolist() for role, w in weights.items()}
+        integers = {role: (w * 10_000).round().int().tolist() for role, w in weights.items()}
         sides = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
-        sentences.append({**sides, "names": names, "weights": whole})
+        sentences.append({**sides, "names": names, "weights": integers})
         all_weights.append(weights)
     return sentences, all_weights
 
 
-def _name(token: str) -> str:  # as it is shown: after a dot where it continues a word
+def _name(token: str) -> str:
+    """Return the label of a token; a dot marks one that continues a word."""
     name = token.removeprefix("▁") or "▁"
     return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
 
 def _positions(model: Transformer) -> list[dict[str, Any]]:
-    """Return the first positional encodings of each side that has its own; `values` are 127ths of `largest`."""
-    shown, kind = [], model.settings.positions
+    """Return the first positional encodings, of both sides if learned. `values` are multiples of `largest` / 127."""
+    shown = []
+    kind = model.settings.positions
     for side in ("src", "tgt") if kind == "learned" else ("src",):
         values = model.positions(side)[:64].detach()
         largest = float(values.abs().max()) or 1.0
@@ -117,7 +124,7 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
 
 
 def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, width: int) -> list[str]:
-    """Return a map of one head; a token takes two columns of the terminal, one, or none, whichever fits."""
+    """Return a map of one head. A column token gets two terminal columns, one, or none, whichever fits."""
     left = min(14, max(map(cell_len, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(cell_len, columns))
     cell = max(0, min(2, room // len(columns)))

@@ -1,20 +1,20 @@
-"""Line charts: where everything goes in an SVG image, which the templates' macro `chart` draws."""
+"""The layout of line charts as SVG; the template macro `chart` draws them."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # of the image; its edges
+SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # image and plot area
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart: (x, value) in order; lines of one run share a colour."""
+    """A line of a chart: its (x, value) points in order. Lines of the same run share a color."""
 
     name: str
     points: Sequence[tuple[float, float]]
-    colour: int = 0
+    color: int = 0
     dashed: bool = False
 
 
@@ -27,7 +27,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers for a logarithmic axis: 1, 2, 5, 10 and so on; evenly spaced ones within half a decade."""
+    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ..., or evenly spaced ones within half a decade."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = [f * 10.0**d for d in decades for f in (1, 2, 5) if low * 0.999 <= f * 10.0**d <= high * 1.001]
     return steps if len(steps) > 2 else ticks(low, high)
@@ -36,7 +36,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 def line_chart(
     title: str, lines: Sequence[Line], marks: Sequence[float] = (), log: bool = False
 ) -> dict[str, Any] | None:
-    """Lay out a chart, or None if no line has a point; `marks` are vertical lines."""
+    """Return the layout of a chart, or None if no line has a point. `marks` are the x of vertical lines."""
     lines = [line for line in lines if line.points]
     if not lines:
         return None
@@ -62,10 +62,10 @@ def line_chart(
 
     curves = []
     for line in lines:
-        # At most 400 points, for more cannot be told apart; the last one twice, for one alone is a dot.
+        # More than 400 points are not distinguishable. The last one is repeated so that a single point shows as a dot.
         points = [*line.points[: -1 : math.ceil(len(line.points) / 400)], line.points[-1], line.points[-1]]
         path = " ".join(f"{x(step)},{y(value)}" for step, value in points)
-        style = f"s{line.colour % 6}{' dashed' * line.dashed}"  # the six colours of style.css
+        style = f"s{line.color % 6}{' dashed' * line.dashed}"  # the six colors of style.css
         curves.append({"name": line.name, "last": line.points[-1], "style": style, "path": path})
     ys = log_ticks(10**low, 10**high) if log else ticks(low, high)
     return {

@@ -1,4 +1,4 @@
-"""The env command: versions, hardware, and what nmt would choose here, for reports of bugs."""
+"""The work of `nmt env`: versions, hardware and the defaults chosen for it, for bug reports."""
 
 import json
 import platform
@@ -14,13 +14,16 @@ from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.translation.backends import MAX_THREADS, best_precision
 
 PACKAGES = "torch numpy sentencepiece accelerate datasets huggingface-hub sacrebleu transformers ctranslate2"
-FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # of CPUs, those that change what is chosen
+FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # CPU features that change a default
 
 
 def env(as_json: bool) -> str:
-    device, cores = choose_device(), usable_cores()
+    """Return the description as lines of text or as JSON."""
+    device = choose_device()
+    cores = usable_cores()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    dtype, cpu = str(choose_dtype("auto", device)).removeprefix("torch."), Path("/proc/cpuinfo").read_text()
+    dtype = str(choose_dtype("auto", device)).removeprefix("torch.")
+    cpu = Path("/proc/cpuinfo").read_text()
     model = cpu.partition("model name\t: ")[2].partition("\n")[0] or platform.machine()
     installed = {package.name.replace("_", "-"): package.version for package in metadata.distributions()}
     rows = {

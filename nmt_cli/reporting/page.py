@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from the Jinja templates: nothing is requested from anywhere, and no text can run."""
+"""Self-contained HTML pages from the Jinja templates. They load nothing, and text in them cannot run as code."""
 
 import base64
 import difflib
@@ -14,19 +14,20 @@ from nmt_cli.system.errors import printable
 TEMPLATES = Path(__file__).with_name("templates")
 
 
-def _visible(value: object) -> object:  # control characters and bidirectional marks are spelt out
+def _visible(value: object) -> object:
+    """Escape control characters and bidirectional marks."""
     return value if hasattr(value, "__html__") else printable(value, 2000)
 
 
 def compared(text: str, reference: str) -> list[tuple[str, bool]]:
-    """Return a translation in stretches of words, and whether each is also in its reference."""
+    """Return runs of words of a translation, each with whether the reference has it too."""
     words, other = text.split(), reference.split()
     steps = difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes()
     return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
 
 
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
-    """Return a page of `values`, all escaped, whose policy lets a browser load nothing and run `script` only."""
+    """Return a page. All `values` are escaped, and its policy lets a browser load nothing and run only `script`."""
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
     pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}

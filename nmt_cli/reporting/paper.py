@@ -20,13 +20,13 @@ def _differences(published: Recipe, settings: Recipe) -> list[str]:
 
 
 def table_3(settings: Recipe) -> Recipe | None:
-    """Return the recipe of the row of Table 3 that a recipe repeats, however it averages and decodes."""
+    """Return the Table 3 recipe with the same model and training settings; averaging and decoding may differ."""
     rows = (_published(name) for name, _ in files.listed() if name.startswith("table3/"))
     kinds = "model.", "training."
     return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
-    """Return which of base and big a recipe is nearest to, and every setting that differs from it."""
+    """Return the closer of the paper's models, base or big, and the settings that differ from it."""
     differences = {name: _differences(_published(name), settings) for name in ("base", "big")}
     return min(differences.items(), key=lambda pair: len(pair[1]))

@@ -1,4 +1,4 @@
-"""The report command: everything about a run on one page."""
+"""The work of `nmt report`: everything about a run on one HTML page."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,9 +24,9 @@ def report(
     data: Sequence[Path] = (),
     score_trees: Scorer | None = None,
 ) -> Path:
-    """Write a run's report, with the runs in `compare` beside it, as one HTML file, and return where it is.
+    """Write the report of a run as an HTML file, with the runs in `compare` beside it, and return its path.
 
-    Each run takes the corpus of `data` that it was trained on; those beside it else the one at its usual place.
+    Each run uses the corpus in `data` that it was trained on. Compared runs may use one at its default path.
     """
     opened = [read_run(run, _own(run, data) or next(iter(data), None))]
     opened += [read_run(directory, _own(directory, data)) for directory in compare]
@@ -40,7 +40,7 @@ def report(
         "version": __version__,
         "charts": list(filter(None, _charts(opened))),
         "dev": first.corpus.lines("dev") if first.corpus else ([], []),
-        "samples": sampled[: -1 : len(sampled) // 5 + 1] + sampled[-1:],  # some, the last among them
+        "samples": sampled[: -1 : len(sampled) // 5 + 1] + sampled[-1:],  # about six, including the last
         "cleaning": artefact.read_json(first.corpus.directory / "cleaning.json") if first.corpus else None,
         "near": near,
         "departures": [change.replace(": ", " -> ", 1).split(" -> ") for change in departures],
@@ -53,28 +53,31 @@ def report(
 
 
 def _own(run: Path, data: Sequence[Path]) -> Path | None:
-    """Return the corpus that a run was trained on, if it is among these."""
+    """Return the corpus that a run was trained on, if `data` includes it."""
     if not (run / "corpus.json").is_file():
         return None
     trained_on = artefact.read_json(run / "corpus.json").get("corpus")
-    return next((place for place in data if open_corpus(place).identity == trained_on), None)
+    return next((path for path in data if open_corpus(path).identity == trained_on), None)
 
 
 def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None) -> dict[str, Any]:
-    """Return a run with its scores on the test set, its parameters, and what differs from the first run's recipe."""
-    settings, corpus, scores, hypotheses = files.settings, files.corpus, None, files.translations("test")
+    """Return the values of a run for the page: test scores, parameters, differences from the first run's recipe."""
+    settings = files.settings
+    corpus = files.corpus
+    hypotheses = files.translations("test")
+    scores = None
     score = score_trees if settings.corpus.format == "trees" else evaluate
     if corpus and score and hypotheses and corpus.lines("test")[1]:
         metrics = ("bleu", "chrf") if corpus.manifest.get("generated") else ()
         scores = score(ScoreOptions(corpus=corpus.directory, metrics=metrics, details=True), hypotheses)
     changes = loading.differences(first.model_dump(), settings.model_dump())
-    whole = settings.training.patience or (files.steps and files.steps[-1]["step"] >= settings.training.steps)
+    complete = settings.training.patience or (files.steps and files.steps[-1]["step"] >= settings.training.steps)
     return {
         "files": files,
         "name": files.directory.resolve().name,
         "averaged": (files.model or {}).get("steps", []),
         "scores": scores,
-        "band": settings.expect.bleu if whole else [],  # a run that was stopped early is not expected to reach it
+        "band": settings.expect.bleu if complete else [],  # an unfinished run need not reach it
         "parameters": parameter_count(settings.model, int(corpus.manifest["vocabulary_size"])) if corpus else None,
         "changes": [change for change in changes if paper.matters(change) or ".seed:" in change],
         "table_3": paper.table_3(settings) if str(settings.corpus.name).startswith("wmt14-en-de") else None,
@@ -82,15 +85,17 @@ def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None)
 
 
 def _charts(runs: Sequence[RunFiles]) -> Iterator[dict[str, Any] | None]:
-    first, single = runs[0], len(runs) == 1
-    training, expect = first.settings.training, first.settings.expect
+    first = runs[0]
+    single = len(runs) == 1
+    training = first.settings.training
+    expect = first.settings.expect
 
-    def lines(key: str, name: str = "", colour: int = 0, dashed: bool = False) -> Iterator[Line]:
+    def lines(key: str, name: str = "", color: int = 0, dashed: bool = False) -> Iterator[Line]:
         for i, run in enumerate(runs):
             records = run.validations if key.startswith("dev_") else run.steps
             points = [(r["step"], float(r[key])) for r in records if r.get(key) is not None]
             label = name if single else f"{run.directory.name} {name}"
-            yield Line(label.strip(), points, colour if single else i, dashed)
+            yield Line(label.strip(), points, color if single else i, dashed)
 
     def expected(figures: list[float]) -> Line:
         end = first.validations[-1]["step"] if first.validations else 0

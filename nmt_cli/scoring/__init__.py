@@ -1,1 +1,1 @@
-"""Metrics, and the score command."""
+"""Metrics of translation quality and the `nmt score` command."""

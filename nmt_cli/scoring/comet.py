@@ -1,4 +1,4 @@
-"""COMET by unbabel-comet in a Python of its own, as its requirements exclude ours (comet/cli/score.py of 2.2.7)."""
+"""COMET, computed by unbabel-comet 2.2 in a Python of its own, because its requirements exclude ours."""
 
 import json
 import math
@@ -14,17 +14,19 @@ from sacrebleu.metrics.base import Metric, Score, Signature
 from nmt_cli.system.errors import DataError, MissingError, UsageError
 
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
-INSTALL = "make one with python -m venv comet && comet/bin/pip install unbabel-comet, and give comet/bin/python"
+INSTALL = "Create one with python -m venv comet && comet/bin/pip install unbabel-comet, and give comet/bin/python"
 
 
 class Comet(Metric):
-    """Scores that are there already, as a metric that sacreBLEU can resample; a corpus has their mean, times 100."""
+    """Known segment scores as a metric that sacreBLEU can resample. A corpus scores their mean, times 100."""
 
     _SIGNATURE_TYPE = Signature
 
     def __init__(self, segments: dict[tuple[str, ...], list[float]], model: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.segments, self.model, self.num_refs = segments, model, 1
+        self.segments = segments
+        self.model = model
+        self.num_refs = 1
 
     def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[list[float]]:
         return [[100 * score, 1.0] for score in self.segments[tuple(hypotheses)]]
@@ -37,7 +39,7 @@ class Comet(Metric):
 
     def get_signature(self) -> Signature:
         signature = super().get_signature()
-        signature.update("version", f"sacrebleu-{signature.info['version']}")  # which computes intervals alone
+        signature.update("version", f"sacrebleu-{signature.info['version']}")  # sacreBLEU computes only the intervals
         signature.update("model", self.model)
         return signature
 
@@ -48,31 +50,31 @@ class Comet(Metric):
         return {}
 
     def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[Any]:
-        raise NotImplementedError  # a line alone has no source here
+        raise NotImplementedError  # COMET needs the source, which is not passed here
 
 
-def make(
+def run_comet(
     python: Path | None, model: str, systems: Sequence[list[str]], source: list[str] | None, references: list[list[str]]
 ) -> Comet:
-    """Return the metric with the scores of all systems' lines, computed by the program that `python` names.
+    """Return the metric with the segment scores of all systems, computed by another program.
 
-    A path whose name is python, python3 or python3.11 runs its module comet.cli.score; any other is a program with its
-    options.
+    A file named python, python3 or python3.11 is a Python with the module comet.cli.score. Any other file is a program
+    with the options of that module.
     """
     if python is None:
-        raise UsageError(f"--metric comet needs --comet-python, a Python that has unbabel-comet: {INSTALL}")
+        raise UsageError(f"--metric comet needs --comet-python, a Python with unbabel-comet. {INSTALL}")
     if source is None or len(references) != 1:
         raise UsageError("--metric comet needs the sources (--source FILE, --corpus or --test-set) and one reference")
     if not python.is_file():
-        raise MissingError(f"no Python or program {python} (--comet-python): {INSTALL}")
+        raise MissingError(f"no Python or program {python} (--comet-python). {INSTALL}")
     module = ["-m", "comet.cli.score"] if re.fullmatch(r"python[\d.]*", python.name) else []
     command = [str(python.absolute()), *module]
-    with tempfile.TemporaryDirectory() as place:
-        files = [Path(place, name) for name in ("source", "reference", *(f"system{i}" for i in range(len(systems))))]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("source", "reference", *(f"system{i}" for i in range(len(systems))))]
         for file, lines in zip(files, [source, references[0], *systems], strict=True):
-            text = "".join(line.replace("\r", " ") + "\n" for line in lines)  # it would end a line there
+            text = "".join(line.replace("\r", " ") + "\n" for line in lines)  # COMET would end a line there
             file.write_text(text, "utf-8")
-        output = Path(place, "scores.json")
+        output = Path(folder, "scores.json")
         command += ["-s", str(files[0]), "-r", str(files[1]), "-t", *map(str, files[2:]), "--model", model]
         command += ["--quiet", "--only_system", "--to_json", str(output)]
         try:
@@ -80,20 +82,20 @@ def make(
         except OSError as error:
             raise MissingError(f"cannot run {python} (--comet-python): {error.strerror}. {INSTALL}") from None
         if done.returncode or not output.is_file():
-            said = (done.stderr.decode(errors="replace").strip().split("\n") or [""])[-1][:200]
-            advice = INSTALL if "No module named" in said else "Run it by hand to see more"
-            raise DataError(f"COMET by {python} failed with code {done.returncode}: {said}. {advice}")
+            message = (done.stderr.decode(errors="replace").strip().split("\n") or [""])[-1][:200]
+            advice = INSTALL if "No module named" in message else "Run it by hand for details"
+            raise DataError(f"COMET by {python} failed with code {done.returncode}: {message}. {advice}")
         found = _read(output, [str(file) for file in files[2:]], len(source))
     return Comet({tuple(lines): scores for lines, scores in zip(systems, found, strict=True)}, model)
 
 
 def _read(output: Path, systems: list[str], count: int) -> list[list[float]]:
-    """Return the scores of every system's lines from the JSON that --to_json writes."""
+    """Return the segment scores of every system, from the file written by --to_json."""
     try:
         data = json.loads(output.read_bytes())
         scores = [[float(row["COMET"]) for row in data[name]] for name in systems]
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"COMET wrote no scores that can be read ({error!r:.80}). Is it unbabel-comet 2.2?") from None
+        raise DataError(f"COMET wrote unreadable scores ({error!r:.80}). Is it unbabel-comet 2.2?") from None
     if any(len(each) != count or not all(map(math.isfinite, each)) for each in scores):
-        raise DataError(f"COMET did not score every one of {count:,} lines. Run it by hand to see more")
+        raise DataError(f"COMET did not score all {count:,} lines. Run it by hand for details")
     return scores

@@ -1,4 +1,4 @@
-"""What sacreBLEU downloads at first use: test sets, and the SentencePiece models of its tokenizers."""
+"""Files that sacreBLEU downloads at first use: test sets and SentencePiece models."""
 
 import logging
 import socket
@@ -9,32 +9,32 @@ from typing import Any, TypeVar
 from nmt_cli.system.errors import TERMINATED, DownloadError
 
 T = TypeVar("T")
-PIECES = ("flores200", "flores101", "spBLEU-1K")  # tokenizers with a model
+SENTENCEPIECE_TOKENIZERS = ("flores200", "flores101", "spBLEU-1K")
 
 
-def fetched(get: Callable[[], T], what: str, advice: str) -> T:
-    """Return what `get` returns, which may download it; DownloadError, of one line, if that fails."""
+def fetch(get: Callable[[], T], name: str, advice: str) -> T:
+    """Return the result of `get`, which may download. Raise DownloadError, with one line, if that fails."""
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
-    socket.setdefaulttimeout(60)  # sacreBLEU would wait for ever
+    socket.setdefaulttimeout(60)  # sacreBLEU would wait forever
     try:
         return get()
-    except (Exception, SystemExit) as error:  # sacreBLEU lets every error of urllib, tarfile and its lock pass
+    except (Exception, SystemExit) as error:  # sacreBLEU passes on any error of urllib, tarfile or its lock
         if isinstance(error, SystemExit) and error.code == TERMINATED:
             raise
-        reason = f"cannot fetch {what}: {str(error).strip()[:60]}"
+        reason = f"cannot fetch {name}: {str(error).strip()[:60]}"
         raise DownloadError(f"{reason}. Run again with a network, or {advice}") from None
 
 
-def fetch_pieces(tokenize: str) -> None:
-    """Have the model of a tokenizer on disk; DownloadError if it cannot be had."""
+def fetch_tokenizer(tokenize: str) -> None:
+    """Download the SentencePiece model of a tokenizer, unless it is on disk. Raise DownloadError on failure."""
     from sacrebleu.tokenizers import tokenizer_spm
 
-    pieces: Any = tokenizer_spm
+    module: Any = tokenizer_spm
     url = tokenizer_spm.SPM_MODELS[tokenize]["url"]
-    file = Path(pieces.SACREBLEU_DIR, "models", url.rpartition("/")[2])
+    file = Path(module.SACREBLEU_DIR, "models", url.rpartition("/")[2])
     if not file.exists():
-        fetched(lambda: pieces.download_file(url, str(file)), f"tokenizer {tokenize} from {url}", "choose another")
+        fetch(lambda: module.download_file(url, str(file)), f"tokenizer {tokenize} from {url}", "choose another")
     try:
-        pieces.TokenizerSPM(tokenize)
+        module.TokenizerSPM(tokenize)
     except (OSError, RuntimeError):
         raise DownloadError(f"{file} is damaged. Remove it and run again, to download it again") from None

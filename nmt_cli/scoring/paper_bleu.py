@@ -1,8 +1,9 @@
-"""The BLEU of the paper: Moses tokens, compounds split at hyphens, multi-bleu's arithmetic.
+"""The BLEU of the paper: Moses tokens, compounds split at hyphens, and the arithmetic of multi-bleu.
 
-As the authors' get_ende_bleu.sh: replace-unicode-punctuation.perl, tokenizer.perl of 2017, compounds, multi-bleu.perl,
-each byte for byte (unless a text holds Perl's placeholder "DOTMULTI"). newstest2014.de has 63,078 tokens (64,496 with
-compounds split); since November 2018 (pull request 204) Moses cuts the last stop off abbreviations too: 63,086 tokens.
+Repeats the authors' get_ende_bleu.sh byte for byte: replace-unicode-punctuation.perl, tokenizer.perl of 2017, compound
+splitting, multi-bleu.perl. (Text with Perl's placeholder "DOTMULTI" differs.) newstest2014.de has 63,078 tokens, and
+64,496 with split compounds. Since pull request 204 of November 2018, Moses also separates the last full stop of
+abbreviations, which gives 63,086 tokens.
 """
 
 import re
@@ -16,20 +17,20 @@ from sacrebleu import BLEU
 from nmt_cli.system.errors import UsageError
 
 LANGUAGES = ("de", "en", "fr")
-# The arithmetic of multi-bleu.perl on lines of `prepare`.
+# The arithmetic of multi-bleu.perl, for lines from `prepare`.
 multi_bleu = partial(BLEU, tokenize="none", smooth_method="none", force=True)
 
-# replace-unicode-punctuation.perl. Full-width 1 becomes a quotation mark there, and so it does here.
+# From replace-unicode-punctuation.perl, which also turns a full-width 1 into a quotation mark.
 _ASCII = str.maketrans(
     "，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％", ',,""::?"")!(;"""032569784~\'-<>[]%'
 ) | {ord("…"): "..."}
-# Quotation marks it leaves alone, which the reference Google published writes in ASCII.
+# Quotation marks that it keeps. The reference that Google published has ASCII ones.
 _QUOTES = str.maketrans("„«»‚‘‹›", "\"\"\"''''")
-_DOT = "\0"  # stands for each dot of "..." while single stops are split; text has lost its control characters by then
+_DOT = "\0"  # replaces each dot of "..." while single stops are split; control characters are already removed
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
 _ESCAPES = str.maketrans({"&": "&amp;", _DOT: ".", **_ENTITIES})
 
-# Words that keep their full stop, without those that hold another one (the tokenizer keeps these anyway).
+# Words that keep their full stop. Words with another full stop inside keep it anyway and are not listed.
 # Source: share/nonbreaking_prefixes of the Moses project.
 _CAPITALS, _SMALL = " ".join(string.ascii_uppercase), " ".join(string.ascii_lowercase[1:])
 _TITLES = """Adj Adm Adv Asst Bart Bldg Brig Bros Capt Cmdr Col Comdr Con Corp Cpl DR Dr Ens Gen Gov Hon Hosp Insp Lt MM
@@ -46,9 +47,9 @@ _PREFIX_LISTS = {
 }
 _PREFIXES = {language: frozenset(words.split()) for language, words in _PREFIX_LISTS.items()}
 
-# Perl's \p{IsAlnum} is Alphabetic or Nd, which Python's own `re` cannot say; its \s lacks U+001C to U+001F.
+# Perl's \p{IsAlnum} is Alphabetic or Nd, which `re` cannot express. Its \s excludes U+001C to U+001F.
 _ALPHA, _OTHER, _NUMBER = r"\p{Alphabetic}", r"\P{Alphabetic}", r"\p{N}"
-_APOSTROPHES = {  # what stands before one and after one, and what becomes of it
+_APOSTROPHES = {  # the characters before and after an apostrophe, and its replacement
     "en": [
         *((_OTHER, _OTHER, " ' "), (rf"[^{_ALPHA}{_NUMBER}]", _ALPHA, " ' "), (_ALPHA, _OTHER, " ' ")),
         *((_ALPHA, _ALPHA, " '"), (_NUMBER, "s", " '")),
@@ -59,12 +60,12 @@ _APOSTROPHES = {  # what stands before one and after one, and what becomes of it
 
 
 def moses_tokenize(line: str, language: str) -> str:
-    """Return the line as `tokenizer.perl -l language` of 2017 prints it, entities escaped."""
+    """Return the line tokenized like `tokenizer.perl -l language` of 2017, with entities escaped."""
     if language not in LANGUAGES:
         raise UsageError(f"paper-bleu needs --language: one of {', '.join(LANGUAGES)}")
     text = regex.sub(r"[^\S\x1c-\x1f]+", " ", line)
     if text in ("", " "):
-        return line  # as Perl does: a no-break space alone is a token to multi-bleu
+        return line  # like Perl: multi-bleu counts a no-break space alone as a token
     text = " ".join(filter(None, re.sub(r"[\x00-\x1f]", "", text).split(" ")))
     text = regex.sub(rf"([^{_ALPHA}\p{{Nd}}\s.'`,\-])", r" \1 ", text)
     text = re.sub(r"\.{2,}", lambda run: f" {_DOT * len(run[0])} ", text)
@@ -77,7 +78,7 @@ def moses_tokenize(line: str, language: str) -> str:
 
 
 def _split_stops(words: list[str], language: str) -> list[str]:
-    """Cut the final full stop off every word, except abbreviations and before a small letter."""
+    """Split the final full stop off every word, except abbreviations and words before a lowercase letter."""
     result = []
     for word, following in zip(words, [*words[1:], ""], strict=True):
         stem = word[:-1]
@@ -91,7 +92,7 @@ def _split_stops(words: list[str], language: str) -> list[str]:
 
 
 def prepare(lines: Iterable[str], language: str, *, fold_quotes: bool = False) -> list[str]:
-    """Return raw lines as they reach multi-bleu.perl, bytes beyond ASCII escaped: to Perl they are no white space."""
+    """Return raw lines as multi-bleu.perl reads them. Bytes beyond ASCII are escaped: to Perl none is white space."""
     prepared = []
     for line in lines:
         line = re.sub("[。．] *", ". ", line.translate(_ASCII))

@@ -80,7 +80,8 @@ def meant(name: str, known: "Iterable[str]") -> str:
 
     names = list(known)
     short = name.lower()
-    near = difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(short, names, 1)
+    near = [each for each in names if len(short) > 1 and each.lower().startswith(short)][:1]
+    near = near or difflib.get_close_matches(name, names, 1) or difflib.get_close_matches(short, names, 1)
     near = near or sorted((each for each in names if len(short) > 1 and _within(short, each.lower())), key=len)
     return f"Did you mean {printable(near[0], 60)}?" if near else ""
 

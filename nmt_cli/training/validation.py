@@ -57,7 +57,7 @@ def validate(
     loss = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
     lines = [shares[i % world][1][i // world] for i in range(count)]
     tgt, moses = settings.corpus.tgt, settings.corpus.moses
-    bleu = corpus_bleu(lines, dev.references[:count], language=tgt, tokenised=moses)[0] if count else None
+    bleu = corpus_bleu(lines, dev.references[:count], language=tgt, tokenized=moses)[0] if count else None
     return {"dev_nll": loss, "dev_perplexity": math.exp(min(loss, 700)), "dev_bleu": bleu, "samples": lines[:10]}
 
 

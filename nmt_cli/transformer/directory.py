@@ -85,7 +85,7 @@ def other_models() -> str:
     """Return the models that can be used instead, and how to get one."""
     here = models_here()
     train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
-    return f"{here}From the hub: --model OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
+    return f"{here}From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
 def _rows(shapes: dict[str, layout.Shape]) -> int:

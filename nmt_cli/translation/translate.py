@@ -59,7 +59,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     while models and output_of(models[-1]) == "trees":
         models.pop()  # it parses
     if not models:
-        raise MissingError(f"no model under runs/ and no --model. {other_models()}")
+        raise MissingError(f"no model under runs/, and none is named. {other_models()}")
     say(f"model: {models[-1]}")
     return (models[-1],)
 

@@ -1,4 +1,4 @@
-"""Both pages in a real browser, from disk: nothing is fetched, nothing complains, and hovering changes the heads."""
+"""Both pages in a real browser: they load nothing and log no errors, and hovering changes the heads."""
 
 import pytest
 from chromium import browser, pytestmark  # noqa: F401
@@ -9,7 +9,7 @@ from nmt_cli.reporting.report import report
 
 
 def check_quiet(tab, page):
-    """Nothing was asked for or complained of, no text ran, and the page fits a screen and a telephone."""
+    """Check that the page made no request, logged nothing, ran no text, and fits a desktop and a phone screen."""
     urls = [request["request"]["url"] for request in tab.sent("Network.requestWillBeSent")]
     assert [url for url in urls if not url.startswith("data:")] == [page.resolve().as_uri()]
     assert tab.sent("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded") == []
@@ -21,7 +21,7 @@ def check_quiet(tab, page):
 
 
 def cut_off(tab, section):
-    """Return the first words of tables in a section that a telephone does not show whole."""
+    """Return the first words of the tables in a section that are cut off on a phone."""
     tab.resize(390, 844)
     wide = f"[...document.querySelectorAll('{section} .wide')].filter(e => e.scrollWidth > e.clientWidth)"
     found = tab.see(f"{wide}.map(e => e.innerText.slice(0, 20))")
@@ -50,9 +50,9 @@ def test_attention(tab, run):
     for divided, plain in zip(figures[::2], figures[1::2], strict=True):
         assert divided[0] < plain[0]  # without it the largest weight is larger,
         assert divided[1] > plain[1]  # the entropy smaller
-        assert divided[2] > plain[2]  # and less of the gradient gets through
+        assert divided[2] > plain[2]  # and less gradient passes through
     shares = "[...document.querySelectorAll('#rollout .heat')].map(e => +e.getAttribute('fill-opacity'))"
-    assert sum(tab.see(shares)) == pytest.approx(3, abs=0.1)  # two layers and embeddings: nothing is lost on the way
+    assert sum(tab.see(shares)) == pytest.approx(3, abs=0.1)  # two layers and embeddings, each summing to 1
     heads = "[...document.querySelectorAll('#heads small')].map(e => e.textContent)"
     frames = "[...document.querySelectorAll('#heads .here')].map(e => e.getAttribute('y'))"
     shades = "[...document.querySelectorAll('#at i')].map(e => +e.style.opacity)"

@@ -1,62 +1,38 @@
-"""The command line as a newcomer meets it: help, one clear line for every mistake, and the right exit code."""
+"""The command line: help, one clear line for every mistake, and exit codes."""
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from command_line import COMMANDS, Nmt
 
 import nmt_cli
 from nmt_cli import __main__, __version__
 from nmt_cli.system import errors
 
-COMMANDS = ["prepare", "train", "average-checkpoints", "translate", "reproduce", "score"]
-COMMANDS += ["export", "import", "report", "doctor", "attend", "recipes", "env"]
 
-Nmt = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def nmt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Nmt:
-    """Run nmt in an empty directory, in this process: the exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NMT_MODEL", raising=False)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nmt", *words])
-        with pytest.raises(SystemExit) as caught:
-            __main__.main()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(str(caught.value.code)), captured.out, captured.err
-
-    return run
-
-
-def test_help_names_every_command_and_each_has_its_own(nmt: Nmt) -> None:
+def test_help_lists_every_command(nmt: Nmt) -> None:
     code, listed, _ = nmt("--help")
     assert code == 0
-    assert "..." not in listed.split("Commands")[1]  # no command's first sentence is cut
+    assert "Start with: nmt reproduce recipes/toy.yaml" in listed
+    assert "..." not in listed.split("Commands")[1]  # no description is cut
     for command in COMMANDS:
         assert re.search(rf" {command}  +\w", listed)
-        code, text, err = nmt(command, "--help")
-        assert (code, err) == (0, "")
-        assert f"Usage: nmt {command}" in text
-        assert max(map(len, text.split("\n"))) <= 100
 
 
-def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
-    """Help, lists and maps of attention hold other characters."""
+def test_recipes_are_listed_by_default(nmt: Nmt) -> None:
+    code, listed, _ = nmt("recipes")
+    assert (code, "\ntoy  " in listed) == (0, True)
+    assert nmt("recipes", "list") == (0, listed, "")
+
+
+def test_an_ascii_terminal_gets_ascii() -> None:
+    """Help and lists contain other characters."""
     for words in ("--help", "recipes"):
         command = [sys.executable, "-m", "nmt_cli", words]
         variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -65,19 +41,12 @@ def test_a_terminal_of_ascii_gets_what_it_can_show() -> None:
         assert done.stdout.isascii()
 
 
-def test_quiet_is_quiet(nmt: Nmt) -> None:
+def test_quiet_hides_messages(nmt: Nmt) -> None:
     command = ("prepare", "toy-en-de", "--dry-run")
     assert nmt(*command, "--quiet") == (0, "", "")
     code, out, err = nmt(*command)
     assert (code, out) == (0, "")
-    assert "toy-en-de would need\nfrom " in err  # no row of empty headings between
-
-
-def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
-    assert nmt("--version") == (0, f"nmt {__version__}\n", "")
-    code, out, err = nmt()
-    assert code == 2
-    assert "reproduce recipes/toy.yaml" in out + err
+    assert "toy-en-de would need\nfrom " in err  # without a row of empty headings
 
 
 @pytest.mark.parametrize(
@@ -85,20 +54,24 @@ def test_nothing_typed_is_a_question_for_help(nmt: Nmt) -> None:
     [
         ("translate", 66, "nmt reproduce recipes/toy.yaml"),
         ("translate --top-k 5", 2, "nmt translate: error: --top-k requires --sample"),
-        ("translate --precision fp8", 2, "'--precision': 'fp8' is not one of 'auto', 'fp32', 'bf16', 'int8'. See: nmt"),
-        ("translate --sample --beam 1", 2, "--sample draws and does not search: leave out --beam"),
-        ("translate --sample --terms x", 2, "--sample draws and does not search: leave out --terms"),
-        ("translate a.en --input a.de", 2, "the lines to translate are named twice. Leave out --input"),
+        ("translate --precision fp8", 2, "--precision must be auto, fp32, bf16 or int8, not 'fp8'. See: nmt translate"),
+        ("translate --sample --beam 1", 2, "--sample replaces the search. Leave out --beam"),
+        ("translate --sample --terms x", 2, "--sample replaces the search. Leave out --terms"),
+        ("translate a.en --input a.de", 2, "the input file is given twice. Leave out --input"),
         ("translate --seed 0", 2, "nmt translate: error: --seed requires --sample"),
-        ("translate --beam 0", 2, "'--beam': 0 is not in the range x>=1. See: nmt translate"),
-        ("translate --alpha wide", 2, "'--alpha': 'wide' is not a valid float range. See: nmt"),
+        ("translate --beam 0", 2, "--beam must be a whole number of 1 or more, not 0. See: nmt translate --help"),
+        ("translate --alpha wide", 2, "--alpha must be a number from 0 to 10, not 'wide'. See: nmt translate --help"),
         ("recipes shwo", 2, "No such command 'shwo'. Did you mean 'show'? See: nmt recipes --help"),
-        ("translate --bean 3", 2, "No such option: --bean"),
+        ("translate --bean 3", 2, "No such option: --bean. Did you mean --beam?"),
+        ("translate --beam", 2, "Option '--beam' requires an argument. See: nmt translate --help"),
+        ("export m --out x", 2, "Missing option --to: hf or ctranslate2. See: nmt export --help"),
+        ("serve --port 99999", 2, "--port must be a whole number from 0 to 65535, not 99999"),
+        ("serve nomodel", 66, "no model in nomodel. From the hub: OWNER/NAME"),
         ("translte", 2, "No such command 'translte'"),
-        ("train", 2, "Missing argument 'RECIPE'"),
+        ("train", 2, "Missing argument RECIPE"),
         ("train mine\x1b[2J.yaml", 66, "no recipe mine\\x1b[2J.yaml"),
         ("train recipes/mutli30k.yaml", 66, "Did you mean multi30k?"),
-        ("score - --corpus .", 66, ". is no prepared corpus. Name a directory that nmt prepare wrote"),
+        ("score - --corpus .", 66, ". is not a prepared corpus. Name a directory that nmt prepare wrote"),
         ("train recipes/base.yaml", 66, "nmt prepare recipes/base.yaml --out data/wmt14-en-de"),  # the package's
         ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
@@ -119,18 +92,18 @@ def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, 
     assert not (tmp_path / "data" / "mine").exists()
 
 
-def test_what_ends_a_command_becomes_its_exit_code() -> None:
+def test_each_way_to_end_has_its_exit_code() -> None:
     ends = {130: KeyboardInterrupt(), 141: BrokenPipeError(), 143: SystemExit(143)}
     ends |= {75: errors.BusyError("busy"), 74: OSError(28, "No space"), 1: SystemExit("said"), 0: SystemExit(None)}
     ends |= {7: SystemExit(7)}
     assert [__main__._exit_code(Mock(side_effect=end)) for end in ends.values()] == [*ends]
     assert [__main__._exit_code(Mock(return_value=code)) for code in (None, 0, 3)] == [0, 0, 3]
     with pytest.raises(LookupError):
-        __main__._exit_code(Mock(side_effect=LookupError))  # a mistake of ours: all of it is shown
+        __main__._exit_code(Mock(side_effect=LookupError))  # a bug: the traceback is shown
 
 
 @pytest.mark.parametrize(("own", "flush", "code"), [(1, None, 1), (0, OSError(28, "x"), 74), (1, OSError(28, "x"), 74)])
-def test_output_that_cannot_be_written_is_an_error_whatever_the_command_said(
+def test_output_that_cannot_be_flushed_is_an_error(
     nmt: Nmt, monkeypatch: pytest.MonkeyPatch, own: int, flush: OSError | None, code: int
 ) -> None:
     monkeypatch.setattr(__main__, "_command", lambda: own)
@@ -139,7 +112,7 @@ def test_output_that_cannot_be_written_is_an_error_whatever_the_command_said(
 
 
 @pytest.mark.parametrize(("rank", "said"), [(None, 1), ("0", 1), ("1", 0)])
-def test_of_several_processes_the_first_says_that_all_were_stopped(
+def test_the_first_of_several_processes_reports_the_signal(
     nmt: Nmt, monkeypatch: pytest.MonkeyPatch, rank: str | None, said: int
 ) -> None:
     monkeypatch.setattr(__main__, "_command", Mock(side_effect=KeyboardInterrupt))
@@ -147,10 +120,10 @@ def test_of_several_processes_the_first_says_that_all_were_stopped(
     assert nmt("--quiet", "train") == (130, "", "nmt train: stopped by SIGINT\n" * said)
 
 
-def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it failed or was not played at all, and by the first process only; trees become text beside the corpus."""
-    played, reported = Mock(return_value=0), Mock(return_value="page")
-    monkeypatch.setattr("nmt_cli.commands.reproduce.reproduce", played)
+def test_the_first_process_reports_a_reproduced_run(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after a dry run or a failure. Trees are written beside the corpus as text."""
+    reproduced, reported = Mock(return_value=0), Mock(return_value="page")
+    monkeypatch.setattr("nmt_cli.reproduction.reproduce.reproduce", reproduced)
     monkeypatch.setattr("nmt_cli.reporting.report.report", reported)
     words = ["reproduce", "recipes/toy.yaml", "--data", "d", "--run", "r"]
     code, _, err = nmt(*words)
@@ -161,13 +134,13 @@ def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pyt
     monkeypatch.setenv("RANK", "1")
     assert nmt(*words) == (0, "", "")
     monkeypatch.delenv("RANK")
-    played.return_value = 1
+    reproduced.return_value = 1
     assert nmt(*words) == (1, "", "")
     assert reported.call_count == 1
     written = Mock(side_effect=LookupError)
     monkeypatch.setattr("nmt_cli.parsing.trees.linearise", written)
     parsing, present = ["reproduce", "recipes/parsing.yaml", "--data", "d"], Mock(return_value=True)
-    nmt(*parsing, "--dry-run")  # there are no files to estimate from
+    nmt(*parsing, "--dry-run")  # without text files there is no estimate
     for more in ([], ["--dry-run"]):
         monkeypatch.setattr(nmt_cli.storage.artefact, "present", present)
         with pytest.raises(LookupError):
@@ -175,14 +148,14 @@ def test_a_reproduced_run_is_reported_with_its_corpus(nmt: Nmt, monkeypatch: pyt
     for words in (["prepare", "recipes/parsing.yaml"], ["prepare", "recipes/parsing.yaml", "--out", "o"]):
         with pytest.raises(LookupError):
             nmt(*words)
-    places = [call.args[1] for call in written.call_args_list]
-    assert places == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text")]
+    paths = [call.args[1] for call in written.call_args_list]
+    assert paths == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text")]
 
 
-def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
+def test_a_hub_model_is_imported_unless_its_owner_is_a_directory(
     nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--model OWNER/NAME` with or without a revision; a misspelt path of something here is not asked of the hub."""
+    """`--model OWNER/NAME`, with or without a revision. A misspelled local path is not looked up on the hub."""
     imported, asked = Mock(side_effect=lambda name: tmp_path / "imported"), Mock(return_value=0)
     monkeypatch.setattr("nmt_cli.interop.import_.cached", imported)
     monkeypatch.setattr("nmt_cli.translation.translate.translate", asked)
@@ -195,13 +168,13 @@ def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_whoever_takes_a_model_takes_one_of_the_hub(
+def test_commands_with_a_model_accept_a_hub_model(
     nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    """By --model, and where a command does without it by $NMT_MODEL, which is said; --model wins."""
-    place = tmp_path / "imported"
+    """By --model or by $NMT_MODEL, which is reported. --model wins."""
+    imported = tmp_path / "imported"
     asked = {"translate": Mock(return_value=0), "attend": Mock(return_value=0)}
-    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(side_effect={"owner/name": place}.get))
+    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(side_effect={"owner/name": imported}.get))
     monkeypatch.setattr("nmt_cli.translation.translate.translate", asked["translate"])
     monkeypatch.setattr("nmt_cli.reporting.attend.attend", asked["attend"])
     monkeypatch.setenv("NMT_MODEL", "elsewhere" if named else "owner/name")
@@ -209,11 +182,11 @@ def test_whoever_takes_a_model_takes_one_of_the_hub(
     for words in (["translate"], ["attend", "A dog."]):
         code, _, err = nmt(*words, *option)
         assert (code, "model: owner/name" in err, "elsewhere" in err) == (0, not named, False)
-    assert asked["translate"].call_args.args[0].models == (place,)
-    assert asked["attend"].call_args.args[1] == place
+    assert asked["translate"].call_args.args[0].models == (imported,)
+    assert asked["attend"].call_args.args[1] == imported
 
 
-def test_score_translates_with_a_model_of_the_hub(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_translates_with_a_hub_model(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ref").write_text("ein Hund\n")
     (tmp_path / "src").write_text("a dog\n")
     translator = MagicMock()
@@ -226,26 +199,7 @@ def test_score_translates_with_a_model_of_the_hub(nmt: Nmt, tmp_path: Path, monk
     assert translator.call_args.args == ((tmp_path / "imported",),)
 
 
-def test_numbers_that_options_take() -> None:
-    import typer
-
-    from nmt_cli.commands import app as cli
-
-    found = {
-        f"{command} {option.opts[0]}": (option.type.min, option.type.max)
-        for command, each in typer.main.get_command(cli.app).commands.items()
-        for option in each.params
-        if hasattr(option.type, "min") and (option.type.min, option.type.max) != (None, None)
-    }
-    from_one = "prepare --limit, prepare --workers, average-checkpoints --last, translate --workers, translate --beam, "
-    from_one += "translate --extra-length, translate --n-best, reproduce --workers, attend --layer, attend --head"
-    expected: dict[str, tuple[float | None, float | None]] = dict.fromkeys(from_one.split(", "), (1, None))
-    expected |= {"translate --alpha": (0, 10), "translate --temperature": (0.01, None), "translate --top-k": (0, None)}
-    expected |= {"translate --top-p": (0, 1), "translate --seed": (0, 2**64 - 1)}
-    assert {name: limits for name, limits in found.items() if not name.startswith("serve")} == expected
-
-
-def test_env_says_what_would_be_chosen_here(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_prints_the_defaults_chosen_for_the_hardware(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from nmt_cli.reporting import env
@@ -272,7 +226,7 @@ def test_env_says_what_would_be_chosen_here(nmt: Nmt, monkeypatch: pytest.Monkey
         code, out, _ = nmt("env", "--json")
         expected = {"cpu": "Some CPU, 5 cores to use", "cpu features": "avx2 avx512f amx_int8", "engine": "base"}
         expected |= {**chosen, "translation workers": workers, "nmt": __version__, "torch": torch.__version__}
-        told = json.loads(out)
-        assert (code, {name: told[name] for name in expected}) == (0, expected)
+        values = json.loads(out)
+        assert (code, {name: values[name] for name in expected}) == (0, expected)
         lines = nmt("env")[1].split("\n")[:-1]
-        assert {line[:23].rstrip(): line[23:] for line in lines} == told
+        assert {line[:23].rstrip(): line[23:] for line in lines} == values

@@ -1,7 +1,6 @@
-"""The first commands of somebody new: what is mistyped or missing is answered with what was probably meant."""
+"""The first commands of a new user: each error suggests the command that was probably meant."""
 
-# ruff: noqa: F401, F811
-
+import contextlib
 import os
 import pty
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import COMMANDS, Nmt, nmt
+from command_line import COMMANDS, Nmt
 from texts import ROOT
 from tiny_model import make_model
 
@@ -52,6 +51,9 @@ def error_of(nmt: Nmt, *words: str) -> tuple[int, str]:
         (["prepare", "my file.en", "a.de"], 2, "nmt prepare --src 'my file.en' --tgt a.de. See"),
         (["prepare", "a.en"], 2, "To prepare your own text: nmt prepare --src a.en --tgt FILE"),
         (["prepare", "toy-en-d"], 2, "Did you mean toy-en-de?"),
+        (["prepare", "wmt14"], 2, "Did you mean wmt14-en-de?"),
+        (["prepare", "--src"], 2, "See: nmt prepare --help"),
+        (["score", "a.en", "a.de"], 2, "nmt score a.en --reference a.de. See: nmt score --help"),
         (["export", "m", "--to", "ct2", "--out", "x"], 2, "Did you mean ctranslate2? See: nmt export --help"),
         (["translate", "--precision", "b16"], 2, "Did you mean bf16?"),
         (["score", "a.en", "--format", "jsn"], 2, "Did you mean json?"),
@@ -66,14 +68,16 @@ def error_of(nmt: Nmt, *words: str) -> tuple[int, str]:
         (["help", "env", "x"], 2, "nmt env has no command 'x'. See: nmt env --help"),
     ],
 )
-def test_the_error_says_what_was_meant(nmt: Nmt, here: Path, words: list[str], code: int, message: str) -> None:
+def test_an_error_suggests_the_command_that_was_meant(
+    nmt: Nmt, here: Path, words: list[str], code: int, message: str
+) -> None:
     for name in ("a.en", "a.de", "my file.en"):
         (here / name).write_text("one: two: three\n")
     found, line = error_of(nmt, *words)
     assert (found, message in line) == (code, True), line
 
 
-def test_the_nearest_name_is_one_of_those_known() -> None:
+def test_the_nearest_known_name_is_suggested() -> None:
     known = ["ctranslate2", "hf", "table3/base", "toy"]
     for typed, name in (("ct2", "ctranslate2"), ("CT2", "ctranslate2"), ("HF", "hf"), ("tabel3/base", "table3/base")):
         assert meant(typed, known) == f"Did you mean {name}?"
@@ -81,11 +85,12 @@ def test_the_nearest_name_is_one_of_those_known() -> None:
         assert meant(typed, known) == ""
 
 
-def test_a_model_that_is_not_there_is_answered_with_those_that_are(nmt: Nmt, here: Path, model: Path) -> None:
-    none = "From the hub: --model OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
+def test_a_missing_model_is_answered_with_the_models_here(nmt: Nmt, here: Path, model: Path) -> None:
+    none = "From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
     assert none in error_of(nmt, "translate", "--model", "runs/nope")[1]
-    for place in ("runs/a/model", "models/b", "runs/torn"):
-        shutil.copytree(model, place) if "torn" not in place else Path(place).mkdir()
+    for path in ("runs/a/model", "models/b"):
+        shutil.copytree(model, path)
+    Path("runs/torn").mkdir()
     for command in (["translate"], ["attend", "x"]):
         code, line = error_of(nmt, *command, "--model", "runs/nope")
         assert (code, "no model in runs/nope. Here: runs/a, models/b. From the hub: " in line) == (66, True), line
@@ -95,7 +100,7 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are(nmt: Nmt, her
 
 
 @pytest.mark.parametrize("name", ["a.srt", "a.json", "a.xlf", "a.docx", "a.JSON", "train.en.csv", "tmp.srt", "a.ts"])
-def test_a_format_that_nmt_does_not_know_is_refused(nmt: Nmt, here: Path, model: Path, name: str) -> None:
+def test_an_unknown_file_format_is_refused(nmt: Nmt, here: Path, model: Path, name: str) -> None:
     (here / name).write_text("der Hund\n5\n")
     code, line = error_of(nmt, "translate", name, "--model", str(model))
     assert code == 2
@@ -105,7 +110,7 @@ def test_a_format_that_nmt_does_not_know_is_refused(nmt: Nmt, here: Path, model:
     assert (code, out, Path("out").read_text().split("\n")[1]) == (0, "", "5")
 
 
-def test_names_of_plain_lines_are_run_as_lines(here: Path) -> None:
+def test_file_names_decide_between_lines_and_documents(here: Path) -> None:
     names = ["a", "a.txt", "a.TXT", "train.en", "test.de", "a.pt-BR", "a.zh_CN", "a.deu_Latn", "a.eng", "a.hyp",
              "x.src", "a.en.gz", "a.tok", "lines.01", "tmp.aB3dEf6hIj", ".hidden"]  # fmt: skip
     for name in names:
@@ -122,7 +127,7 @@ def test_names_of_plain_lines_are_run_as_lines(here: Path) -> None:
 
 
 def in_terminal(*words: str, typed: bytes) -> tuple[int, str, str]:
-    """Run a command whose standard input is a terminal; return its code, output and errors."""
+    """Run a command whose stdin is a terminal, and return its exit code, stdout and stderr."""
     ours, theirs = pty.openpty()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
     command = subprocess.Popen([sys.executable, "-m", "nmt_cli", *words], stdin=theirs, **pipes)
@@ -133,7 +138,7 @@ def in_terminal(*words: str, typed: bytes) -> tuple[int, str, str]:
     return command.returncode, out, err
 
 
-def test_a_terminal_is_told_that_lines_are_awaited(model: Path, tmp_path: Path) -> None:
+def test_a_terminal_is_asked_for_input(model: Path, tmp_path: Path) -> None:
     code, out, err = in_terminal("translate", "--model", str(model), typed=b"3.14\n")
     assert (code, out) == (0, "3.14\n")
     assert err.startswith("reading lines from the terminal: one translation a line; Ctrl-D ends\n")
@@ -146,10 +151,10 @@ def test_a_terminal_is_told_that_lines_are_awaited(model: Path, tmp_path: Path) 
     )
     assert code == 0
     assert "BLEU   100.00" in out
-    assert err.startswith("reading hypotheses from the terminal, one a line; Ctrl-D ends\n")
+    assert err.startswith("reading hypotheses from the terminal, one per line; Ctrl-D ends\n")
 
 
-def test_help_and_version_in_each_form(nmt: Nmt) -> None:
+def test_help_and_version_have_several_forms(nmt: Nmt) -> None:
     for form in ("--version", "-v", "-V"):
         assert nmt(form) == (0, f"nmt {__version__}\n", "")
     whole = nmt("--help")
@@ -164,18 +169,14 @@ def test_help_and_version_in_each_form(nmt: Nmt) -> None:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "help", "recipes show", "recipes copy", ""])
-def test_help_leaves_descriptions_their_room_in_80_columns(
-    nmt: Nmt,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-) -> None:
-    """Descriptions begin before column 30, as those of other tools, and most take at most two lines."""
+def test_help_is_readable_in_80_columns(nmt: Nmt, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Descriptions begin before column 30, most take at most two lines, and names are never broken."""
     monkeypatch.setenv("COLUMNS", "80")
     code, text, err = nmt(*command.split(), "--help")
     assert (code, err) == (0, "")
     lines = text.split("\n")
     assert max(map(len, lines)) <= 80
-    assert not re.search("[│╭╰]", text)
+    assert not re.search(r"[│╭╰\u2011]|\w-$", text, re.MULTILINE)
     described = [match for line in lines if (match := re.match(r"  (?:-\w|  ).*?\s{2,}(?=\S)", line))]
     assert described
     assert max(len(match[0]) for match in described) < 30
@@ -183,7 +184,7 @@ def test_help_leaves_descriptions_their_room_in_80_columns(
     assert len(further) <= 1.2 * len(described) + 2
 
 
-def test_recipes_are_a_table_on_a_terminal_and_lines_elsewhere() -> None:
+def test_recipes_are_wrapped_on_a_terminal_only() -> None:
     command = [sys.executable, "-m", "nmt_cli", "recipes"]
     lines = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.split("\n")[:-1]
     (column,) = {re.match(r"\S+ +", line).end() for line in lines}  # type: ignore[union-attr]
@@ -191,12 +192,9 @@ def test_recipes_are_a_table_on_a_terminal_and_lines_elsewhere() -> None:
     shown = subprocess.Popen(command, stdout=theirs, cwd=ROOT, env=os.environ | {"COLUMNS": "80", "LINES": "24"})
     os.close(theirs)
     text = b""
-    while True:
-        try:
-            block = os.read(ours, 1 << 16)
-        except OSError:
-            break
-        text += block
+    with contextlib.suppress(OSError):  # the end of the terminal
+        while block := os.read(ours, 1 << 16):
+            text += block
     assert shown.wait() == 0
     rows = text.decode().replace("\r", "").split("\n")[:-1]
     assert max(map(len, rows)) <= 80
@@ -213,7 +211,7 @@ def completed(line: str, here: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_the_shell_completes_recipes_corpora_and_their_files(tmp_path: Path) -> None:
+def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").touch()
     (tmp_path / "mine.txt").touch()
     (tmp_path / "more").mkdir()
@@ -236,12 +234,8 @@ def test_the_shell_completes_recipes_corpora_and_their_files(tmp_path: Path) -> 
     ("source", "out"),
     [("Helsinki-NLP/opus-mt-en-de", "opus-mt-en-de"), ("A/b@v1/x", "b"), ("theirs/opus", "opus"), (".", "here")],
 )
-def test_an_import_without_out_lies_under_models(
-    nmt: Nmt,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    out: str,
+def test_import_writes_to_models_by_default(
+    nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, out: str
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -252,7 +246,7 @@ def test_an_import_without_out_lies_under_models(
     assert given == [(source, Path("models") / out), (source, Path("x"))]
 
 
-def test_metrics_and_tokenizers_of_sacrebleu_are_options(nmt: Nmt, here: Path) -> None:
+def test_metrics_and_tokenizers_of_sacrebleu_are_accepted(nmt: Nmt, here: Path) -> None:
     (here / "a").write_text("der Hund geht und ist rot\n")
     code, out, _ = nmt("score", "a", "-r", "a", "--metric", "chrf++", "--tokenize", "flores200", "--no-intervals")
     assert code == 0

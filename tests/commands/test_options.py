@@ -1,15 +1,15 @@
 """Every option of every command reaches the function that does the work."""
 
-import functools
+import inspect
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmt_cli.commands import app as cli
-from nmt_cli.commands import teacher
-from nmt_cli.corpus import prepare
+from nmt_cli.commands import app, teacher
+from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
@@ -31,7 +31,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("prepare --src a --tgt b --dev-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
      "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
      "corpus.prepare.prepare", [loading.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
-                                PrepareOptions(m, 4, True, True, True)]),
+                                PrepareOptions(mirror=m, workers=4, overwrite=True, dry_run=True, strict=True)]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),
@@ -56,16 +56,21 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",
      [loading.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),
     ("reproduce recipes/toy.yaml --set training.steps=3 --mirror m --data d --run r --workers 4 --dry-run",
-     "reproduce.reproduce", [STEPS, STEPS.corpus, d, r, PrepareOptions(m, 4, dry_run=True), text_scores]),
+     "reproduction.reproduce.reproduce",
+     [STEPS, STEPS.corpus, d, r, PrepareOptions(mirror=m, workers=4, dry_run=True), text_scores]),
     ("score i --metric ter --metric bleu --tokenize intl --lowercase --language fr --details --segments o -r r -r x "
      "--format json --source d --test-set wmt14 --language-pair en-de --corpus m --split dev --baseline x "
      "--fail-under 7 --fail-if-worse --no-intervals --comet-python x --comet-model y --terms o",
      "scoring.score.evaluate",
-     [ScoreOptions(i, (r, x), d, "wmt14", "en-de", m, "dev", "fr", ("ter", "bleu"), "intl", True, x, 7.0, True, True, o,
-                   "json", x, "y", False, o), None]),
-    ("reproduce recipes/toy.yaml", "reproduce.reproduce",
+     [ScoreOptions(hypothesis=i, references=(r, x), source=d, test_set="wmt14", language_pair="en-de", corpus=m,
+                   split="dev", language="fr", metrics=("ter", "bleu"), tokenize="intl", lowercase=True, baseline=x,
+                   fail_under=7.0, fail_if_worse=True, details=True, segments=o, format="json", comet_python=x,
+                   comet_model="y", intervals=False, terms=o), None]),
+    ("score i -r r --metric BLEU --metric chrF++", "scoring.score.evaluate",
+     [ScoreOptions(i, (r,), metrics=("bleu", "chrf++")), None]),
+    ("reproduce recipes/toy.yaml", "reproduction.reproduce.reproduce",
      [TOY, TOY.corpus, Path("data/toy-en-de"), Path("runs/toy"), PrepareOptions(), text_scores]),
-    ("reproduce recipes/parsing.yaml --dry-run", "reproduce.reproduce",
+    ("reproduce recipes/parsing.yaml --dry-run", "reproduction.reproduce.reproduce",
      [PARSING, PARSING.corpus, Path("data/wsj"), Path("runs/parsing"), PrepareOptions(dry_run=True), evaluate]),
     ("train recipes/toy.yaml --dry-run", "training.estimate.dry_run", [TOY, Path("data/toy-en-de")]),
     ("report r --compare x --compare m --out o --data d", "reporting.report.report", [r, [x, m], o, [d], evaluate]),
@@ -75,12 +80,15 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
     ("import i --out o", "interop.import_.import_marian", ["i", o]),
     ("serve m", "serving.server.serve",
-     [ServeOptions((m,), "127.0.0.1", 5000, None, None, "auto", 100_000, 1000, 5000, 60.0, (), None, (), None)]),
+     [ServeOptions(models=(m,), host="127.0.0.1", port=5000, char_limit=100_000, batch_limit=1000, queue=5000,
+                   timeout=60.0)]),
     ("serve m x --host h --port 7 --api-key-file i --workers 4 --precision bf16 --char-limit 5 --batch-limit 6 "
      "--queue 8 --timeout 9 --cors z --cors y --no-protect --allow-host w --allow-host v --connections 3",
      "serving.server.serve",
-     [ServeOptions((m, x), "h", 7, i, 4, "bf16", 5, 6, 8, 9.0, ("z", "y"), False, ("w", "v"), 3)]),
-    # What is not typed
+     [ServeOptions(models=(m, x), host="h", port=7, api_key_file=i, workers=4, precision="bf16", char_limit=5,
+                   batch_limit=6, queue=8, timeout=9.0, cors=("z", "y"), protect=False, allow_host=("w", "v"),
+                   connections=3)]),
+    # Defaults
     ("train recipes/toy.yaml --data d", "training.train.train", [TOY, d, Path("runs/toy"), None]),
     ("average-checkpoints r", "training.average.average", [r, None, None, None]),
     ("translate", "translation.translate.translate",
@@ -96,12 +104,14 @@ CASES: list[tuple[str, str, list[Any]]] = [
 
 @pytest.mark.parametrize(("words", "function", "arguments"), CASES)
 def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, function: str, arguments: list[Any]) -> None:
-    def work(*given: Any) -> None:
-        assert list(given) == arguments
+    signature = inspect.signature(pkgutil.resolve_name(f"nmt_cli.{function}"))
+
+    def work(*given: Any, **named: Any) -> None:
+        assert [*signature.bind(*given, **named).arguments.values()] == arguments
         raise LookupError
 
-    monkeypatch.setattr(cli.artefact, "present", lambda data: data == d)  # train looks for its corpus
+    monkeypatch.setattr(app.artefact, "present", lambda data: data == d)  # the corpus that train looks for
     monkeypatch.setattr(f"nmt_cli.{function}", work)
     monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
     with pytest.raises(LookupError):
-        cli.run()
+        app.run()

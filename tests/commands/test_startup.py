@@ -1,4 +1,4 @@
-"""Starting takes less than a translation: a command imports what it needs and no more."""
+"""Commands start fast: each imports only the packages it needs."""
 
 import subprocess
 import sys
@@ -15,21 +15,16 @@ HEAVY = {"torch", "numpy", "datasets", "pandas", "pyarrow", "transformers", "acc
 
 
 def loaded_by(*words: str, text: str = "") -> set[str]:
-    """The packages and modules of the first level that `nmt WORDS` imports."""
+    """Return the top-level packages and modules that `nmt WORDS` imports."""
     command = [sys.executable, "-X", "importtime", "-m", "nmt_cli", *words]
     done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, timeout=100, check=True)
     lines = [line for line in done.stderr.split("\n") if line.startswith("import time:")]
     return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in lines}
 
 
-def test_the_command_line_alone_draws_nothing_and_reads_no_recipe() -> None:
-    loaded = loaded_by("--version")
-    assert "typer" in loaded
-    assert not loaded & (HEAVY | {"rich", "pydantic", "yaml", "sentencepiece"})
-
-
-def test_the_help_of_translate_loads_nothing_heavy() -> None:
-    loaded = loaded_by("translate", "--help")
+@pytest.mark.parametrize("words", [["--version"], ["translate", "--help"]])
+def test_version_and_help_load_nothing_heavy(words: list[str]) -> None:
+    loaded = loaded_by(*words)
     assert "typer" in loaded
     assert not loaded & (HEAVY | {"rich", "pydantic", "yaml", "sentencepiece"})
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.commands import reproduce, teacher
+from nmt_cli.commands import teacher
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading, schema
+from nmt_cli.reproduction import reproduce, synthetic_gain
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
 from nmt_cli.storage import artefact
@@ -48,15 +49,15 @@ def test_a_student_is_compared_with_its_teacher_and_with_training_on_real_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The teacher is scored with its own search settings and timed with those of the student."""
-    speed, timed = reproduce._speed, list[Any]()
+    speed, timed = synthetic_gain.measure_speed, list[Any]()
 
     def speeds(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
         assert min(speed(model, lines[:1], decoding)) > 0
         timed.append((model, lines, decoding))
         return 1000.0 + len(timed), 10.25 * len(timed)
 
-    monkeypatch.setattr(reproduce, "_speed", speeds)
-    monkeypatch.setattr(reproduce, "TIMED_LINES", 9)
+    monkeypatch.setattr(synthetic_gain, "measure_speed", speeds)
+    monkeypatch.setattr(synthetic_gain, "TIMED_LINES", 9)
     small = ("model.encoder_layers=3", "model.decoder_layers=1", "training.steps=10", "decoding.beam=2")
     values = tiny_recipe(*small).model_dump()
     values["corpus"]["synthetic"] = [{"side": "src", "beam": 2}]
@@ -109,10 +110,10 @@ def test_speed_covers_all_words_and_single_lines(tiny_recipe, monkeypatch: pytes
         return Slow()
 
     decoding = tiny_recipe().decoding
-    monkeypatch.setattr(reproduce, "Translator", opened)
-    monkeypatch.setattr(reproduce, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(synthetic_gain, "Translator", opened)
+    monkeypatch.setattr(synthetic_gain, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     lines = [f"line number {number}" for number in range(40)]
-    assert reproduce._speed(Path("model"), lines, decoding) == pytest.approx((120 / 6, 100))
+    assert synthetic_gain.measure_speed(Path("model"), lines, decoding) == pytest.approx((120 / 6, 100))
 
 
 def test_a_recipe_with_synthetic_text_runs_again_without_it(
@@ -124,7 +125,7 @@ def test_a_recipe_with_synthetic_text_runs_again_without_it(
     values["training"]["teacher"] = "t"
     settings, text = loading.from_plain(values, "test"), schema.Corpus(name="raw")
     data, run, calls = tmp_path / "data", tmp_path / "run", list[Any]()
-    plain = reproduce._without_synthetic(settings, data)
+    plain = reproduce.without_synthetic(settings, data)
     assert loading.differences(settings.model_dump(), plain.model_dump()) == [
         "name: tiny -> tiny-without",
         f"corpus.synthetic: {[each.model_dump() for each in settings.corpus.synthetic]} -> []",
@@ -135,9 +136,9 @@ def test_a_recipe_with_synthetic_text_runs_again_without_it(
         "expect.bleu: [1.0, 2.0] -> []",
     ]
     codes = [0, 0]
-    monkeypatch.setattr(reproduce, "_play", lambda *given: calls.append(given) or codes[len(calls) - 1])
+    monkeypatch.setattr(reproduce, "run_stages", lambda *given: calls.append(given) or codes[len(calls) - 1])
     monkeypatch.setattr(reproduce, "read_run", lambda *places: places)
-    monkeypatch.setattr(reproduce, "_compare", lambda *given: calls.append(given))
+    monkeypatch.setattr(reproduce, "compare_models", lambda *given: calls.append(given))
     options = PrepareOptions(workers=1)
     first = (settings, text, data, run, options, evaluate)
     places = tmp_path / "data-without", tmp_path / "run-without"
@@ -172,8 +173,8 @@ def test_there_is_no_comparison_without_a_test_set(
     files: Any = SimpleNamespace(
         settings=settings, directory=tmp_path, corpus=SimpleNamespace(lines=lambda split: ([], []))
     )
-    monkeypatch.setattr(reproduce, "_translate", lambda *_: pytest.fail("it translates"))
-    reproduce._compare(files, files, evaluate)
+    monkeypatch.setattr(synthetic_gain, "translate_held_out", lambda *_: pytest.fail("it translates"))
+    synthetic_gain.compare_models(files, files, evaluate)
     assert capsys.readouterr().err == "There is no test set, so nothing is compared\n"
 
 

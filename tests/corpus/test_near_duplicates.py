@@ -99,11 +99,11 @@ def test_near_duplicates_are_counted_shown_and_dropped_on_request(tmp_path: Path
     assert found == {"test": {"lines": 2, **counts, "near_lines": [1]}}
     report = score.evaluate(ScoreOptions(corpus=out, details=True), [test[0][1], "Nichts davon ist hier"])
     assert "near-duplicates in training: 1 of 2 test lines (source 1, target 1, both in one pair 1)" in report.text()
-    parts = report.near_and_far()
+    parts = report.bleu_by_near_duplicates()
     assert [lines for lines, _ in parts.values()] == [1, 1]
     assert parts["with"][1].score == pytest.approx(100)
     assert parts["without"][1].score < 20
-    assert "BLEU of the 1 line with near-twins: 100.00\n" in report.markdown()  # one line has no interval
+    assert "BLEU of the 1 line with near-duplicates: 100.00\n" in report.markdown()  # one line has no interval
     section = texts.own(tmp_path / "in", [*PAIRS, *near], **sides, cleaning={"drop_near_twins": True})
     dropped = artefact.read_json(texts.run(section, tmp_path / "dropped") / "cleaning.json")
     assert dropped["dropped"][cleaning.NEAR_DUPLICATE]["pairs"] == 2

@@ -7,11 +7,11 @@ import pytest
 import texts
 
 from nmt_cli.commands import app as cli
-from nmt_cli.commands.reproduce import reproduce
 from nmt_cli.corpus import store
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.parsing import score, trees
 from nmt_cli.recipe import loading
+from nmt_cli.reproduction.reproduce import reproduce
 from nmt_cli.scoring.score import ScoreOptions
 
 RECIPE = """

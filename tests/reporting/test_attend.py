@@ -1,4 +1,4 @@
-"""Attention as it is shown: equal to the plain reference, and a page that holds exactly that."""
+"""The attention page and the map in the terminal show the weights of the plain reference model."""
 
 import io
 import re
@@ -27,7 +27,7 @@ BLOCKS = {
 
 
 def plain_weights(model, src, tgt):
-    """Return what the plain reference computes, L x H x queries x keys by role."""
+    """Return the weights of the plain reference by role, L x H x queries x keys."""
     reference = Reference(model)
     reference.logits([(src, tgt)])
     encoder_layers, decoder_layers = model.settings.depths
@@ -44,7 +44,7 @@ def plain_weights(model, src, tgt):
     "changes", [{}, {"norm": "pre"}, {"attention_bias": True}, {"positions": "learned"}, {"encoder_layers": 3}]
 )
 @pytest.mark.parametrize("lengths", [(7, 5), (1, 1)])
-def test_weights_are_those_of_the_plain_reference(changes, lengths):
+def test_weights_equal_the_plain_reference(changes, lengths):
     model = random_model(tiny(**changes), 30)
     ((src, tgt),) = random_pairs(3, 30, [lengths])
     plain, scores = plain_weights(model, src, tgt), attention_scores(model, src, tgt)
@@ -52,9 +52,9 @@ def test_weights_are_those_of_the_plain_reference(changes, lengths):
         weights = torch.softmax(scores[role], -1)
         assert weights.shape == expected.shape
         np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-12)
-    with pytest.raises(IndexError):  # longer than the model can count
+    with pytest.raises(IndexError):  # longer than the model's positions
         attention_scores(model, [5] * 33, tgt)
-    assert not any(module._forward_pre_hooks for module in model.modules()), "it leaves nothing behind"
+    assert not any(module._forward_pre_hooks for module in model.modules()), "hooks are removed"
     above = np.triu(np.ones((lengths[1], lengths[1]), bool), 1)
     weights = torch.softmax(scores["decoder"], -1).numpy()
     assert (weights[..., above] == 0).all()  # exactly
@@ -66,7 +66,7 @@ def model(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("small"))[0] / "model"
 
 
-def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
+def test_the_page_has_the_weights_of_the_reference(model, tmp_path, capsys):
     texts, output = ["test en 3, it is", HOSTILE[0], HOSTILE[2]], tmp_path / "a.html"
     assert attend(texts, model, output, layer=1, head=2) == 0
     check_harmless(output.read_text(), scripts=2)
@@ -84,8 +84,8 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
             assert [len(side) for side in sentence["names"][role]] == list(expected.shape[2:])
             rows, columns = sentence["names"][role]
             assert rows[-1] == "‹end›"
-            said_before = {"decoder": ["‹start›", *rows[:-1]]}
-            assert columns == said_before.get(role, sentence["names"]["encoder"][0])
+            previous_tokens = {"decoder": ["‹start›", *rows[:-1]]}
+            assert columns == previous_tokens.get(role, sentence["names"]["encoder"][0])
             np.testing.assert_allclose(np.array(sentence["weights"][role]) / 10_000, expected, rtol=0, atol=5.1e-5)
         assert not np.triu(sentence["weights"]["decoder"], 1).any()
     out = capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_the_page_holds_what_the_reference_computes(model, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("kind", "sides"), [("sinusoidal", 1), ("learned", 2)])
-def test_positions_are_on_the_page_as_whole_numbers(tmp_path, kind, sides):
+def test_positions_are_on_the_page_as_integers(tmp_path, kind, sides):
     model, output = make_run(tmp_path, f"model.positions={kind}")[0] / "model", tmp_path / "a.html"
     attend(["test en 3"], model, output, translation="test de 3")
     positions = page_data(output.read_text())["positions"]
@@ -110,20 +110,20 @@ def test_positions_are_on_the_page_as_whole_numbers(tmp_path, kind, sides):
         np.testing.assert_allclose(np.array(each["values"]) * each["largest"] / 127, expected, rtol=0, atol=0.005)
 
 
-def test_a_given_translation_is_looked_at(model, tmp_path):
+def test_a_given_translation_is_used(model, tmp_path):
     output = tmp_path / "a.html"
     attend(["test en 3"], model, output, translation="test de 3", role="decoder")
     data = page_data(output.read_text())
     (sentence,) = data["sentences"]
     sharpest = 1 + np.array(sentence["weights"]["decoder"])[1].max(-1).mean(-1).argmax()
     assert (data["role"], data["layer"], data["head"]) == ("decoder", 2, sharpest)  # the last layer
-    says, said = sentence["names"]["decoder"]
+    rows, columns = sentence["names"]["decoder"]
     assert sentence["translation"] == "test de 3"
-    assert said == ["‹start›", *says[:-1]]
-    assert says[-1] == "‹end›"
+    assert columns == ["‹start›", *rows[:-1]]
+    assert rows[-1] == "‹end›"
 
 
-def test_the_head_shown_is_the_sharpest_of_the_first_text(model, tmp_path):
+def test_the_default_head_is_the_most_focused_one(model, tmp_path):
     texts, output = ["test en 3", HOSTILE[4]], tmp_path / "a.html"
     attend(texts, model, output, head=1)
     sharp = [
@@ -144,9 +144,9 @@ def test_the_head_shown_is_the_sharpest_of_the_first_text(model, tmp_path):
     [
         (["a"], {"layer": 3}, "encoder has 2 layers of 2 heads"),
         (["a"], {"head": 3}, "encoder has 2 layers of 2 heads"),
-        (["a"], {"translation": " "}, "empty"),
+        (["a"], {"translation": " "}, "is empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
-        (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # than the model takes
+        (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # longer than the model accepts
         (["a"], {"translation": "q" * 260}, "too many tokens for one page"),
         (["q" * 240], {"translation": "q" * 240}, "too many tokens for one page"),
     ],
@@ -159,7 +159,7 @@ def test_refusals(model, tmp_path, texts, options, message):
 
 
 def test_the_encoder_may_have_more_layers_than_the_decoder(tmp_path):
-    """Of every role, all its layers are on the page, and a layer is refused where the role has none."""
+    """The page has all layers of every role, and a missing layer is refused."""
     model, output = make_run(tmp_path, "model.decoder_layers=1")[0] / "model", tmp_path / "a.html"
     attend(["test en 3"], model, output, translation="test de 3", layer=2)
     data = page_data(output.read_text())
@@ -171,7 +171,7 @@ def test_the_encoder_may_have_more_layers_than_the_decoder(tmp_path):
         attend(["test en 3"], model, output, translation="test de 3", role="cross", layer=2)
 
 
-def test_a_terminal_that_knows_ascii_only_or_does_not_say(model, tmp_path, monkeypatch):
+def test_a_terminal_with_ascii_only_or_without_an_encoding(model, tmp_path, monkeypatch):
     out = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, "ascii"))
     assert attend(["test en 3"], model, tmp_path / "a.html") == 0
@@ -182,15 +182,15 @@ def test_a_terminal_that_knows_ascii_only_or_does_not_say(model, tmp_path, monke
     assert "\n‹end› " in sys.stdout.getvalue()
 
 
-def test_the_map_in_the_terminal():  # names downwards
+def test_the_map_in_the_terminal():
     lines = terminal_map(["it", "漢字"], ["ab", "cde"], torch.tensor([[1.0, 0.0], [0.31, 0.69]]), 100)
     assert lines == ["       c", "     a d", "     b e", "it   ██·  → ab 1.00", "漢字 ▒▒▓▓ → cde 0.69"]
-    shades = [0.0, 0.01, 0.04, 0.06, 0.29, 0.31, 0.54, 0.56, 0.79, 0.81]  # none; to 5 %, 30 %, 55 % and 80 %
+    shades = [0.0, 0.01, 0.04, 0.06, 0.29, 0.31, 0.54, 0.56, 0.79, 0.81]  # blank, then shades from 5%, 30%, 55% and 80%
     (row,) = terminal_map(["a"], [*"0123456789"], torch.tensor([shades]), 100)[1:]
     assert row == "a ·     ░░░░▒▒▒▒▓▓▓▓██ → 9 0.81"
     long = terminal_map(["a" * 20], ["b" * 20], torch.ones(1, 1), 100)
     assert (len(long), long[-1]) == (13, "a" * 14 + "██ → " + "b" * 20 + " 1.00")
-    assert long[-2] == " " * 14 + "…", "names downwards are cut"
+    assert long[-2] == " " * 14 + "…", "vertical names are cut"
 
 
 @pytest.mark.parametrize(("width", "cells"), [(100, 1), (160, 2), (50, 0)])
@@ -207,7 +207,7 @@ def test_the_map_of_a_long_sentence_fits_the_terminal(width, cells):
 def test_the_map_leaves_room_for_the_longest_name():
     names = [*"abcdefghi", "the longest of all"]
     assert max(map(len, terminal_map(names, names, torch.eye(10), 48))) <= 48
-    assert len(terminal_map(names, names, torch.eye(10), 20)) == 10, "without room there is no head"
+    assert len(terminal_map(names, names, torch.eye(10), 20)) == 10, "without room there is no header"
 
 
 def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The report: everything is on the page, nothing of it runs, nothing is asked for, and what is missing is said."""
+"""The report page shows everything about a run, runs no text as code, and loads nothing."""
 
 import base64
 import dataclasses
@@ -31,7 +31,7 @@ FETCHING = {"img", "iframe", "object", "embed", "base", "form", "audio", "video"
 
 
 class Reader(HTMLParser):
-    """Collects tags with their attributes, and the text outside the style sheet."""
+    """Collects the tags with their attributes, and the text outside the style sheet."""
 
     def __init__(self, text):
         super().__init__()
@@ -47,7 +47,7 @@ class Reader(HTMLParser):
 
 
 def check_harmless(text, scripts=0):
-    """Check that a page holds so many scripts of its own, no other code, and no address to fetch."""
+    """Check that a page has this number of scripts, no other code, and loads nothing."""
     reader = Reader(text)
     assert sum(tag == "script" for tag, _ in reader.tags) == scripts
     for tag, attributes in reader.tags:
@@ -60,14 +60,14 @@ def check_harmless(text, scripts=0):
     return reader
 
 
-def test_runs_of_two_corpora_each_take_their_own(tmp_path, monkeypatch):
+def test_each_run_uses_the_corpus_it_was_trained_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (run, data), (other, its) = make_run(tmp_path / "a"), make_run(tmp_path / "b", "corpus.limit=30")
     its = its.rename(tmp_path / "elsewhere")
     for places in ([data, its], [its, data]):
         page = report(run, [other], tmp_path / "page.html", places).read_text()
         assert page.count("tok:13a") == 2, "both are scored"
-    report(run, [other], tmp_path / "page.html", [data])  # the other's is at no usual place
+    report(run, [other], tmp_path / "page.html", [data])  # the other corpus is not at its default path
     with pytest.raises(DataError, match="was trained on another corpus"):
         report(run, [other], tmp_path / "page.html", [its])
 
@@ -88,7 +88,7 @@ def read(path):
 
 
 def shown(page):
-    """Return the text of a page, a line each: cells between bars; without curves and the recipe."""
+    """Return the lines of text on a page, with bars between cells, without curves and the recipe."""
     page = re.sub(
         r"<style>.*?</style>|<svg.*?</svg>|<details><summary>The whole.*?</details>", " ", page, flags=re.DOTALL
     )
@@ -97,7 +97,7 @@ def shown(page):
     return [" ".join(line.split()) for line in lines if line.strip()]
 
 
-def test_everything_is_on_the_page_and_nothing_of_it_runs(small, monkeypatch):
+def test_everything_is_on_the_page_and_no_text_runs_as_code(small, monkeypatch):
     run, data = small
     read_json, cleaning = artefact.read_json, artefact.read_json(data / "cleaning.json")
     counts = [
@@ -121,15 +121,15 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small, monkeypatch):
     for text in (
         "tokens, source and target{:,} and {:,}".format(*tokens),
         "<script>window.hacked = 1</script>",  # as text
-        "\\u202eright to left",  # a line of the test set, which is kept as it was
+        "\\u202eright to left",  # a line of the test set, unchanged
         "<b onmouseover=alert(1)>eins</b>",  # a sample
         "10 to 20",  # expected
         "nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a",  # the signature
         "200 of 200",
         "Near-duplicates in training: 6 of 7 test lines (source 6, target 6, both in one pair 6).",
-        "BLEU of the 6 lines with near-twins: 74.08 ± 8.93.",
+        "BLEU of the 6 lines with near-duplicates: 74.08 ± 8.93.",
         "source equals target",  # dropped, with its example
-        "that were averaged, of steps 100, 200.",
+        "the averaged checkpoints, from steps 100, 200.",
         f"nmt train {run}/recipe.yaml --run runs/again --data {data}",
         "log_every: 50",  # in the whole recipe
         "the recipe's 0.0001976 at step 200",
@@ -147,11 +147,11 @@ def test_everything_is_on_the_page_and_nothing_of_it_runs(small, monkeypatch):
     assert set(axes) == {("52", "468", True)}
 
 
-def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
+def test_expected_curves_end_where_the_run_does(tmp_path):
     expect = ["dev_steps=[50,200,9000]", "dev_perplexity=[7,3,2]", "dev_bleu=[10,20,30]", "pairs=[40,50]"]
     run, data = make_run(tmp_path, *(f"expect.{change}" for change in expect))
     text = read(report(run, data=[data])).text
-    assert all(said in text for said in ("expected 3 at step 200", "expected 20 at step 200", "(expected: 40 to 50)"))
+    assert all(each in text for each in ("expected 3 at step 200", "expected 20 at step 200", "(expected: 40 to 50)"))
     assert "9,000" not in text
 
 
@@ -159,15 +159,15 @@ def test_what_the_recipe_expects_is_drawn_as_far_as_the_run_has_come(tmp_path):
     ("changes", "band"),
     [(["steps=200"], True), (["steps=201"], False), (["steps=100"], True), (["steps=201", "patience=3"], True)],
 )
-def test_a_run_that_was_stopped_before_the_recipes_steps_is_not_compared_with_its_scores(tmp_path, changes, band):
-    """Its record ends with step 200. Early stopping is part of a recipe."""
+def test_an_unfinished_run_is_not_compared_with_the_expected_scores(tmp_path, changes, band):
+    """Its log ends with step 200. A run ended by early stopping is finished."""
     run, data = make_run(tmp_path, *(f"training.{each}" for each in changes))
     text = read(report(run, data=[data])).text
     assert ("10 to 20BLEU expected" in text.replace("\n", "")) == band
     assert text.count("10 to 20") == 2 * band
 
 
-def test_signatures_are_folded_and_tiles_few(small, tmp_path):
+def test_signatures_are_collapsed_and_tiles_are_few(small, tmp_path):
     run, data = small
     page = report(run, out=tmp_path / "page.html", data=[data]).read_text()
     assert page.partition('<div class="tiles">')[2].partition("<nav>")[0].count("<small>") == 4
@@ -175,12 +175,12 @@ def test_signatures_are_folded_and_tiles_few(small, tmp_path):
     assert folded.count("nrefs:1") == page.count("nrefs:1") == 4, "one for each metric"
 
 
-def test_samples_of_long_runs_are_some_and_the_last(small, tmp_path):
+def test_a_long_run_shows_some_samples_and_the_last(small, tmp_path):
     run, data = small
     other = shutil.copytree(run, tmp_path / "other")
-    records = [{"step": i, "dev_nll": 2.0, "dev_perplexity": 7.4, "samples": [f"said at {i}."]} for i in range(1, 24)]
+    records = [{"step": i, "dev_nll": 2.0, "dev_perplexity": 7.4, "samples": [f"sample at {i}."]} for i in range(1, 24)]
     (other / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    shown = re.findall(r"said at (\d+)\.", read(report(other, data=[data])).text)
+    shown = re.findall(r"sample at (\d+)\.", read(report(other, data=[data])).text)
     assert shown == ["1", "6", "11", "16", "21", "23"]
 
 
@@ -196,15 +196,15 @@ def test_two_runs_side_by_side(small, tmp_path):
     assert report(run, [other], tmp_path / "both.html", [data]) == tmp_path / "both.html"
     page = (tmp_path / "both.html").read_text()
     assert 'class="s0 dashed"' in page
-    assert 'class="s1 dashed"' in page  # each run has its colour
-    assert 'class="averaged"' not in page  # checkpoints of one run say nothing of the other
+    assert 'class="s1 dashed"' in page  # each run has its color
+    assert 'class="averaged"' not in page  # checkpoints of one run only
     shown = " ".join(re.sub("<[^>]*>", " ", page).split())
-    assert ("eins" in shown, "hundert" in shown) == (True, False), "samples are of the first run"
+    assert ("eins" in shown, "hundert" in shown) == (True, False), "samples are those of the first run"
     assert "small – 16,192 200 2.000 12.50 74.36 ± 8.25 other model.num_layers: 2 -&gt; 1 10,816 204 2.000" in shown
     assert "other training 3.529 at step 204 small dev 1.529 at step 200 other dev 2.529 at step 204" in shown
 
 
-def test_the_row_of_table_3_that_a_run_repeats(tmp_path, monkeypatch):
+def test_the_matching_row_of_table_3_is_shown(tmp_path, monkeypatch):
     run, data = make_run(tmp_path)
     change(run, "name: own", "name: wmt14-en-de")
     monkeypatch.setattr(paper, "table_3", lambda _: loading.load(Path("table3/c-n2")))
@@ -226,14 +226,14 @@ def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, caps
         ("fr", 38.1, {"BLEU": "", "chrF2": "", "paper-BLEU": "38.1"}),
     ],
 )
-def test_the_published_figure_stands_beside_the_bleu_it_compares_with(tmp_path, language, figure, metrics):
+def test_published_scores_are_shown_beside_the_comparable_metric(tmp_path, language, figure, metrics):
     run, data = make_run(tmp_path, f"corpus.tgt={language}", f"expect.paper_bleu={figure}")
     scores = report(run, data=[data]).read_text().partition("the paper</th>")[2].partition("</table>")[0]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in scores.split("</tr>")]
     assert {row[0]: row[3] for row in cells if row} == metrics
 
 
-def test_a_run_beside_another_is_told_apart_and_generated_text_has_two_metrics(small, monkeypatch):
+def test_a_compared_run_lists_its_differences_and_generated_text_has_two_metrics(small, monkeypatch):
     run, data = small
     files = read_run(run, data)
     first = loading.from_plain(loading.merge(files.settings.model_dump(), loading.override("training.seed=3")), "test")
@@ -269,16 +269,16 @@ def test_trees_are_scored_by_the_function_for_trees(tmp_path):
     assert ">91.3</td>" in page.read_text()
 
 
-def test_a_run_that_has_only_begun(tmp_path):
+def test_a_run_without_any_log(tmp_path):
     run, data = make_run(tmp_path / "new")
     for name in ("metrics.jsonl", "test.hyp", "model/manifest.json"):
         (run / name).unlink()
     shown = read(report(run, data=[data])).text
-    assert "Nothing is logged yet" in shown
+    assert "Nothing logged yet" in shown
     assert "No scored translations yet" in shown
 
 
-def test_a_long_run_stays_small_and_numbers_that_were_not_finite_are_left_out(small, tmp_path):
+def test_the_page_of_a_long_run_is_small_and_omits_values_that_are_not_finite(small, tmp_path):
     run, data = small
     lines = [json.dumps(record) for record in records(1_000_000, 50)]
     lines.append(json.dumps({**records(10)[0], "step": 1_000_050, "nll": None, "gradient_norm": None}))
@@ -294,13 +294,13 @@ def test_a_long_run_stays_small_and_numbers_that_were_not_finite_are_left_out(sm
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, *SAMPLES, "", "' onclick=x", "{{ 1 }}", "\0\r\u2028", "]]>-->"])
-def test_any_text_shows_itself_and_nothing_else(text):
+def test_any_text_is_shown_as_text(text):
     values = {"title": text, "model": text, "roles": {text: text}}
     data = {"sentences": [{"text": text}], "role": text, "layer": 1, "layers": 1, "d_k": 1, "positions": []}
     page = render("attend.html", {**values, "data": data}, "attend.js").decode()
     reader = check_harmless(page, scripts=2)
     assert len(reader.tags) == 75
-    assert f"Model {printable(text)}. Hover" in reader.text
+    assert f"Model {printable(text)}. Hover over" in reader.text
     assert page_data(page) == data
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     assert script == (TEMPLATES / "attend.js").read_text()
@@ -308,7 +308,7 @@ def test_any_text_shows_itself_and_nothing_else(text):
     assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'\"" in page
 
 
-def test_what_differs_from_the_reference_is_told_apart():
+def test_words_that_differ_from_the_reference_are_marked():
     assert compared("a b c", "a x c") == [("a", True), ("b", False), ("c", True)]
     assert compared("", "a") == []
     assert compared("x a  b y c", "a b c") == [("x", False), ("a b", True), ("y", False), ("c", True)]
@@ -316,13 +316,13 @@ def test_what_differs_from_the_reference_is_told_apart():
     assert compared("the " * 300 + "end", "the " * 300 + "fin")[0] == (("the " * 300).strip(), True)
 
 
-def test_how_to_repeat_a_run_of_a_corpus_at_its_usual_place(tmp_path, monkeypatch):
+def test_commands_to_reproduce_a_run_with_its_corpus_at_the_default_path(tmp_path, monkeypatch):
     run, data = make_run(tmp_path / "a", "averaging.best=true")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     data.rename(tmp_path / "data" / "own")
     commands = shown(report(run).read_text())
-    first = commands.index("Repeat it") + 1
+    first = commands.index("Reproduce") + 1
     assert commands[first : first + 7] == [
         f"nmt reproduce {run}/recipe.yaml --run runs/again",
         "# or step by step",
@@ -337,25 +337,27 @@ def test_how_to_repeat_a_run_of_a_corpus_at_its_usual_place(tmp_path, monkeypatc
     shutil.rmtree(tmp_path / "data")
     log = (run / "metrics.jsonl").read_text().replace('"skipped": 0', '"skipped": 1234')
     (run / "metrics.jsonl").write_text(log)
-    told = shown(report(run).read_text())
-    assert "nmt average-checkpoints runs/again --last 5 --data DATA" in told
-    assert f"nmt reproduce {run}/recipe.yaml --run runs/again --data DATA" in told
-    assert "1,234 steps were skipped: their gradient was not finite." in told
-    assert "Parameters unknown without the corpus. Nearest of the paper's models: base; 9 settings differ." in told
+    lines = shown(report(run).read_text())
+    assert "nmt average-checkpoints runs/again --last 5 --data DATA" in lines
+    assert f"nmt reproduce {run}/recipe.yaml --run runs/again --data DATA" in lines
+    assert "1,234 steps were skipped because their gradient was not finite." in lines
+    assert (
+        "Number of parameters unknown without the corpus. Closest model of the paper: base; 9 settings differ." in lines
+    )
 
 
-def test_a_chart_places_its_points():
+def test_points_are_placed_on_the_chart():
     lines = [Line("a", [(0, 0.0), (50, 5.0), (100, 10.0)]), Line("b", [])]
     chart = line_chart("x", lines, marks=[50])
     (curve,) = chart["curves"]
     (x0, y0), (x1, y1), (x2, y2), _ = (map(float, point.split(",")) for point in curve["path"].split())
-    assert (x0, x2, y2, y0) == (52, 468, 10, 214)  # the chart's edges
+    assert (x0, x2, y2, y0) == (52, 468, 10, 214)  # the edges of the plot area
     assert (x1, y1) == ((x0 + x2) / 2, (y0 + y2) / 2)
     assert chart["marks"] == [x1]
     assert chart["rows"] == [(214, "0"), (173.2, "2"), (132.4, "4"), (91.6, "6"), (50.8, "8"), (10, "10")]
     assert chart["columns"][::5] == [(52, "0"), (468, "100")]
     assert line_chart("x", lines[1:]) is None
-    high = line_chart("x", [Line("a", [(0, 6.0), (1, 10.0)], 7, True)])  # not from zero: that would flatten it
+    high = line_chart("x", [Line("a", [(0, 6.0), (1, 10.0)], 7, True)])  # not from zero, which would flatten it
     assert (high["rows"][0], high["curves"][0]["style"]) == ((214, "6"), "s1 dashed")
     logarithmic = line_chart("x", [Line("a", [(0, 1.0), (1, 10.0), (2, 100.0), (3, 0.0)])], log=True)
     heights = [float(point.split(",")[1]) for point in logarithmic["curves"][0]["path"].split()]
@@ -365,22 +367,22 @@ def test_a_chart_places_its_points():
         ([(5, 3.0)], True, "468.0,112.0 468.0,112.0"),
         ([(0, 3.0)], False, "52.0,112.0 52.0,112.0"),
         ([(0, 0.0), (1, 0.0)], False, "52.0,112.0 468.0,112.0 468.0,112.0"),
-        ([(0, 2.0), (1, 1000.0)], True, "52.0,214.0 468.0,10.0 468.0,10.0"),  # nor is a logarithmic one from 1
+        ([(0, 2.0), (1, 1000.0)], True, "52.0,214.0 468.0,10.0 468.0,10.0"),  # a logarithmic axis does not start at 1
     ):
         assert line_chart("x", [Line("a", points)], log=log)["curves"][0]["path"] == path
 
 
-def test_ticks_are_round_numbers_to_both_ends() -> None:
+def test_ticks_are_round_numbers() -> None:
     assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
     assert ticks(0, 200_000) == [0, 50_000, 100_000, 150_000, 200_000]
     assert ticks(-0.3, 0.7) == [-0.2, 0, 0.2, 0.4, 0.6]
     assert ticks(1.7, 2.45) == [1.8, 2, 2.2, 2.4]
     assert log_ticks(1, 100) == [1, 2, 5, 10, 20, 50, 100]
     assert log_ticks(0.04, 0.6) == pytest.approx([0.05, 0.1, 0.2, 0.5])
-    assert log_ticks(2, 5) == [2, 3, 4, 5], "two round ones are too few"
+    assert log_ticks(2, 5) == [2, 3, 4, 5], "two round numbers are too few"
 
 
-def test_a_chart_of_several_lines_ends_where_the_longest_does() -> None:
+def test_a_chart_ends_with_its_longest_line() -> None:
     lines = [Line("short", [(0, 2.0), (500, 3.0)]), Line("long", [(0, 5.0), (1000, 4.0)], 2), Line("none", [])]
     chart = line_chart("Title", lines, [250, 1000])
     assert (chart["title"], chart["marks"], chart["width"], chart["height"]) == ("Title", [156, 468], 480, 240)
@@ -393,10 +395,10 @@ def test_a_chart_of_several_lines_ends_where_the_longest_does() -> None:
     flat = line_chart("x", [Line("a", [(0, 10.0), (1, 10.0)])])
     assert (flat["rows"][0], flat["rows"][-1]) == ((214, "9"), (10, "11")), "a tenth above and below"
     many = line_chart("x", [Line("a", [(i, float(i)) for i in range(1001)])])["curves"][0]["path"].split()
-    assert len(many) == 336, "every third of a thousand, and the last one twice"
+    assert len(many) == 336, "every third of a thousand points, and the last one twice"
 
 
-def test_departures_from_the_nearest_of_the_papers_models():
+def test_differences_from_the_closest_of_the_papers_models():
     assert paper.departures(Recipe()) == ("base", [])
     big = {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}
     rest = {"training": {"steps": 300_000, "keep_checkpoints": 20}, "averaging": {"last": 20}}
@@ -405,14 +407,14 @@ def test_departures_from_the_nearest_of_the_papers_models():
     assert paper.departures(near) == ("big", ["model.dropout: 0.3 -> 0.1"])
 
 
-def test_the_row_of_table_3_is_found_however_it_averages_and_decodes():
+def test_the_row_of_table_3_is_found_despite_other_averaging_and_decoding():
     row = loading.load(Path("table3/c-n2"), ["decoding.beam=9", "averaging.last=4", "corpus.name=own"])
     assert paper.table_3(row).name == "c-n2"
     for change in ("training.label_smoothing=0.3", "model.dropout=0.3"):
         assert paper.table_3(loading.load(Path("table3/c-n2"), [change])) is None
 
 
-def test_settings_of_which_the_paper_speaks():
+def test_settings_that_the_paper_specifies():
     silent = "name expect.bleu training.seed training.max_hours model.max_length decoding.split training.memory_tokens "
     silent += "training.log_every training.validate_every training.checkpoint_every training.keep_checkpoints "
     silent += "training.patience training.micro_batches training.precision"

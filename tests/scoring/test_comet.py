@@ -1,4 +1,4 @@
-"""COMET runs as a program beside ours: a stand-in with its command line and its JSON, and what goes wrong."""
+"""COMET runs as a separate program; a stand-in has its command line and its JSON."""
 
 import json
 import sys
@@ -9,11 +9,11 @@ import pytest
 from texts import write
 
 from nmt_cli.scoring import score
-from nmt_cli.scoring.report import Report
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.scoring.score_report import Report
 from nmt_cli.system.errors import DataError, MissingError, NmtError, UsageError
 
-# As comet-score of unbabel-comet 2.2.7: a score is the share of the reference's letters that the translation has.
+# The interface of comet-score 2.2.7. A score is the share of the reference's letters in the translation.
 STAND_IN = """#!{python}
 import argparse, json
 parser = argparse.ArgumentParser()
@@ -82,9 +82,9 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
     assert "COMET of Unbabel/XCOMET-XL (see the model's card for its licence)" in named
 
 
-def test_a_python_runs_the_module_of_unbabel_comet(files: dict[str, Path], tmp_path: Path) -> None:
-    """Our own Python has no such module, and the error says how to get one."""
-    said = r"failed with code 1: .*No module named 'comet'\)\. make one .*bin/pip install unbabel-comet"
+def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: Path) -> None:
+    """This Python has no such module, and the error tells how to install one."""
+    said = r"failed with code 1: .*No module named 'comet'\)\. Create one .*bin/pip install unbabel-comet"
     for name in ("python", "python3", "python3.11"):
         (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         (tmp_path / name).chmod(0o755)
@@ -95,22 +95,22 @@ def test_a_python_runs_the_module_of_unbabel_comet(files: dict[str, Path], tmp_p
 @pytest.mark.parametrize(
     ("change", "more", "kind", "message"),
     [
-        ("data = 3", {}, DataError, "wrote no scores that can be read"),
-        ("data[options.translations[0]].pop()", {}, DataError, "did not score every one of 60 lines"),
-        ("data[options.translations[0]][0]['COMET'] = float('nan')", {}, DataError, "did not score every one"),
-        ("data[options.translations[0]][0]['COMET'] = float('inf')", {}, DataError, "did not score every one"),
+        ("data = 3", {}, DataError, "wrote unreadable scores"),
+        ("data[options.translations[0]].pop()", {}, DataError, "did not score all 60 lines"),
+        ("data[options.translations[0]][0]['COMET'] = float('nan')", {}, DataError, "did not score all"),
+        ("data[options.translations[0]][0]['COMET'] = float('inf')", {}, DataError, "did not score all"),
         ("raise SystemExit('no model of that name')", {}, DataError, "code 1: no model of that name. Run it by hand"),
         ("raise SystemExit('said before\\nlast ' + 300 * 'x')", {}, DataError, f"code 1: last {195 * 'x'}\\. Run it"),
-        ("raise SystemExit", {}, DataError, r"failed with code 0: \. Run it by hand"),  # and wrote nothing
-        ("del data[options.translations[0]]", {}, DataError, "wrote no scores that can be read .*system0"),
-        ("data[options.translations[0]][0]['COMET'] = None", {}, DataError, "wrote no scores that can be read"),
+        ("raise SystemExit", {}, DataError, r"failed with code 0: \. Run it by hand"),  # without an output file
+        ("del data[options.translations[0]]", {}, DataError, "wrote unreadable scores .*system0"),
+        ("data[options.translations[0]][0]['COMET'] = None", {}, DataError, "wrote unreadable scores"),
         ("", {"references": (Path("ref"), Path("ref"))}, UsageError, "needs the sources .* and one reference"),
         ("", {"source": None}, UsageError, "needs the sources"),
         ("", {"python": None}, UsageError, "needs --comet-python"),
         ("", {"python": Path("nowhere/python")}, MissingError, "no Python or program nowhere/python"),
     ],
 )
-def test_what_goes_wrong_is_said(
+def test_each_failure_is_one_error(
     files: dict[str, Path], tmp_path: Path, change: str, more: dict[str, Any], kind: type[NmtError], message: str
 ) -> None:
     more = {name: (files["ref"],) * 2 if name == "references" else value for name, value in more.items()}
@@ -118,19 +118,19 @@ def test_what_goes_wrong_is_said(
         evaluate(files, **{"python": program(tmp_path, change), **more})
 
 
-def test_what_cannot_be_run_is_no_python(files: dict[str, Path], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_run_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
     file = program(tmp_path)
     file.chmod(0o644)
     with pytest.raises(
-        MissingError, match=r"cannot run .*comet-score \(--comet-python\): Permission denied\. make one"
+        MissingError, match=r"cannot run .*comet-score \(--comet-python\): Permission denied\. Create one"
     ):
         evaluate(files, file)
     with pytest.raises(MissingError, match="no Python or program"):
         evaluate(files, tmp_path)  # a directory
 
 
-def test_every_option_of_the_program_is_given(files: dict[str, Path], tmp_path: Path) -> None:
-    """Sources, references and systems each in its place, the model's name, and a path from elsewhere is made whole."""
+def test_the_program_gets_every_option(files: dict[str, Path], tmp_path: Path) -> None:
+    """Sources, references, systems and the name of the model. Relative paths become absolute."""
     change = """
 said = [options.sources, options.references, *options.translations]
 data["given"] = {name.rpartition("/")[2]: open(name, newline="").read() for name in said}

@@ -1,4 +1,4 @@
-"""The paper's BLEU against what the Perl programs of the Moses project print (data/moses).
+"""The paper's BLEU equals the output of the Perl programs of the Moses project (data/moses).
 
 Recorded with mosesdecoder of 2017, before pull request 204. steps.jsonl: [language, made-up line, the line after
 replace-unicode-punctuation.perl, after tokenizer.perl -q -l LANGUAGE, after s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g of
@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.scoring import paper_bleu as paper
-from nmt_cli.scoring.metrics import Score, comparable, score_lines
+from nmt_cli.scoring.metrics import Score, score_lines
+from nmt_cli.scoring.published import comparable
 from nmt_cli.system.errors import DataError, UsageError
 
 GOLDEN = Path(__file__).parents[1] / "data" / "moses"
@@ -54,13 +55,13 @@ def test_multi_bleu_prints_what_perl_prints() -> None:
 
 
 @pytest.mark.parametrize("references", [["a b c d", "a b c d e f"], ["a b c d e f", "a b c d"]])
-def test_of_two_references_equally_close_the_shorter_one_counts(references: list[str]) -> None:
+def test_the_shorter_of_two_equally_close_references_counts(references: list[str]) -> None:
     details = scored(["a b c d e"], *([line] for line in references)).details
     assert (details["ref_len"], details["bp"], details["precisions"]) == (4, 1, [100] * 4)
 
 
 def thin(lines: list[str]) -> list[str]:
-    """Return hypotheses for real text: the line without some of its words."""
+    """Return hypotheses for real text: each line without some of its words."""
     return [" ".join(w for j, w in enumerate(line.split(" ")) if (i * 7 + j * 3) % 11) for i, line in enumerate(lines)]
 
 
@@ -90,7 +91,7 @@ def test_real_text_gives_the_hashes_and_scores_of_perl_and_the_published_number_
             assert sum(a != b for a, b in zip(prepared, folded, strict=True)) == 305  # 304 have „, another one ›
 
 
-def test_published_figures_are_of_the_very_metric_case_and_test_set() -> None:
+def test_published_scores_need_the_same_metric_case_and_test_set() -> None:
     for metric, case, length in (("paper-bleu-quotes", "mixed", 64_495), ("bleu", "lc", 62_688)):
         assert "on the same test set" in comparable(metric, f"case:{case}", length, "de")
     same = "on the same test set"
@@ -115,7 +116,7 @@ def test_published_figures_are_of_the_very_metric_case_and_test_set() -> None:
         ("paper-bleu", "fr", "tok:moses2017-fr|punct:replace-unicode|split:none"),
     ],
 )
-def test_a_signature_says_how_the_tokens_were_made(metric: str, language: str, signature: str) -> None:
+def test_a_signature_describes_the_tokenization(metric: str, language: str, signature: str) -> None:
     score = scored(["a"], ["a"], ["b"], metric=metric, language=language)
     assert score.signature == f"nrefs:2|case:mixed|{signature}|smooth:none|arithmetic:multi-bleu"
 
@@ -129,13 +130,13 @@ def test_folded_quotes_match_ascii_ones(written: str) -> None:
         assert scored(*texts, metric="paper-bleu-quotes").score == pytest.approx(100)
 
 
-def test_numero_keeps_its_stop_as_the_language_has_it() -> None:
+def test_no_keeps_its_full_stop_by_language() -> None:
     tokens = [paper.moses_tokenize("No. 5 No. X", language) for language in paper.LANGUAGES]
     assert tokens == ["No. 5 No. X", "No. 5 No . X", "No . 5 No . X"]  # German, English, French
 
 
-def test_a_line_of_white_space_stays_what_it_is() -> None:
-    """To multi-bleu.perl a no-break space is a token, a tab is none."""
+def test_a_line_of_white_space_is_unchanged() -> None:
+    """multi-bleu.perl counts a no-break space as a token, but not a tab."""
     for line in ("", " ", "  ", "\t", "\u00a0", "\u2003 \u00a0"):
         assert [paper.moses_tokenize(line, language) for language in paper.LANGUAGES] == [line] * 3
     assert scored(["a b c d"] * 2, ["a b c d", "\u00a0"]).details["ref_len"] == 5

@@ -1,4 +1,4 @@
-"""score: equal to sacreBLEU to every printed digit, and a refusal wherever a number would mislead."""
+"""`nmt score` equals sacreBLEU in every printed digit, and refuses inputs whose score would mislead."""
 
 import io
 import json
@@ -22,13 +22,13 @@ from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
 from nmt_cli import __version__
-from nmt_cli.scoring import metrics, score
-from nmt_cli.scoring.report import Report, Segment, TermCounts, Text, Twins
+from nmt_cli.scoring import languages, metrics, score
 from nmt_cli.scoring.score import ScoreOptions
+from nmt_cli.scoring.score_report import InputText, NearDuplicates, Report, ScoredSegment, TermCounts
 from nmt_cli.storage import artefact, manifests
 from nmt_cli.system.errors import DataError, DownloadError, MissingError, OutputError, UsageError
 
-# Words that lines and tokenizers break at, between ordinary ones.
+# Words that are hard for tokenizers and line readers, among ordinary ones.
 WORDS = "the cat, on «a» mat. Größe 3,5 it's (x-y) ... „gut“ &amp; !? 中文 U.S. $5 '' %".split()  # noqa: SIM905
 WORDS += ["", "\u00a0", "a\u2028b", "c\u0085d", "e\rf", "\r", "g\x0bh", "\x1c"]
 
@@ -39,7 +39,7 @@ DATA = Path(__file__).parents[1] / "data" / "score"
 def test_references_without_text_are_refused(tmp_path: Path) -> None:
     hypotheses, blank = write(tmp_path / "hyp", ["a", "b"]), write(tmp_path / "blank", ["", " "])
     for references in ((blank,), (hypotheses, blank)):
-        with pytest.raises(DataError, match="blank has no text: it is no reference"):
+        with pytest.raises(DataError, match="blank has no text to compare with"):
             score.evaluate(ScoreOptions(hypotheses, references))
 
 
@@ -52,20 +52,20 @@ def test_lengths_of_chinese_are_counted_in_characters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("language", ["germn", "", "d", "jp", "zh_", "de en", "\x00", "en-", "zh/CN"])
-def test_what_is_no_language_is_refused(tmp_path: Path, language: str) -> None:
-    """Else a misspelt one would be scored by another language's tokenizer, with a number."""
+def test_an_invalid_language_code_is_refused(tmp_path: Path, language: str) -> None:
+    """The tokenizer of another language would give a wrong score."""
     lines = write(tmp_path / "hyp", ["a"])
-    with pytest.raises(UsageError, match="is no language code"):
+    with pytest.raises(UsageError, match="is not a language code"):
         score.evaluate(ScoreOptions(lines, (lines,), language=language))
 
 
 @pytest.mark.parametrize("language", ["de", "DE", "zh-CN", "pt_BR", "zh-Hant-TW", "yue", "es-419"])
-def test_codes_of_languages(tmp_path: Path, language: str) -> None:
+def test_language_codes_are_accepted(tmp_path: Path, language: str) -> None:
     lines = write(tmp_path / "hyp", ["a b c d e"])
     assert score.evaluate(ScoreOptions(lines, (lines,), language=language, metrics=("bleu",))).language == language
 
 
-def test_japanese_is_told_of_ja_mecab_and_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_japanese_suggest_ja_mecab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sacrebleu.tokenizers import tokenizer_ja_mecab
 
     lines = write(tmp_path / "ja", ["猫がいる。", "犬もいる。"])
@@ -118,7 +118,7 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
     twice: dict[str, Any] = {"metrics": (*names, "bleu"), "references": [reference, good]}
     ours = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", **twice).scores
     assert [(s.signature, round(s.score, 6)) for s in ours] == [(s["signature"], s["score"]) for s in theirs]
-    rows = [(s["confidence_mean"], s["confidence_var"]) for s in theirs]  # its means of chrF and TER are of 32 bits
+    rows = [(s["confidence_mean"], s["confidence_var"]) for s in theirs]  # its means of chrF and TER have 32 bits
     assert [(s.mean, s.ci) for s in ours] == [pytest.approx(row, abs=1e-5) for row in rows]
     plain = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", intervals=False, **twice).scores
     assert [(s.score, s.mean, s.ci) for s in plain] == [(s.score, None, None) for s in ours]
@@ -136,17 +136,17 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
 
 
 @pytest.mark.parametrize("seed", ["abc", "-3", "1.5"])
-def test_a_wrong_seed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+def test_a_wrong_seed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", seed)
     path = write(tmp_path / "ref", ["der Hund", "das Haus"])
-    with pytest.raises(UsageError, match=f"SACREBLEU_SEED='{seed}' is no seed: give a number from 0 on, or none"):
+    with pytest.raises(UsageError, match=f"SACREBLEU_SEED='{seed}' is not a seed. Give a whole number of 0 or more"):
         evaluate(hypothesis=path, references=[path], metrics=("bleu",))
 
 
 def test_intervals_of_a_published_test_set_equal_those_of_sacrebleu(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On newstest2014 with a seed of the user's; the significance test of the same call has the signature it had."""
+    """On newstest2014 with a seed of the user. The signature of the significance test stays the same."""
     table = pyarrow.parquet.read_table(corpora / "wmt14-mini" / "de-en" / "test-00000-of-00001.parquet")
     lines = [row["de"] for row in table["translation"].to_pylist()]
     rng = random.Random(1)
@@ -208,7 +208,7 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
         ({"references": ["r"], "corpus": Path("c")}, "one way"),
         *(({"references": ["r"], "fail_under": n}, "number from 0 to 100") for n in (float("nan"), -0.1, 100.1)),
         ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "number from 0 to 100"),
-        ({"references": ["r"], "fail_if_worse": True}, "needs --baseline"),
+        ({"references": ["r"], "fail_if_worse": True}, "Add --baseline FILE"),
         ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
         ({"test_set": "wmt14full", "language_pair": "en-de"}, "such as wmt14/full"),
         ({"test_set": "wmt14", "language_pair": "en-xx"}, "one of cs-en, de-en"),
@@ -235,11 +235,11 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     translated = score.evaluate(ScoreOptions(corpus=corpus), lambda sources: [line.upper() for line in sources])
     assert translated.hypotheses.lines[1] == "THIS IS SENTENCE 1."
     for options in ({"references": (files["ref"],)}, {"corpus": corpus, "hypothesis": files["good"]}):
-        with pytest.raises(UsageError, match="--model translates --corpus, --test-set or --source FILE"):
+        with pytest.raises(UsageError, match="--model translates the source: give --corpus"):
             score.evaluate(ScoreOptions(**options), lambda sources: sources)
     with pytest.raises(MissingError, match=r"corpus has no dev set\. Name one by corpus\.dev_src"):
         evaluate(hypothesis=files["good"], corpus=corpus, split="dev")
-    with pytest.raises(MissingError, match=r"other is no prepared corpus\. Name a directory that nmt prepare wrote"):
+    with pytest.raises(MissingError, match=r"other is not a prepared corpus\. Name a directory that nmt prepare wrote"):
         evaluate(hypothesis=files["good"], corpus=tmp_path / "other")
 
 
@@ -266,21 +266,21 @@ def test_named_test_set_without_network(
         assert len(evaluate(hypothesis=path, references=[path], metrics=("chrf",)).warnings) == warnings
 
 
-def test_warns_of_tokenised_hypotheses(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_tokenized_hypotheses_give_a_warning(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     options, plain = ScoreOptions(references=(files["ref"],)), "Das ist gut: 3.5 %, z. B. & so!"
-    tokenised = ["Das ist gut .", "l&apos; homme", "Hal@@ lo", "▁Hallo"]
-    assert score.evaluate(options, [plain] * 36 + tokenised).warnings == []  # one in ten may be
-    report = score.evaluate(options, [plain] * 35 + ["A @-@ B", *tokenised])
-    assert "**Warning:** 5 of 40 hypotheses look tokenised" in report.markdown()
+    tokenized = ["Das ist gut .", "l&apos; homme", "Hal@@ lo", "▁Hallo"]
+    assert score.evaluate(options, [plain] * 36 + tokenized).warnings == []  # one in ten is allowed
+    report = score.evaluate(options, [plain] * 35 + ["A @-@ B", *tokenized])
+    assert "**Warning:** 5 of 40 hypotheses look tokenized" in report.markdown()
     assert score.print_report(report, "text") == 0
-    assert "look tokenised" in capfd.readouterr().err
+    assert "look tokenized" in capfd.readouterr().err
 
 
-def test_warns_of_text_without_spaces_that_is_scored_by_words(tmp_path: Path) -> None:
+def test_text_without_spaces_scored_by_words_gives_a_warning(tmp_path: Path) -> None:
     said, words = "the hypotheses look Chinese or Japanese", ["ein Satz", "noch einer"]
     for lines, language, warned in (
         (["我们去看电影。"] * 3 + words, None, True),
-        (["我们去看电影。"] * 2 + words, None, False),  # half of them may be
+        (["我们去看电影。"] * 2 + words, None, False),  # half of them are allowed
         (["映画を見る。"] * 3, "zh", False),
     ):
         references = write(tmp_path / "lines", lines)
@@ -310,7 +310,7 @@ def test_a_score_equal_to_fail_under_passes(files: dict[str, Path], capfd: pytes
         ("bleu", 0.049, 0.9, (30.0, 20.0), 1),
         ("bleu", 0.05, 0.01, (30.0, 20.0), 0),
         ("bleu", 0.01, 0.01, (20.0, 30.0), 0),
-        ("ter", 0.01, 0.01, (30.0, 20.0), 0),  # of which less is better
+        ("ter", 0.01, 0.01, (30.0, 20.0), 0),  # less is better
         ("ter", 0.01, 0.01, (20.0, 30.0), 1),
         ("bleu", 0.01, 0.01, (20.0, 20.0), 0),
     ],
@@ -364,8 +364,8 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
     assert (told["wins"], told["losses"]) == (1, 3)
 
 
-def test_the_tokenizer_and_case_are_those_of_every_score(tmp_path: Path) -> None:
-    """sacreBLEU's default would take a Chinese sentence for one word, and the score would be 0."""
+def test_every_score_uses_the_same_tokenizer_and_case(tmp_path: Path) -> None:
+    """By sacreBLEU's default, a Chinese sentence would be one word and its score 0."""
     lines, ours = (
         ["我们昨天在北京看了一场电影。", "他喜欢早上喝一杯热茶。"],
         ["我们昨天在北京看了两场电影。", "他喜欢早上喝一杯热茶。"],
@@ -388,7 +388,7 @@ def test_equal_translations_are_not_significantly_different(files: dict[str, Pat
     assert [*same.extremes()] == ["worst", "best"]
 
 
-def test_what_a_text_holds_cannot_break_the_report(files: dict[str, Path], tmp_path: Path) -> None:
+def test_text_cannot_break_the_report(files: dict[str, Path], tmp_path: Path) -> None:
     evil = "a|b <img src=x> `c` \x1b[31m [x](http://y) @all"
     hypotheses = [evil, *files["good"].read_text().split("\n")[1:-2], "Das ist"]
     more: dict[str, Any] = {"source": files["src"], "baseline": files["good"], "segments": tmp_path / "segments.jsonl"}
@@ -418,7 +418,7 @@ def test_json_is_complete_and_unrounded(
     assert (bleu["hyp_len"], bleu["ref_len"], bleu["length_ratio"]) == (480, 520, 480 / 520)
     texts = [files[name].read_text().split("\n")[:-1] for name in ("good", "ref")]
     assert metrics.corpus_bleu(*texts)[0] == bleu["score"]
-    assert (bleu["mean"], bleu["ci"]) == (pytest.approx(bleu["score"], abs=1e-5), 0)  # all lines are alike
+    assert (bleu["mean"], bleu["ci"]) == (pytest.approx(bleu["score"], abs=1e-5), 0)  # all lines are equal
     assert set(ours["versions"]) == {"nmt", "sacrebleu"}
     assert (ours["source"], ours["gated"], len(ours["failures"])) == (None, True, 1)
     hashed = sha256(files["ref"].read_bytes()).hexdigest()
@@ -429,7 +429,7 @@ def test_json_is_complete_and_unrounded(
 
 
 def filled(**changes: Any) -> Report:
-    """A report with something in every field."""
+    """Return a report with a value in every field."""
     words = "one two three four five six"
     rows = [
         (words, 90.0, 80.0),
@@ -438,28 +438,55 @@ def filled(**changes: Any) -> Report:
         (f"a|b {words}", 60.0, 0.0),
     ]
     segments = [
-        Segment(
-            i, said, [said.replace("seven", "nine")], 5.0 * i, chrf, f"source {i}", f"old {i}", old, {"comet": i / 2}
+        ScoredSegment(
+            line=i,
+            hypothesis=text,
+            references=[text.replace("seven", "nine")],
+            bleu=5.0 * i,
+            chrf=chrf,
+            source=f"source {i}",
+            baseline=f"old {i}",
+            baseline_chrf=old,
+            details={"comet": i / 2},
         )
-        for i, (said, chrf, old) in enumerate(rows, 1)
+        for i, (text, chrf, old) in enumerate(rows, 1)
     ]
-    names = {"hypotheses": "h*p", "source": "src", "baseline": "base|line"}
-    texts = {name: Text(file, ["x"] * 4, f"hash of {name}") for name, file in names.items()}
     bleu = metrics.Score(
-        *("bleu", "BLEU", 25.318, "nrefs:1|case:mixed", {"bp": 0.9, "ref_len": 40}, f"{'figures ' * 15}of others"),
-        *("30.0/20.0 (BP=0.900)", 25.4, 1.256),
+        metric="bleu",
+        name="BLEU",
+        score=25.318,
+        signature="nrefs:1|case:mixed",
+        details={"bp": 0.9, "ref_len": 40},
+        compare_with=f"{'figures ' * 15}of others",
+        verbose="30.0/20.0 (BP=0.900)",
+        mean=25.4,
+        ci=1.256,
     )
     compared = {"metric": "bleu", "name": "BLEU", "baseline": 26.4, "score": 25.318, "difference": -1.082}
     compared |= {"baseline_ci": 0.7, "score_ci": 1.25, "p_bs": 0.03, "p_ar": 0.041234}
-    values: dict[str, Any] = {
-        **{"scores": [bleu, metrics.Score("chrf", "chrF2", 48.0, "chrF|2", {}, "nothing")], "comparisons": [compared]},
-        **{"empty": 2, "copies": 1234, "language": "de", "test_set": "wmt", "tokenize": "13a", "lowercase": True},
-        **{**texts, "references": [Text("ref", ["x"] * 4, "bb"), Text("ref2", ["x"] * 4, "cc")], "segments": segments},
-        **{"twins": Twins("2 of 4 are twins", {"lines": 4, "near_lines": [2, 4]}), "terms": TermCounts(8, 3, 1)},
-        **{"warnings": ["look_at this"], "gated": True, "failures": ["BLEU is low", "it is worse"]},
-        **{"details": True, "intervals": False},
-    }
-    return Report(**{**values, **changes})
+    report = Report(
+        scores=[bleu, metrics.Score("chrf", "chrF2", 48.0, "chrF|2", {}, "nothing")],
+        comparisons=[compared],
+        empty=2,
+        copies=1234,
+        language="de",
+        test_set="wmt",
+        tokenize="13a",
+        lowercase=True,
+        hypotheses=InputText("h*p", ["x"] * 4, "hash of hypotheses"),
+        references=[InputText("ref", ["x"] * 4, "bb"), InputText("ref2", ["x"] * 4, "cc")],
+        source=InputText("src", ["x"] * 4, "hash of source"),
+        baseline=InputText("base|line", ["x"] * 4, "hash of baseline"),
+        near_duplicates=NearDuplicates("2 of 4 are near-duplicates", {"lines": 4, "near_lines": [2, 4]}),
+        terms=TermCounts(8, 3, 1),
+        warnings=["look_at this"],
+        gated=True,
+        failures=["BLEU is low", "it is worse"],
+        details=True,
+        intervals=False,
+        segments=segments,
+    )
+    return replace(report, **changes)
 
 
 def test_a_report_with_everything_is_this_text_markdown_and_json() -> None:
@@ -477,7 +504,7 @@ def test_a_report_without_details_a_baseline_or_a_gate() -> None:
     assert text[:4] == [
         "h*p against ref, ref2: 4 lines, 2 empty",
         "terms met: none (0 of 0, in 0 lines)",
-        "2 of 4 are twins",
+        "2 of 4 are near-duplicates",
         "",
     ]
     assert text[-1] == "       compare with nothing"
@@ -486,11 +513,12 @@ def test_a_report_without_details_a_baseline_or_a_gate() -> None:
     assert told["twins"] == {"lines": 4, "near_lines": [2, 4]}
     assert {"wins", "losses", "lengths", "worst", "best"}.isdisjoint(told)
     assert filled(failures=[]).text().endswith("\n\ngate passed")
-    ranged = filled(intervals=True).near_and_far()
+    ranged = filled(intervals=True).bleu_by_near_duplicates()
     assert [(count, score.ci is None) for count, score in ranged.values()] == [(2, False)] * 2
-    alone = filled(intervals=True, twins=Twins("", {"near_lines": [2]})).near_and_far()
+    alone = filled(intervals=True, near_duplicates=NearDuplicates("", {"near_lines": [2]})).bleu_by_near_duplicates()
     assert [(count, score.ci is None) for count, score in alone.values()] == [(1, True), (3, False)]
-    assert list(filled(twins=Twins("", {"near_lines": [1, 2, 3, 4]})).near_and_far()) == ["with"]
+    everywhere = NearDuplicates("", {"near_lines": [1, 2, 3, 4]})
+    assert list(filled(near_duplicates=everywhere).bleu_by_near_duplicates()) == ["with"]
     units = [filled(tokenize=name).unit for name in ("zh", "char", "ja-mecab", "13a", "ko-mecab", "none")]
     assert units == ["characters"] * 3 + ["words"] * 3
     long = filled(segments=[replace(filled().segments[0], hypothesis="x" * 1200)]).text()
@@ -500,16 +528,16 @@ def test_a_report_without_details_a_baseline_or_a_gate() -> None:
 def test_every_language_has_its_tokenizer_and_its_metrics(tmp_path: Path) -> None:
     tokenizers = {**dict.fromkeys(("zh", "zh-CN", "ZH_tw"), "zh"), **dict.fromkeys(("de", "", "zhx", "ko"), "13a")}
     tokenizers |= dict.fromkeys(("ja", "th", "my", "km", "lo", "JA-jp"), "char")
-    assert {language: metrics.tokenizer_of(language) for language in tokenizers} == tokenizers
-    assert not any(map(metrics.is_language, ("xx", "e", "engl", "de-D", "de-Lat", "de-12")))
+    assert {language: languages.tokenizer_of(language) for language in tokenizers} == tokenizers
+    assert not any(map(languages.is_language, ("xx", "e", "engl", "de-D", "de-Lat", "de-12")))
     lines = write(tmp_path / "lines", ["a b c d e"])
     for language, names in (("de", 4), ("fr", 3), ("de-AT", 2), (None, 2)):
         scores = evaluate(hypothesis=lines, references=[lines], language=language, intervals=False).scores
         assert [score.metric for score in scores] == ["bleu", "chrf", "paper-bleu", "paper-bleu-quotes"][:names]
 
 
-def test_the_seed_is_the_users_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of BLEU's signature as sacreBLEU writes it, and of the paper's."""
+def test_the_seed_is_in_every_signature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In sacreBLEU's signature of BLEU and in that of the paper's BLEU."""
     seeds, make = list[Any](), numpy.random.default_rng
     monkeypatch.setattr(
         "nmt_cli.scoring.intervals.np.random.default_rng", lambda seed: seeds.append(seed) or make(seed)
@@ -523,17 +551,17 @@ def test_the_seed_is_the_users_or_none(tmp_path: Path, monkeypatch: pytest.Monke
     assert seeds == [0, 0, 7, 7, None, None]
 
 
-def test_text_that_moses_tokenised_is_compared_as_it_is() -> None:
+def test_moses_tokens_are_compared_unchanged() -> None:
     lines, other = ["l&apos; homme ( est ) là !"], ["l&apos; homme (est) là!"]
     assert (
-        metrics.corpus_bleu(other, lines, tokenised=True)[0]
+        metrics.corpus_bleu(other, lines, tokenized=True)[0]
         < metrics.corpus_bleu(other, lines)[0]
         == pytest.approx(100)
     )
-    assert "|tok:none|" in metrics.corpus_bleu(lines, lines, language="fr", tokenised=True)[1]
+    assert "|tok:none|" in metrics.corpus_bleu(lines, lines, language="fr", tokenized=True)[1]
 
 
-def test_a_corpus_tokenised_by_moses_is_scored_in_its_tokens_without_a_warning(tmp_path: Path) -> None:
+def test_a_corpus_with_moses_tokens_is_scored_in_its_tokens_without_a_warning(tmp_path: Path) -> None:
     entries = {"src": "en", "tgt": "de", "name": "mine", "pairs": 1, "vocabulary_size": 9, "recipe": {"moses": True}}
     with artefact.staged(tmp_path / "corpus", "corpus", entries) as stage:
         for name in manifests.NEEDED["corpus"]:
@@ -543,14 +571,14 @@ def test_a_corpus_tokenised_by_moses_is_scored_in_its_tokens_without_a_warning(t
         twins = {"test": {**dict.fromkeys(("lines", "read"), 2), "near_lines": [1]}}
         write(stage / "cleaning.json", [json.dumps({"twins": {"dev": twins["test"]}})])
     report = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", intervals=False)
-    assert (report.tokenised, report.tokenize, report.warnings, report.twins) == (True, "none", [], None)
+    assert (report.tokenized, report.tokenize, report.warnings, report.near_duplicates) == (True, "none", [], None)
     assert [score.metric for score in report.scores] == ["bleu", "chrf"]
     assert "|tok:none|" in report.scores[0].signature
     named = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", tokenize="intl")
     assert named.tokenize == "intl"
 
 
-def test_a_download_that_is_stopped_is_no_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_during_a_download_is_not_a_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
     from sacrebleu.dataset import DATASETS
 
     monkeypatch.setattr(socket, "setdefaulttimeout", limit := Mock())
@@ -558,13 +586,13 @@ def test_a_download_that_is_stopped_is_no_failed_download(monkeypatch: pytest.Mo
         monkeypatch.setattr(DATASETS["wmt14"], "get_source_file", Mock(side_effect=stop))
         with pytest.raises(kind):
             evaluate(test_set="wmt14", language_pair="en-de")
-    limit.assert_called_with(60)  # seconds; sacreBLEU would wait for ever
+    limit.assert_called_with(60)  # seconds; sacreBLEU would wait forever
 
 
-def test_a_gate_that_fails_twice_and_a_name_that_is_no_text(
+def test_a_gate_reports_every_failure_and_names_need_not_be_unicode(
     files: dict[str, Path], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    assert score.print_report(filled(hypotheses=Text("h\udcff", ["x"] * 4, "")), "json") == 1
+    assert score.print_report(filled(hypotheses=InputText("h\udcff", ["x"] * 4, "")), "json") == 1
     captured = capfdbinary.readouterr()
     assert json.loads(captured.out)["hypotheses"]["name"] == "h\udcff"
     failures = b"nmt score: gate failed: BLEU is low\nnmt score: gate failed: it is worse\n"

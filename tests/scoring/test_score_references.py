@@ -1,4 +1,4 @@
-"""References and metrics as sacreBLEU has them, on the same files: by its own command, run beside ours."""
+"""References and metrics give the scores and signatures of the `sacrebleu` command on the same files."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def texts(tmp_path: Path) -> dict[str, Any]:
 
 
 def theirs(hypothesis: Path, *words: object, **environment: str) -> list[tuple[str, str, float]]:
-    """Name, signature and score by sacreBLEU's command."""
+    """Return name, signature and score from the `sacrebleu` command."""
     command = [sys.executable, "-m", "sacrebleu", *map(str, words), "-i", str(hypothesis), "-w", "6"]
     done = subprocess.run(command, capture_output=True, check=True, env=os.environ | environment)
     found = json.loads(done.stdout)
@@ -60,7 +60,7 @@ def warnings(hypothesis: Path, *references: Path, **options: Any) -> list[str]:
     return score.evaluate(ScoreOptions(hypothesis, references, intervals=False, **options)).warnings
 
 
-def test_several_references_with_missing_lines_are_scored_as_by_sacrebleu(texts: dict[str, Any]) -> None:
+def test_references_with_missing_lines_are_scored_as_by_sacrebleu(texts: dict[str, Any]) -> None:
     files = texts["one"], texts["two"]
     names = ("bleu", "chrf", "ter")
     assert ours(texts["hyp"], *files, metrics=names) == theirs(texts["hyp"], *files, "-m", *names)
@@ -69,7 +69,7 @@ def test_several_references_with_missing_lines_are_scored_as_by_sacrebleu(texts:
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_chrf_with_words_is_that_of_sacrebleu(texts: dict[str, Any], lowercase: bool) -> None:
+def test_chrf_with_words_equals_sacrebleu(texts: dict[str, Any], lowercase: bool) -> None:
     files = texts["one"], texts["two"]
     words = ("-m", "chrf", "--chrf-word-order", 2, *["--chrf-lowercase"] * lowercase)
     [found] = ours(texts["hyp"], *files, metrics=("chrf++",), lowercase=lowercase)
@@ -80,10 +80,10 @@ def test_chrf_with_words_is_that_of_sacrebleu(texts: dict[str, Any], lowercase: 
     assert report.scores[0].ci is not None
 
 
-def test_pieces_of_flores_are_those_of_sacrebleu(
+def test_flores_tokenizers_equal_sacrebleu(
     texts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a model of our own in the place of the one that sacreBLEU downloads."""
+    """With a SentencePiece model of our own instead of the downloaded one."""
     for name, key in (("flores200sacrebleuspm", "flores200"), ("sacrebleu_tokenizer_spm.model", "flores101")):
         (tmp_path / "home" / "models").mkdir(parents=True, exist_ok=True)
         (tmp_path / "home" / "models" / name).write_bytes(train_tokenizer())
@@ -93,7 +93,7 @@ def test_pieces_of_flores_are_those_of_sacrebleu(
         assert f"tok:{key}" in found[0][1]
 
 
-def test_pieces_that_cannot_be_fetched_are_one_line(
+def test_a_failed_download_of_a_tokenizer_is_one_line(
     texts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
@@ -124,10 +124,10 @@ def test_a_bom_changes_no_score(texts: dict[str, Any], tmp_path: Path) -> None:
     report = score.evaluate(ScoreOptions(plain, (plain,), source=marked, baseline=marked))
     assert report.copies == 2
     assert report.comparisons[0]["difference"] == 0
-    assert split_lines(BOM + b"a\n\xef\xbb\xbfb\n", "f") == ["a", "\ufeffb"], "one within the text stays"
+    assert split_lines(BOM + b"a\n\xef\xbb\xbfb\n", "f") == ["a", "\ufeffb"], "a BOM inside the text stays"
 
 
-def test_empty_lines_of_references_are_warned_of_and_counted(texts: dict[str, Any]) -> None:
+def test_empty_lines_in_references_give_a_warning(texts: dict[str, Any]) -> None:
     hypothesis, one, two = texts["hyp"], texts["one"], texts["two"]
     (first, second) = [each for each in warnings(hypothesis, one, two) if "empty" in each]
     assert first.startswith(f"1 of 60 lines of {one} are empty where the hypotheses have text")
@@ -135,11 +135,11 @@ def test_empty_lines_of_references_are_warned_of_and_counted(texts: dict[str, An
     assert [each for each in warnings(one, one) if "empty" in each] == []
 
 
-def test_text_that_is_not_in_nfc_is_warned_of_and_scored_as_by_sacrebleu(texts: dict[str, Any], tmp_path: Path) -> None:
+def test_text_that_is_not_in_nfc_gives_a_warning_and_sacrebleus_score(texts: dict[str, Any], tmp_path: Path) -> None:
     apart = write(tmp_path / "nfd", [unicodedata.normalize("NFD", line) for line in texts["lines"]])
     count = sum(bool(set("üéñ") & set(line)) for line in texts["lines"])
     (found,) = [each for each in warnings(texts["one"], apart) if "NFC" in each]
-    assert found.startswith(f"{count} of 60 lines of {apart} are not in Unicode's NFC")
+    assert found.startswith(f"{count} of 60 lines of {apart} are not in Unicode form NFC")
     (found,) = [each for each in warnings(apart, texts["one"]) if "NFC" in each]
     assert f"lines of {apart} are" in found
     assert ours(texts["one"], apart, metrics=("bleu",)) == theirs(texts["one"], apart)
@@ -156,7 +156,7 @@ def test_text_that_is_not_in_nfc_is_warned_of_and_scored_as_by_sacrebleu(texts: 
         ),
     ],
 )
-def test_a_name_that_is_none_is_answered_with_the_nearest(
+def test_an_unknown_name_is_answered_with_the_nearest_one(
     texts: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt_cli.commands.reproduce import reproduce
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.sources import source_of
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading
+from nmt_cli.reproduction.reproduce import reproduce
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.scoring.score import evaluate
 from nmt_cli.storage import artefact

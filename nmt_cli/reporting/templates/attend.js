@@ -15,7 +15,7 @@ const sum = row => row.reduce((a, b) => a + b, 0);
 const mean = maps => maps[0].map((row, i) => row.map((_, j) => sum(maps.map(map => map[i][j])) / maps.length));
 const names = (role = now.role) => D.sentences[now.sentence].names[role];  // of rows and columns
 
-function sharper(row) {  // the softmax without the division by the square root of d_k
+function sharper(row) {  // the softmax without the division by √d_k
   const powers = row.map(w => w ** Math.sqrt(D.d_k)), total = sum(powers);
   return powers.map(w => w / total);
 }
@@ -37,7 +37,7 @@ function draw(svg, map, { cell, left = 1, top = 1, causal = false }) {
   make(svg, "svg:rect", { class: "frame", x: left, y: top, width, height });
 }
 
-function drawNamed(svg, rows, columns, map, cell, causal) {  // returns the top of the first row
+function drawNamed(svg, rows, columns, map, cell, causal) {  // returns the left, top and width of the map
   const left = 12 + 7 * Math.max(...rows.map(r => r.length)), top = 14 + 6 * Math.max(...columns.map(c => c.length));
   draw(svg, map, { cell, left, top, causal });
   rows.forEach((label, i) => make(svg, "svg:text", { class: "strong", x: left - 6, y: top + (i + 0.7) * cell, "text-anchor": "end" }, label));
@@ -56,8 +56,8 @@ function redraw() {
   now.maps = [mean(now.all[now.layer - 1]), ...now.all[now.layer - 1]];
   now.from = Math.min(now.from, rows.length - 1);
   $("source").textContent = s.text; $("translation").textContent = s.translation;
-  $("from-title").textContent = now.role === "encoder" ? "From a source token" : "About to say";
-  $("at-title").textContent = now.role === "decoder" ? "looks at what it said so far" : "looks at the source";
+  $("from-title").textContent = now.role === "encoder" ? "Source token" : "Predicted token";
+  $("at-title").textContent = now.role === "decoder" ? "attends to the output so far" : "attends to the source";
   const fill = (line, labels, name) => {
     line.replaceChildren();
     labels.forEach((label, i) => {
@@ -94,7 +94,7 @@ function big() {
   look(now.from);
 }
 
-function look(from) {  // show where row `from` looks: in the line, the map, every head, and down through the encoder
+function look(from) {  // show the weights of row `from` in the line, the map, every head and the rollout
   const [rows, columns] = names(), top = row => row.reduce((best, w, j) => (w > row[best] ? j : best), 0);
   now.from = from;
   [...$("from").children].forEach((token, i) => token.setAttribute("aria-pressed", i === from));
@@ -113,7 +113,7 @@ function look(from) {  // show where row `from` looks: in the line, the map, eve
   rollout(from);
 }
 
-function rollout(from) {  // from an encoder output, or what cross-attention's last layer mixes, down to the embeddings
+function rollout(from) {  // from an encoder output, or the mix of the last cross-attention layer, down to the embeddings
   $("rollout").parentElement.hidden = now.role === "decoder";
   if (now.role === "decoder") return;
   const source = names("encoder")[0];
@@ -149,7 +149,7 @@ function positions({ title, largest, values }) {  // red is positive, blue negat
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-function start() {  // at the first pronoun, if there is one
+function start() {  // start at the first pronoun, if there is one
   const rows = names()[0];
   now.from = Math.max(0, rows.findIndex((row, i) => PRONOUNS.includes(` ${row.toLowerCase()} `) && !rows[i + 1]?.startsWith("·")));
 }
@@ -160,7 +160,7 @@ for (const name of ["sentence", "role", "layer"]) $(name).addEventListener("chan
   redraw();
 });
 $("raw").addEventListener("change", redraw);
-document.addEventListener("keydown", event => {  // arrows walk along the tokens
+document.addEventListener("keydown", event => {  // arrow keys move along the tokens
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], here = document.activeElement;
   if (step && here.parentElement.id === "from") (step > 0 ? here.nextElementSibling : here.previousElementSibling)?.focus();
 });

@@ -1,4 +1,4 @@
-"""What `score` reports: text for people, markdown for a pull request, JSON for programs."""
+"""The report of `nmt score`: text for people, Markdown for a pull request, JSON for programs."""
 
 import json
 import textwrap
@@ -14,18 +14,23 @@ from nmt_cli.system.errors import printable
 
 HEADINGS = {"worst": "Worst segments", "best": "Best segments"}
 HEADINGS |= {"lost": "Most lost against the baseline", "gained": "Most gained over the baseline"}
+JSON_NAMES = {"near_duplicates": "twins", "tokenized": "tokenised"}  # fields whose JSON name differs
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;"} | {mark: f"\\{mark}" for mark in "\\|`*_[]~#@"})
 
 
 @dataclass(frozen=True)
-class Text:
+class InputText:
+    """The lines of a file or of standard input."""
+
     name: str
     lines: list[str]
-    sha256: str  # of its bytes
+    sha256: str  # of the bytes
 
 
 @dataclass(frozen=True)
-class Segment:
+class ScoredSegment:
+    """A line with its scores; its field names are those of `nmt score --segments`."""
+
     line: int  # from 1
     hypothesis: str
     references: list[str]
@@ -34,10 +39,11 @@ class Segment:
     source: str | None
     baseline: str | None
     baseline_chrf: float | None
-    details: dict[str, Any]  # what another metric says of it
+    details: dict[str, Any]  # of the corpus metrics: COMET or brackets
 
     @property
     def gain(self) -> float:
+        """The chrF2 gained over the baseline."""
         return self.chrf - (self.baseline_chrf or 0)
 
     def heading(self) -> str:
@@ -51,8 +57,8 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Twins:
-    """The lines of a test set that have near-twins in the training text."""
+class NearDuplicates:
+    """The lines of a test set that have near-duplicates in the training text."""
 
     sentence: str
     counts: dict[str, Any]  # as in cleaning.json
@@ -60,11 +66,11 @@ class Twins:
 
 @dataclass(frozen=True)
 class TermCounts:
-    """The terms that the lines of the source have, each once a line, and how many of them their hypotheses say."""
+    """Occurrences of glossary terms in the source, at most one per term and line, and in the hypotheses."""
 
     terms: int
-    met: int
-    with_terms: int  # lines of the source
+    met: int  # terms translated by an accepted form
+    with_terms: int  # source lines with a term
 
     @property
     def sentence(self) -> str:
@@ -72,8 +78,8 @@ class TermCounts:
         return f"terms met: {share} ({self.met:,} of {self.terms:,}, in {counted(self.with_terms, 'line')})"
 
 
-def plain(value: Text | Score | Segment | TermCounts) -> dict[str, Any]:
-    """Return the fields for JSON: a count instead of all lines, details laid flat, nothing that is None."""
+def json_fields(value: InputText | Score | ScoredSegment | TermCounts) -> dict[str, Any]:
+    """Return the fields for JSON: the number of lines instead of the lines, details merged in, None left out."""
     values: dict[str, Any] = {}
     for key, item in vars(value).items():
         if key == "details":
@@ -84,35 +90,37 @@ def plain(value: Text | Score | Segment | TermCounts) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class Report:  # the order of the JSON
+class Report:
+    """Everything that `nmt score` prints. The JSON has the fields in this order."""
+
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     empty: int = 0
-    copies: int | None = None  # hypotheses that are their source, where there is one
+    copies: int | None = None  # hypotheses equal to their source; None without a source
     language: str | None
     test_set: str | None
     tokenize: str  # sacreBLEU's tokenizer for BLEU
     lowercase: bool
-    hypotheses: Text
-    references: list[Text]
-    source: Text | None
-    baseline: Text | None
-    twins: Twins | None = None
+    hypotheses: InputText
+    references: list[InputText]
+    source: InputText | None
+    baseline: InputText | None
+    near_duplicates: NearDuplicates | None = None
     terms: TermCounts | None = None
-    tokenised: bool = False  # the corpus' own text is: tokens are what is compared
+    tokenized: bool = False  # the corpus was tokenized when it was prepared, and tokens are scored
     warnings: list[str] = field(default_factory=list)
     gated: bool
-    failures: list[str] = field(default_factory=list)  # why the gate fails
-    details: bool  # whether to report lengths and extremes
+    failures: list[str] = field(default_factory=list)  # reasons for the gate to fail
+    details: bool  # report lengths and extremes
     intervals: bool
-    segments: list[Segment] = field(default_factory=list)  # empty unless something asks for them
+    segments: list[ScoredSegment] = field(default_factory=list)  # filled only if an option needs them
 
-    def changes(self) -> tuple[int, int]:
-        """Return how many segments have a better chrF2 than the baseline's, and how many a worse one."""
+    def wins_and_losses(self) -> tuple[int, int]:
+        """Return the number of segments with a better chrF2 than the baseline's, and with a worse one."""
         return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
-    def extremes(self) -> dict[str, list[Segment]]:
-        """Return the three worst and best segments by chrF2, and those that differ most from the baseline's."""
+    def extremes(self) -> dict[str, list[ScoredSegment]]:
+        """Return the three worst and best segments by chrF2, and the largest losses and gains over the baseline."""
         ranked = sorted(self.segments, key=lambda segment: segment.chrf)
         groups = {"worst": ranked[:3], "best": ranked[::-1][:3]}
         if self.baseline:
@@ -121,7 +129,7 @@ class Report:  # the order of the JSON
             groups["gained"] = [segment for segment in ranked[::-1][:3] if segment.gain > 0]
         return {name: group for name, group in groups.items() if group} if self.details else {}
 
-    def _bleu(self, segments: list[Segment], intervals: bool = False) -> Score:
+    def _bleu(self, segments: list[ScoredSegment], intervals: bool = False) -> Score:
         hypotheses = [segment.hypothesis for segment in segments]
         references = [list(lines) for lines in zip(*(segment.references for segment in segments), strict=True)]
         score, _ = score_lines(
@@ -131,7 +139,7 @@ class Report:  # the order of the JSON
 
     @property
     def unit(self) -> str:
-        """What lengths count: words, or characters where a language puts no spaces between words."""
+        """The unit of lengths: words, or characters in languages without spaces between words."""
         return "characters" if self.tokenize in ("zh", "char", "ja-mecab") else "words"
 
     def _length(self, line: str) -> int:
@@ -139,7 +147,7 @@ class Report:  # the order of the JSON
         return max(1, len("".join(words) if self.unit == "characters" else words))
 
     def lengths(self) -> list[dict[str, Any]]:
-        """Return the BLEU of each range of ten words (or characters) of the reference that occurs."""
+        """Return the BLEU of the segments in each range of ten words (or characters) of the reference."""
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
             if inside := [s for s in self.segments if first <= self._length(s.references[0]) <= last]:
@@ -148,9 +156,9 @@ class Report:  # the order of the JSON
                 rows.append({"length": length, "unit": self.unit, "segments": len(inside), "bleu": bleu})
         return rows
 
-    def near_and_far(self) -> dict[str, tuple[int, Score]]:
-        """Return how many lines have a near-twin in training, and their BLEU; and the same of those that have none."""
-        near = set(self.twins.counts["near_lines"]) if self.twins and self.details else set()
+    def bleu_by_near_duplicates(self) -> dict[str, tuple[int, Score]]:
+        """Return the number and the BLEU of lines "with" and "without" near-duplicates in the training text."""
+        near = set(self.near_duplicates.counts["near_lines"]) if self.near_duplicates and self.details else set()
         parts = {
             "with": [segment for segment in self.segments if segment.line in near],
             "without": [segment for segment in self.segments if segment.line not in near],
@@ -159,15 +167,16 @@ class Report:  # the order of the JSON
         return {name: (len(part), self._bleu(part, self.intervals and len(part) > 1)) for name, part in shown.items()}
 
     def json(self) -> str:
-        values = {name: value for name, value in vars(self).items() if name not in ("details", "intervals", "segments")}
+        hidden = ("details", "intervals", "segments")
+        values = {JSON_NAMES.get(name, name): value for name, value in vars(self).items() if name not in hidden}
         values["versions"] = {"nmt": __version__, "sacrebleu": sacrebleu.__version__}
-        values |= dict(zip(("wins", "losses"), self.changes(), strict=True)) if self.baseline else {}
+        values |= dict(zip(("wins", "losses"), self.wins_and_losses(), strict=True)) if self.baseline else {}
         values |= {"lengths": self.lengths(), **self.extremes()} if self.details else {}
-        if self.twins:
-            values["twins"] = dict(self.twins.counts)
-            for name, (_, bleu) in self.near_and_far().items():
+        if self.near_duplicates:
+            values["twins"] = dict(self.near_duplicates.counts)
+            for name, (_, bleu) in self.bleu_by_near_duplicates().items():
                 values["twins"][f"bleu_{name}"] = {"score": bleu.score, "ci": bleu.ci}
-        return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False, default=plain)
+        return json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False, default=json_fields)
 
     def _counts(self) -> str:
         count, against = len(self.hypotheses.lines), ", ".join(text.name for text in self.references)
@@ -175,25 +184,25 @@ class Report:  # the order of the JSON
         return f"{self.hypotheses.name} against {against}: {counted(count, 'line')}, {self.empty:,} empty{copies}"
 
     def notes(self) -> list[str]:
-        """Return sentences about terms and near-twins, where something is known of them."""
+        """Return sentences about glossary terms and near-duplicates."""
         terms = [self.terms.sentence] if self.terms else []
-        if not self.twins:
+        if not self.near_duplicates:
             return terms
-        notes = [*terms, self.twins.sentence]
-        for name, (lines, score) in self.near_and_far().items():
-            notes.append(f"BLEU of the {counted(lines, 'line')} {name} near-twins: {score.shown()}")
+        notes = [*terms, self.near_duplicates.sentence]
+        for name, (lines, score) in self.bleu_by_near_duplicates().items():
+            notes.append(f"BLEU of the {counted(lines, 'line')} {name} near-duplicates: {score.shown()}")
         return notes
 
     def _comparison(self) -> tuple[list[list[str]], str]:
-        """Return the table of the comparison with the baseline, its header first, and what to know about it."""
-        rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomisation)"]]
+        """Return the table of the comparison with the baseline, header first, and a note on it."""
+        rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomization)"]]
         for c in self.comparisons:
             scores = [f"{c[system]:.2f} ± {c[system + '_ci']:.2f}" for system in ("baseline", "score")]
             rows.append([c["name"], *scores, f"{c['difference']:+.2f}", f"{c['p_bs']:.4f}", f"{c['p_ar']:.4f}"])
-        wins, losses = self.changes()
+        wins, losses = self.wins_and_losses()
         equal = len(self.segments) - wins - losses
         note = f"Segments by chrF2: {wins:,} better, {losses:,} worse, {equal:,} equal."
-        return rows, f"{note} ±: 95 % interval, 1,000 bootstrap samples; randomisation: 10,000 trials."
+        return rows, f"{note} ±: 95% interval, 1,000 bootstrap samples; randomization: 10,000 trials."
 
     def text(self) -> str:
         width = 2 + max(len(score.name) for score in self.scores)
@@ -248,7 +257,7 @@ class Report:  # the order of the JSON
 
 
 def _cell(value: str) -> str:
-    """Return text that cannot break out of a cell of a markdown table."""
+    """Return text that cannot break out of a cell of a Markdown table."""
     return printable(value, 1000).translate(_MARKDOWN)
 
 

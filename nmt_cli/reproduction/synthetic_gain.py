@@ -1,0 +1,81 @@
+"""The gain from synthetic text: a table of the models trained with it, without it, and of the teacher."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nmt_cli.recipe import loading, schema
+from nmt_cli.reproduction.held_out import translate_held_out
+from nmt_cli.scoring.score import ScoreOptions, Scorer
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import say, table
+from nmt_cli.training.run import RunFiles
+from nmt_cli.translation.translator import Translator
+
+TIMED_LINES = 500
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A column of the table; `run` has the directory and the decoding settings of its translations."""
+
+    name: str
+    run: RunFiles
+    model: Path
+
+
+def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
+    """Print the scores, sizes and speeds of both runs' models, and of the teacher where there is one."""
+    assert run.corpus
+    candidates = [_Candidate("with", run, run.directory / "model")]
+    candidates.append(_Candidate("without", baseline, baseline.directory / "model"))
+    synthetic = run.settings.corpus.synthetic[0]
+    if synthetic.side == "src":  # the model that made the text translates in the same direction
+        candidates.insert(0, _teacher(run, Path(str(synthetic.model))))
+    sources = run.corpus.lines("test")[0]
+    beam = run.settings.decoding.beam
+    if not sources:
+        return say("There is no test set, so nothing is compared")
+    columns = []
+    for candidate in candidates:
+        lines = translate_held_out(candidate.run, candidate.model)["test"]
+        options = ScoreOptions(corpus=run.corpus.directory, split="test", metrics=("bleu", "chrf"))
+        scores = [each.shown() for each in score(options, lines).scores]
+        megabytes = (candidate.model / "model.safetensors").stat().st_size / 1e6
+        words, milliseconds = measure_speed(candidate.model, sources[:TIMED_LINES], run.settings.decoding)
+        columns.append([*scores, f"{megabytes:.2f}", f"{megabytes / 4:.2f}", f"{words:,.0f}", f"{milliseconds:.1f}"])
+    labels = ["test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits"]
+    labels += [f"source words per second, one core, beam {beam}", f"a line alone, beam {beam}, ms"]
+    rows = [list(row) for row in zip(labels, *columns, strict=True)]
+    title = f"{run.settings.name}: with and without synthetic text"
+    table(title, ["", *(candidate.name for candidate in candidates)], rows)
+
+
+def _teacher(run: RunFiles, model: Path) -> _Candidate:
+    """Return the model that translated the training text. It is scored with its own decoding settings."""
+    model = model if artefact.present(model) else model / "model"
+    manifest = artefact.verify(model, "model", content=False)
+    decoding = loading.load_stored(model / "recipe.yaml").decoding
+    settings = run.settings.model_copy(update={"decoding": decoding})
+    files = replace(run, directory=run.directory / "teacher", settings=settings, model=manifest)
+    return _Candidate(f"teacher (scores by beam {decoding.beam})", files, model)
+
+
+def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
+    """Return the words per second over all lines, and the mean milliseconds of a line alone, in one process.
+
+    Each time is the shortest of several, because other work on the machine only adds to them.
+    """
+    options = decoding.model_dump()
+    single_lines = lines[:20]
+    with Translator(model, workers=1) as translator:
+
+        def seconds(texts: list[str]) -> float:
+            start = time.perf_counter()
+            list(translator.translate(texts, **options))
+            return time.perf_counter() - start
+
+        total = min(seconds(lines) for _ in range(REPEATS))
+        alone = sum(min(seconds([line]) for _ in range(REPEATS)) for line in single_lines)
+    return sum(len(line.split()) for line in lines) / total, 1000 * alone / len(single_lines)
