@@ -39,7 +39,7 @@ HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much during the sort
 
 
 def _serve(link: Any, parent: int) -> None:
-    """Answer calls that come through `link`. Leave interrupts to the parent, and end with it even if it is killed."""
+    """Answer the calls that arrive on `link`. Ignore SIGINT, and exit when the parent exits or is killed."""
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
@@ -85,16 +85,16 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             link.close()
 
     def _start(self) -> None:
-        """Start what is missing. Signals wait meanwhile: a start cut short prints Python's own traceback."""
-        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of threads it does not have
-        resource_tracker.ensure_running()  # else the first start starts it, which lets signals through again
+        """Start the missing workers. Block signals meanwhile: an interrupted start prints a traceback."""
+        context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
+        resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks signals
         with signals_blocked(STOPPING):
             while len(self._processes) < self.workers:
                 link, its_end = context.Pipe()
                 process = context.Process(target=_serve, args=(its_end, os.getpid()), daemon=True)
                 process.start()
                 self._processes[link] = process
-                its_end.close()  # the last copy here: the worker's death ends the stream
+                its_end.close()  # now only the worker holds it, so its death ends the stream
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for each job, in order. Workers take turns; a daemon calls the function itself."""

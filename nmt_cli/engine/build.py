@@ -88,7 +88,7 @@ def build(
     """Compile the library unless `output` is current; return whether it was compiled.
 
     target: zig's name of a system, such as aarch64-linux-gnu.2.17; None: this system. levels: keys of LEVELS; empty:
-    all levels of the target. flags: passed to the compiler and the linker. Raises CannotBuildError with the first error.
+    all levels of the target. flags: for the compiler and the linker. Raises CannotBuildError with the first error.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
