@@ -1,5 +1,6 @@
 """Every option of every command reaches the function that does the work."""
 
+import functools
 import inspect
 import pkgutil
 import sys
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from nmt_cli.commands import app, teacher
-from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.corpus import prepare
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
