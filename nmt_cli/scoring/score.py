@@ -132,11 +132,9 @@ def _tokenized(corpus: Path) -> bool:
 def _near_duplicates(corpus: Path, split: str) -> NearDuplicates | None:
     """Return the near-duplicates that `nmt prepare` found; None if an older version did not look for them."""
     found = artefact.read_json(corpus / "cleaning.json").get("twins") if (corpus / "cleaning.json").is_file() else None
-    return (
-        NearDuplicates(near_duplicates.sentence(split, found[split]), found[split])
-        if found and split in found
-        else None
-    )
+    if not found or split not in found:
+        return None
+    return NearDuplicates(near_duplicates.sentence(split, found[split]), found[split])
 
 
 def read_inputs(
