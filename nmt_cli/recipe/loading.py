@@ -66,7 +66,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:
             yield f"corpus.{split}_src and corpus.{split}_tgt must name as many files"
     if any(entry.model is None for entry in corpus.synthetic):
-        yield "corpus.synthetic needs a model: name it there, or as training.teacher"
+        yield "corpus.synthetic needs a model that translates: name it there, or as training.teacher"
     if not (corpus.real_pairs or corpus.synthetic):
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:

@@ -181,7 +181,7 @@ def test_pruning_stopped_anywhere_leaves_whole_checkpoints(tmp_path: Path, error
 
 def save(directory: Path, value: float) -> None:
     """Write a model directory whose only weight is `value`; a file of any content is its tokenizer."""
-    save_model(directory, {"w": torch.tensor(value)}, Recipe(), Path(__file__), {})
+    save_model(directory, {"embedding.weight": torch.tensor([value])}, Recipe(), Path(__file__), {})
 
 
 def value_of(directory: Path) -> float:
@@ -189,7 +189,7 @@ def value_of(directory: Path) -> float:
     if not artefact.present(directory):
         return 0.0
     artefact.verify(directory, "model")
-    return float(load_tensors(directory / "model.safetensors")["w"])
+    return float(load_tensors(directory / "model.safetensors")["embedding.weight"])
 
 
 @STOPPED

@@ -163,7 +163,7 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
         ("expect: {dev_steps: [300, 400], dev_perplexity: [1]}", "dev_perplexity and dev_bleu have as many"),
         ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
-        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model: name it there"),
+        ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model that translates"),
         ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
         (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut corpus.mix_src off: leave one out"),
         ("averaging: {with_start: 0.5}", "averaging.with_start requires training.init_from"),
