@@ -3,30 +3,31 @@
 import itertools
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
-from typing import Any
 
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.documents.placement import Aligned
+from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
-from nmt_cli.translation.translator import NOT_YET, Translator
+from nmt_cli.translation.translator import Translator
 
 _MOST_PAIRS = 100_000  # of equal characters, or words, of two spellings that are compared: it takes time for each
 
 
-def translate_aligned(translator: Translator, texts: Iterable[Any], **options: Any) -> Iterator[Aligned]:
-    """Yield the translation of every text, in order; NOT_YET stands for one that has not come yet. `options` are those
-    of Translator.translate."""
+def translate_aligned(
+    translator: Translator, chunks: Iterable[Sequence[str]], options: SearchOptions
+) -> Iterator[Aligned]:
+    """Yield the translation of every text in `chunks`, in order; a thread of its own reads the chunks."""
     sent = deque[str]()
 
-    def lines() -> Iterator[Any]:
-        for text in texts:
-            if text is not NOT_YET:
-                sent.append(text)
-            yield text
+    def noted() -> Iterator[Sequence[str]]:
+        for chunk in chunks:
+            sent.extend(chunk)
+            yield chunk
 
-    for translation in translator.translate(lines(), alignments=True, **options):
+    for translation in translator.translate_chunks(noted(), replace(options, alignments=True)):
         yield aligned(translator, translation, sent.popleft())
 
 
@@ -50,7 +51,7 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
         tgt_text, tgt_places = _decoded(translator.tokenizer.target, hypothesis.ids)
         ends = [len(target) + each for each in tgt_places[1:]]
         starts = [len(source) + each for each in src_places]
-        pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.looked, strict=False)]
+        pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.source_positions, strict=False)]
         source += f"{src_text} "
         target += f"{tgt_text} "
     places = _places(source, text), _places(target, translation.hypotheses[rank].text)

@@ -4,7 +4,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from nmt_cli.corpus.readers import check_plain
 from nmt_cli.documents import markdown, markup
@@ -15,8 +14,10 @@ from nmt_cli.documents.po import Catalogue
 from nmt_cli.documents.segment import Builder, Parts, Segment, render, segments_of
 from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import DataError, UsageError
-from nmt_cli.translation.translate import Run, TranslateOptions, read_lines, report, write_line
-from nmt_cli.translation.translator import NOT_YET, Translator
+from nmt_cli.translation.lines import chunks_of, read_chunks
+from nmt_cli.translation.translate import Run, TranslateOptions
+from nmt_cli.translation.translator import Translator
+from nmt_cli.translation.writer import report, write_line
 
 READ_BYTES = 1 << 20
 
@@ -62,7 +63,8 @@ def translate_file(
     segments = segments_of(parts)
     progress.total, progress.unit = len(segments), "segments"
     try:
-        results = translate_aligned(translator, (segment.text for segment in segments), **options.search)
+        texts = (segment.text for segment in segments)
+        results = translate_aligned(translator, chunks_of(texts), options.search)
         for segment, aligned in zip(segments, results, strict=True):
             segment.result = place(segment, aligned)
             progress.advance()
@@ -99,21 +101,20 @@ def translate_lines(
     protection: Protection | None,
 ) -> None:
     """Translate lines, each with its own markup; one line out for every line in."""
-    lines = read_lines(source, translator.counts, strict=options.strict, wait=lambda: translator.idle)
     waiting = deque[tuple[Parts, list[Segment]]]()  # lines, each with its segments that are not translated yet
 
-    def texts() -> Iterator[Any]:
-        for line in lines:
-            if line is NOT_YET:
-                yield line
-                continue
-            parts = _parse_line(line, html, protection)
-            segments = segments_of(parts)
-            waiting.append((parts, segments))
-            # A line without text has a blank translation, so that it comes in its turn.
-            yield from [segment.text for segment in segments] or [""]
+    def chunks() -> Iterator[list[str]]:
+        for lines in read_chunks(source, translator.counts, strict=options.strict):
+            texts = list[str]()
+            for line in lines:
+                parts = _parse_line(line, html, protection)
+                segments = segments_of(parts)
+                waiting.append((parts, segments))
+                # A line without text has a blank translation, so that it comes in its turn.
+                texts += [segment.text for segment in segments] or [""]
+            yield texts
 
-    for aligned in translate_aligned(translator, texts(), **options.search):
+    for aligned in translate_aligned(translator, chunks(), options.search):
         parts, segments = waiting[0]
         if segments:
             segment = segments.pop(0)

@@ -15,7 +15,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import MissingError, OutputError, printable
 from nmt_cli.training.metrics import MIN_IMPROVEMENT, worse_than_expected
 from nmt_cli.training.run import RunFiles, read_run
-from nmt_cli.translation.segments import looping
+from nmt_cli.translation.segmenter import looping
 
 WRONG, COSTLY = "wrong", "costly"  # the score means nothing, or it is lower than need be
 FEW_STEPS, FEW_TOKENS = 100, 1000  # in all, and per step, whatever the corpus

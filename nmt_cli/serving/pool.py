@@ -20,7 +20,8 @@ from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.work import SHORT, Workers
 from nmt_cli.system.errors import NmtError, UsageError, from_os_error
 from nmt_cli.translation.backends import may_have_gpu
-from nmt_cli.translation.pending import Options, Pending, Translation
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
@@ -40,9 +41,9 @@ class Model:
     target: str
     begin: str = ""  # what a source begins with, if the model has several target languages
 
-    def submit(self, place: int, unit: str, options: Options, countdown: "_Countdown") -> Pending:
+    def submit(self, place: int, unit: str, options: SearchOptions, countdown: "_Countdown") -> Pending:
         """Begin to translate a unit of a text, the one at `place`; others' texts do not wait for all of its units."""
-        return self.translator.submit(self.begin + unit, options, done=countdown.tell, place=place)
+        return self.translator.submit(self.begin + unit, options, done=countdown.tell, position=place)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
         """Return a unit's translation of this rank, or the last, linked to the unit."""
@@ -115,7 +116,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
 
     @contextlib.contextmanager
-    def room(self, texts: Sequence[str], options: Options) -> Iterator[None]:
+    def room(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
         """Hold room for texts within the block; 429 where too many others are in hand, 400 for too much text."""
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
@@ -133,7 +134,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         return self.costs.holding(cost)
 
     async def translate(
-        self, model: Model, texts: Sequence[Sequence[str]], options: Options
+        self, model: Model, texts: Sequence[Sequence[str]], options: SearchOptions
     ) -> list[list[Translation]]:
         """Translate the units of texts. Those of a caller that is cancelled are given up."""
         units = list(chain.from_iterable(texts))
@@ -147,7 +148,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             raise Refusal(500, str(told)) from error
         return [[next(results) for _ in text] for text in texts]
 
-    async def _translated(self, model: Model, units: Sequence[str], options: Options) -> list[Pending]:
+    async def _translated(self, model: Model, units: Sequence[str], options: SearchOptions) -> list[Pending]:
         characters = sum(map(len, units))
         countdown, begun, pending = _Countdown(len(units)), time.monotonic(), list[Pending]()
         over = False
@@ -226,7 +227,7 @@ async def _gone(request: Request) -> None:
 def load(directory: Path, precision: str, workers: int | None) -> list[Model]:
     """Load a model, and translate with it once; return it for each of its target languages."""
     later = None if may_have_gpu() else LATER
-    translator = Translator(directory, precision=precision, workers=workers, later=later)
+    translator = Translator(directory, precision=precision, workers=workers, background_limit=later)
     source, target = translator.recipe.corpus.src, translator.recipe.corpus.tgt
     pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))
     tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]

@@ -11,8 +11,9 @@ from starlette.routing import Route
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.pool import Model, Pool, while_connected
 from nmt_cli.serving.service import MOST_ALTERNATIVES, Service
-from nmt_cli.translation.pending import Options, Translation
-from nmt_cli.translation.segments import sentences_of
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.segmenter import sentences_of
 
 MOST_SENTENCES = 10_000
 
@@ -38,7 +39,7 @@ async def sentences(request: Request) -> Response:
         raise Refusal(400, f"Invalid request: its {len(cut):,} sentences exceed the limit of {MOST_SENTENCES:,}")
     if not service.is_translated(source, fields.text("target")):
         model = service.pool.find(source, fields.text("target"))
-        options = Options(n_best=alternatives + 1, alignments=True)
+        options = SearchOptions(n_best=alternatives + 1, alignments=True)
         with service.pool.room([text], options):
             found = await while_connected(request, _found(service.pool, model, units, options))
     else:
@@ -59,7 +60,7 @@ class Shown(NamedTuple):
     alignment: list[tuple[int, int]]
 
 
-async def _found(pool: Pool, model: Model, units: list[str], options: Options) -> list[list[Shown]]:
+async def _found(pool: Pool, model: Model, units: list[str], options: SearchOptions) -> list[list[Shown]]:
     [results] = await pool.translate(model, [units], options)
     return await pool.workers.mapped(partial(_shown, model), units, results)
 

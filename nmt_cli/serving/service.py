@@ -22,7 +22,8 @@ from nmt_cli.serving.pool import Model, Pool, while_connected
 from nmt_cli.serving.texts import Form, units_of, write
 from nmt_cli.serving.work import SHORT
 from nmt_cli.system.errors import DataError
-from nmt_cli.translation.pending import Options, Translation
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Translation
 
 BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
 BYTES_PER_TEXT = 64  # around it
@@ -120,12 +121,14 @@ class Service:
             return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
         form = replace(form, language=model.target)
-        options = Options(n_best=alternatives + 1, alignments=form.marked, terms=terms)
+        options = SearchOptions(n_best=alternatives + 1, alignments=form.marked, terms=terms)
         with self.pool.room(texts, options):
             found = await while_connected(request, self._translated(model, texts, form, options))
         return Answer(found, model.source, confidence)
 
-    async def _translated(self, model: Model, texts: Sequence[str], form: Form, options: Options) -> list[list[str]]:
+    async def _translated(
+        self, model: Model, texts: Sequence[str], form: Form, options: SearchOptions
+    ) -> list[list[str]]:
         short = sum(map(len, texts)) <= SHORT
         workers = self.pool.workers
         in_process = form.marked and not short
@@ -151,7 +154,7 @@ class Service:
         model: Model,
         units: Sequence[Sequence[str]],
         results: Sequence[Sequence[Translation]],
-        options: Options,
+        options: SearchOptions,
     ) -> list[list[tuple[Aligned, ...]]]:
         """Return for each text the translations of its units: first the best of each, then the second, and so on."""
         ranks = range(options.n_best)

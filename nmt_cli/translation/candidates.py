@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt_cli.transformer.cache import BLOCK
-from nmt_cli.translation.segments import Sampling
+from nmt_cli.translation.options import Sampling
 
 CACHED_ROWS = 32  # normalised at once on a CPU: what is computed from them stays in its cache
 
